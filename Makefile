@@ -1,0 +1,43 @@
+# Two commands are enough: `make run` (the paper's figures) and `make test`. Each sets up .venv when needed, once.
+PYTHON ?= python3
+EXTRAS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed$(if $(EXTRAS),-$(EXTRAS))
+DEV := $(VENV)/.dev
+
+.PHONY: setup run test lint format bench clean
+
+setup: $(INSTALLED)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".$(if $(EXTRAS),[$(EXTRAS)])"
+	touch $@
+
+$(DEV): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@ $(INSTALLED)
+
+run: $(INSTALLED)
+	$(BIN)/confide reproduce
+
+test: $(DEV)
+	$(BIN)/python -m pytest
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(DEV)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)
+	$(BIN)/confide bench regression
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,165 @@
+"""The compiled engine: the objects a user makes, turned into the plain arrays the kernel reads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.algorithm import GFL, Failures
+from confide.engines import kernel
+from confide.engines.recording import Recording
+from confide.graph import Graph
+from confide.local import sgd
+from confide.models import Linear, Logistic
+from confide.problems.problem import Problem
+from confide.randomness import repetition_seed
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+MODELS = {Linear: kernel.LINEAR, Logistic: kernel.LOGISTIC}
+
+
+def supports(problem: Problem, algorithm: GFL) -> bool:
+    return type(problem.model) in MODELS and algorithm.arithmetic == "float" and algorithm.local is sgd
+
+
+class CompiledEngine:
+    """Rounds of any repetition, from any thread."""
+
+    def __init__(
+        self, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int
+    ) -> None:
+        self.seed, self.rounds, self.P, self.M = seed, rounds, graphs[0].P, problem.M
+        self.data = _data(problem, algorithm, seed)
+        self.rule = _rule(problem, algorithm)
+        self.network = _network(graphs, algorithm, rounds)
+        self.most_edges = max(len(g.edges) for g in graphs)
+        self._own = threading.local()
+
+    def start(self) -> Floats:
+        return np.zeros((self.P, self.M))
+
+    def advance(self, repetition: int, w: Floats, first: int, last: int, out: Recording) -> int:
+        if not hasattr(self._own, "scratch"):
+            self._own.scratch = self._scratch()
+        row = kernel.Out(
+            out.centroid_msd[repetition],
+            out.individual_msd[repetition],
+            out.disagreement[repetition],
+            out.residual[repetition],
+            out.participants[repetition],
+            out.centroids[repetition],
+            out.every,
+        )
+        seed = np.uint64(repetition_seed(self.seed, repetition))
+        broke: int = kernel.advance(
+            seed, first, last, self.rounds, self.rule, self.data, self.network, w, self._own.scratch, row
+        )
+        return broke
+
+    def models(self, w: Floats) -> Floats:
+        return w
+
+    def _scratch(self) -> kernel.Scratch:
+        P, M, edges = self.P, self.M, self.most_edges
+        sizes = np.diff(self.data.unit_offsets)
+        clients = np.arange(sizes.sum()) - np.repeat(
+            self.data.unit_offsets[:-1], sizes
+        )  # 0..K_p-1 in every unit
+        largest = int(np.diff(self.data.client_offsets).max())
+        return kernel.Scratch(
+            clients=clients,
+            rows=np.arange(largest),
+            swaps=np.empty(self.rule.sampled, np.int64),
+            row_swaps=np.empty(int(self.data.batch.max()), np.int64),
+            picked=np.empty(int(self.data.batch.max()), np.int64),
+            phi=np.empty(M),
+            grad=np.empty(M),
+            noise=np.empty(M),
+            psi=np.empty((P, M)),
+            sent=np.empty((max(P, 2 * edges), M)),
+            own=np.empty((P, M)),
+            present=np.empty(P, np.int64),
+            up=np.empty(edges, np.int64),
+        )
+
+
+def _readonly(a: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Plain and memory-mapped arrays look alike to Numba, so that one compiled kernel serves both."""
+    view = np.asarray(a).view(np.ndarray)
+    view = view.view()
+    view.flags.writeable = False
+    return view
+
+
+def _data(problem: Problem, algorithm: GFL, seed: int) -> kernel.Data:
+    f = problem.federation
+    E, batch = algorithm.settle(f, seed)
+    norms = np.empty(0)
+    if algorithm.clip is not None and algorithm.clip.kind == "example":
+        norms = np.linalg.norm(f.X, ord=1 if algorithm.clip.norm == "l1" else 2, axis=1)
+    optimum = problem.optimum if problem.optimum is not None else np.full(problem.M, np.nan)
+    X = np.ascontiguousarray(f.X, dtype=np.float64)
+    arrays = (X, f.d, norms, f.client_offsets, f.unit_offsets, E, batch, optimum)
+    return kernel.Data(*(_readonly(a) for a in arrays))
+
+
+def _rule(problem: Problem, algorithm: GFL) -> kernel.Rule:
+    s, clip = algorithm.scheme, algorithm.clip
+    kinds = {None: kernel.NO_CLIP, "example": kernel.CLIP_EXAMPLE, "update": kernel.CLIP_UPDATE}
+    return kernel.Rule(
+        model=MODELS[type(problem.model)],
+        rho=float(problem.model.rho),
+        step=float(algorithm.step),
+        sampled=int(algorithm.sampled),
+        replacement=algorithm.replacement,
+        clip=kinds[clip.kind if clip else None],
+        bound=float(clip.bound) if clip else 0.0,
+        l1=clip is not None and clip.norm == "l1",
+        dropout=float(algorithm.dropout),
+        law=("laplace", "gaussian").index(s.law),
+        noise_on=("server", "link", "network").index(s.noise_on),
+        exchange=("graph", "average", "nothing").index(s.exchange),
+        own_noise=s.own_noise,
+        sigma=float(s.sigma),
+        sigma_pair=float(s.sigma_pair),
+        sigma_client=float(s.sigma_client),
+    )
+
+
+def _network(graphs: Sequence[Graph], algorithm: GFL, rounds: int) -> kernel.Network:
+    offsets = np.concatenate([[0], np.cumsum([len(g.edges) for g in graphs])]).astype(np.int64)
+    down_edges, down_edge_offsets, down_units, down_unit_offsets = _schedule(
+        algorithm.failures, graphs, rounds
+    )
+    return kernel.Network(
+        edges=np.concatenate([g.edges for g in graphs]).astype(np.int64).reshape(-1, 2),
+        weights=np.concatenate([g.edge_weights for g in graphs]).astype(np.float64),
+        graph_offsets=offsets,
+        own_weights=np.stack([g.own_weights for g in graphs]),
+        carry=np.stack([algorithm.scheme.carries(g) for g in graphs]),
+        link_failure=float(algorithm.failures.link),
+        unit_failure=float(algorithm.failures.unit),
+        down_edges=down_edges,
+        down_edge_offsets=down_edge_offsets,
+        down_units=down_units,
+        down_unit_offsets=down_unit_offsets,
+    )
+
+
+def _schedule(failures: Failures, graphs: Sequence[Graph], rounds: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Scheduled failures as (edges, offsets by round, units, offsets by round)."""
+    place = (
+        [{(int(i), int(j)): e for e, (i, j) in enumerate(g.edges)} for g in graphs] if failures.links else []
+    )
+    links = sorted((at, place[(at - 1) % len(graphs)][min(p, m), max(p, m)]) for at, p, m in failures.links)
+    units = sorted(failures.units)
+
+    def columns(rows: Sequence[tuple[int, int]]) -> tuple[Ints, Ints]:
+        at = np.array([r for r, _ in rows], dtype=np.int64)
+        return np.array([x for _, x in rows], dtype=np.int64), np.searchsorted(at, np.arange(1, rounds + 2))
+
+    return *columns(links), *columns(units)

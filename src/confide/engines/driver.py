@@ -1,0 +1,237 @@
+"""`confide.simulate`: repetitions over threads, progress, interruption, divergence, evaluation."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.algorithm import GFL
+from confide.arithmetic import State
+from confide.engines.recording import Recording
+from confide.errors import InputError
+from confide.graph import Graph
+from confide.problems.problem import Problem
+from confide.reference import check_failures
+from confide.run import Divergence, DivergenceWarning, Run, describe, describe_model
+from confide.validation import one_of, positive_int, whole
+
+Floats = NDArray[np.float64]
+CHUNK_SECONDS = 0.1  # between two looks at the clock: short enough for Ctrl-C, long enough to cost nothing
+
+
+class Engine(Protocol):
+    def start(self) -> State:
+        """The states of all servers before round 1."""
+
+    def advance(self, repetition: int, w: State, first: int, last: int, out: Recording) -> int:
+        """Run rounds first..last on w in place; 0, or the round in which the states blew up."""
+
+    def models(self, w: State) -> Floats:
+        """States as numbers, (P, M)."""
+
+
+def simulate(
+    problem: Problem,
+    graph: Graph | Sequence[Graph],
+    algorithm: GFL | None = None,
+    *,
+    rounds: int = 1000,
+    repeats: int = 1,
+    seed: int = 0,
+    evaluate_every: int | None = None,
+    engine: str = "auto",
+    threads: int | None = None,
+    progress: bool | None = None,
+) -> Run:
+    """Run graph federated learning.
+
+    Args:
+        problem: data and model, e.g. `confide.problems.regression()`.
+        graph: the servers' graph, or several that take turns from round to round.
+        algorithm: step, sampling, scheme...; the paper's by default.
+        evaluate_every: rounds between evaluations of train loss and test metrics (default: rounds / 100).
+        engine: "compiled" (linear and logistic models, float), "reference" (anything), or "auto".
+        threads: repetitions run at once (default: the cores); the results do not depend on it.
+        progress: show a bar on stderr (default: only on a terminal).
+
+    Returns:
+        A `Run` of the rounds that were completed: all, or fewer after Ctrl-C or a divergence, and it says so.
+    """
+    algorithm = algorithm if algorithm is not None else GFL()
+    graphs = _graphs(graph, problem)
+    rounds, repeats = positive_int("rounds", rounds), positive_int("repeats", repeats)
+    seed = whole("seed", seed, 0, 2**63 - 1)
+    every = positive_int(
+        "evaluate_every", evaluate_every if evaluate_every is not None else max(1, rounds // 100)
+    )
+    check_failures(algorithm.failures, graphs, rounds)
+    name = choose_engine(engine, problem, algorithm)
+    work = make_engine(name, problem, graphs, algorithm, rounds, seed)
+    threads = positive_int("threads", threads if threads is not None else (os.cpu_count() or 1))
+
+    recording = Recording.empty(repeats, rounds, problem.M, every)
+    course = _Course(problem, work, recording, rounds, [work.start() for _ in range(repeats)])
+    began = time.perf_counter()
+    with _bar(progress, rounds, repeats) as tick:
+        course.run(threads if name == "compiled" else 1, tick)
+    if course.done == 0 and course.interrupted:
+        raise KeyboardInterrupt
+    if course.broke:
+        at, repetition = course.broke
+        warnings.warn(DivergenceWarning(at, repetition, algorithm.step), stacklevel=2)
+    return Run(
+        metrics=course.metrics(),
+        models=np.stack([work.models(w) for w in course.states]),
+        inputs=describe(
+            problem,
+            tuple(graphs),
+            algorithm,
+            rounds=rounds,
+            repeats=repeats,
+            seed=seed,
+            evaluate_every=every,
+            engine=name,
+        ),
+        model=describe_model(problem),
+        notes=problem.notes,
+        seconds=time.perf_counter() - began,
+        interrupted=course.interrupted,
+        diverged=Divergence(*course.broke, algorithm.step) if course.broke else None,
+    )
+
+
+@dataclass
+class _Course:
+    """All repetitions move on together, chunk by chunk, so that stopping early leaves whole rounds of each."""
+
+    problem: Problem
+    engine: Engine
+    out: Recording
+    rounds: int
+    states: list[State]
+    done: int = 0
+    interrupted: bool = False
+    broke: tuple[int, int] | None = None  # (round, repetition)
+    evaluations: dict[str, Floats] = field(default_factory=dict)
+
+    def run(self, threads: int, tick: _Tick) -> None:
+        chunk = 1
+        with ThreadPoolExecutor(min(threads, len(self.states))) as pool:
+            while self.done < self.rounds and self.broke is None:
+                first, last = self.done + 1, min(self.done + chunk, self.rounds)
+                before = [w.copy() for w in self.states]
+                began = time.perf_counter()
+                tasks = [pool.submit(self._advance, r, first, last) for r in range(len(self.states))]
+                try:
+                    wait(tasks)
+                    broken = [(at, r) for r, t in enumerate(tasks) if (at := t.result())]
+                except KeyboardInterrupt:
+                    for t in tasks:
+                        t.cancel()
+                    wait(tasks)
+                    self.states, self.interrupted = before, True
+                    return
+                if broken:
+                    self.broke = min(broken)
+                    self.done = self.broke[0] - 1
+                    self.states = before  # models as they were after the last whole round
+                    for r in range(len(before) if self.done >= first else 0):
+                        self._advance(r, first, self.done)
+                    return
+                self.done = last
+                tick(last)
+                seconds = time.perf_counter() - began
+                chunk = max(1, min(4 * chunk, int(chunk * CHUNK_SECONDS / max(seconds, 1e-4))))
+
+    def _advance(self, repetition: int, first: int, last: int) -> int:
+        with np.errstate(over="ignore", invalid="ignore"):  # a divergence is reported, not warned about
+            broke = self.engine.advance(repetition, self.states[repetition], first, last, self.out)
+        for i in self.out.evaluation_rounds(first, last if not broke else broke - 1, self.rounds):
+            self._evaluate(repetition, i)
+        return broke
+
+    def _evaluate(self, repetition: int, i: int) -> None:
+        w = self.out.centroids[repetition, self.out.slot(i)]
+        found = {"train_loss": self.problem.risk(w)}
+        if self.problem.test is not None:
+            tests = self.problem.model.metrics(w, *self.problem.test)
+            found |= {"test_metric": next(iter(tests.values()))} | {f"test_{k}": v for k, v in tests.items()}
+        for name, value in found.items():
+            rows = self.evaluations.setdefault(name, np.full(self.out.residual.shape, np.nan))
+            rows[repetition, i - 1] = value
+
+    def metrics(self) -> dict[str, Floats]:
+        nothing = np.full(self.out.residual.shape, np.nan)
+        evaluated = {"train_loss": nothing, "test_metric": nothing} | self.evaluations
+        rows = {
+            "centroid_msd": self.out.centroid_msd,
+            "individual_msd": self.out.individual_msd,
+            "disagreement": self.out.disagreement,
+            **evaluated,
+            "residual": self.out.residual,
+            "participants": self.out.participants,
+        }
+        return {name: row[:, : self.done].copy() for name, row in rows.items()}
+
+
+def choose_engine(engine: str, problem: Problem, algorithm: GFL) -> str:
+    from confide.engines.compiled import supports
+
+    one_of("engine", engine, ("auto", "compiled", "reference"))
+    able = supports(problem, algorithm)
+    if engine == "compiled" and not able:
+        remedy = "it runs linear and logistic models in float with the built-in local step; use 'reference'"
+        raise InputError("engine", engine, remedy)
+    return engine if engine != "auto" else "compiled" if able else "reference"
+
+
+def make_engine(
+    name: str, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int
+) -> Engine:
+    if name == "compiled":
+        from confide.engines.compiled import CompiledEngine
+
+        return CompiledEngine(problem, graphs, algorithm, rounds, seed)
+    from confide.engines.plain import PlainEngine
+
+    return PlainEngine(problem, graphs, algorithm, rounds, seed)
+
+
+def _graphs(graph: Graph | Sequence[Graph], problem: Problem) -> list[Graph]:
+    graphs = [graph] if isinstance(graph, Graph) else list(graph)
+    if not graphs:
+        raise InputError("graph", graph, "at least one graph is needed")
+    for g in graphs:
+        if g.P != problem.federation.P:
+            remedy = f"the problem has {problem.federation.P} units; the graph needs one server for each"
+            raise InputError("graph", f"{g.name} with {g.P} servers", remedy)
+    return graphs
+
+
+class _Tick(Protocol):
+    def __call__(self, done: int, /) -> None: ...
+
+
+@contextmanager
+def _bar(progress: bool | None, rounds: int, repeats: int) -> Iterator[_Tick]:
+    if not (sys.stderr.isatty() if progress is None else progress):
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    what = f"rounds x {repeats}" if repeats > 1 else "rounds"
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=rounds)
+        yield lambda done: bar.update(task, completed=done)

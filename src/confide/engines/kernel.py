@@ -1,0 +1,467 @@
+"""The compiled round (Numba, float64), draw for draw the round of `confide.reference`.
+
+True E and batch of every client, no padding; L of K clients by a partial Fisher-Yates shuffle whose swaps are undone,
+so a round costs nothing for the clients that were not drawn; edges in lists, never a P x P matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from confide.randomness import GAMMA, MIX_1, MIX_2, Purpose
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+LINEAR, LOGISTIC = 0, 1
+NO_CLIP, CLIP_EXAMPLE, CLIP_UPDATE = 0, 1, 2
+LAPLACE, GAUSSIAN = 0, 1
+ON_SERVER, ON_LINK, ON_NETWORK = 0, 1, 2
+GRAPH, AVERAGE, NOTHING = 0, 1, 2
+LARGE = 1e60  # a squared norm beyond this is a divergence, caught long before infinity
+
+
+class Data(NamedTuple):
+    X: Floats
+    d: Floats
+    norms: Floats  # of the rows of X in the clip's norm; empty without per-example clipping
+    client_offsets: Ints
+    unit_offsets: Ints
+    E: Ints
+    batch: Ints
+    optimum: Floats  # NaN where unknown
+
+
+class Rule(NamedTuple):
+    """The algorithm and its scheme as numbers."""
+
+    model: int
+    rho: float
+    step: float
+    sampled: int
+    replacement: bool
+    clip: int
+    bound: float
+    l1: bool
+    dropout: float
+    law: int
+    noise_on: int
+    exchange: int
+    own_noise: bool
+    sigma: float
+    sigma_pair: float
+    sigma_client: float
+
+
+class Network(NamedTuple):
+    """Edges of all graphs in a row; round i uses graph (i - 1) mod G."""
+
+    edges: Ints
+    weights: Floats
+    graph_offsets: Ints
+    own_weights: Floats  # (G, P)
+    carry: Floats  # (G, P)
+    link_failure: float
+    unit_failure: float
+    down_edges: Ints  # scheduled failures: edges (within their graph) of round i at down_edge_offsets[i-1]...
+    down_edge_offsets: Ints
+    down_units: Ints
+    down_unit_offsets: Ints
+
+
+class Scratch(NamedTuple):
+    """Buffers of one thread. `clients` and `rows` are identity permutations between rounds."""
+
+    clients: Ints
+    rows: Ints
+    swaps: Ints
+    row_swaps: Ints
+    picked: Ints
+    phi: Floats
+    grad: Floats
+    noise: Floats
+    psi: Floats
+    sent: Floats
+    own: Floats
+    present: Ints
+    up: Ints
+
+
+class Out(NamedTuple):
+    """One repetition's metrics, a row each, indexed by round - 1; centroids at evaluation rounds."""
+
+    centroid_msd: Floats
+    individual_msd: Floats
+    disagreement: Floats
+    residual: Floats
+    participants: Floats
+    centroids: Floats
+    every: int
+
+
+# The kernel makes no array, so it needs none of Numba's reference counting (`_nrt`), which would cost several times
+# the arithmetic: every call that passes a tuple of arrays would touch all their counters.
+compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
+inlined = njit(inline="always")
+
+_GAMMA, _MIX_1, _MIX_2 = np.uint64(GAMMA), np.uint64(MIX_1), np.uint64(MIX_2)
+_11, _27, _30, _31, _32 = np.uint64(11), np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+_CLIENTS, _BATCHES, _DROPOUT = int(Purpose.CLIENTS), int(Purpose.BATCHES), int(Purpose.DROPOUT)
+_SERVER_NOISE, _LINK_NOISE = int(Purpose.SERVER_NOISE), int(Purpose.LINK_NOISE)
+_PAIR_NOISE, _CLIENT_NOISE = int(Purpose.PAIR_NOISE), int(Purpose.CLIENT_NOISE)
+_NETWORK_NOISE = int(Purpose.NETWORK_NOISE)
+_LINK_FAILURE, _UNIT_FAILURE = int(Purpose.LINK_FAILURE), int(Purpose.UNIT_FAILURE)
+
+
+@inlined
+def mix(z):
+    z = (z ^ (z >> _30)) * _MIX_1
+    z = (z ^ (z >> _27)) * _MIX_2
+    return z ^ (z >> _31)
+
+
+@inlined
+def fold(key, number):
+    return mix((key ^ mix(np.uint64(number) + _GAMMA)) + _GAMMA)
+
+
+@inlined
+def below(word, n):
+    return np.int64(((word >> _32) * np.uint64(n)) >> _32)
+
+
+@inlined
+def uniform(word):
+    return (np.float64(word >> _11) + 0.5) * 2.0**-53
+
+
+@compiled
+def copy_rows(source, target):
+    """target[p] = source[p] for the rows of `source` (an array assignment would allocate)."""
+    for p in range(source.shape[0]):
+        for m in range(source.shape[1]):
+            target[p, m] = source[p, m]
+
+
+@compiled
+def fill_noise(key, law, sigma, out):
+    """`confide.randomness.laplace` or `.gaussian`, times sigma."""
+    M = out.shape[0]
+    if law == LAPLACE:
+        for m in range(M):
+            key += _GAMMA
+            u = uniform(mix(key))
+            if u < 0.5:
+                out[m] = sigma * (math.log(2.0 * u) * math.sqrt(0.5))
+            else:
+                out[m] = sigma * (-math.log(2.0 * (1.0 - u)) * math.sqrt(0.5))
+    else:
+        for m in range(0, M, 2):
+            key += _GAMMA
+            radius = math.sqrt(-2.0 * math.log(uniform(mix(key))))
+            key += _GAMMA
+            angle = 2.0 * math.pi * uniform(mix(key))
+            out[m] = sigma * (radius * math.cos(angle))
+            if m + 1 < M:
+                out[m + 1] = sigma * (radius * math.sin(angle))
+
+
+@inlined
+def slope(model, z, d):
+    """l'(z, d) of `confide.models`."""
+    if model == LINEAR:
+        return 2.0 * (z - d)
+    t = -d * z
+    e = math.exp(-abs(t))
+    return -d * ((1.0 if t >= 0 else e) / (1.0 + e))
+
+
+@compiled
+def pick_distinct(key, N, B, rows, swaps, picked):
+    """B of N rows without replacement into `picked`: a partial Fisher-Yates shuffle of `rows`, then undone."""
+    for b in range(B):
+        key += _GAMMA
+        j = b + below(mix(key), N - b)
+        rows[b], rows[j] = rows[j], rows[b]
+        swaps[b] = j
+        picked[b] = rows[b]
+    for b in range(B - 1, -1, -1):
+        j = swaps[b]
+        rows[b], rows[j] = rows[j], rows[b]
+    return key
+
+
+@njit(cache=True, nogil=True, error_model="numpy", _nrt=False, fastmath={"reassoc", "contract", "nsz"})
+def dot(X, row, phi):
+    """u'w; the order of the sum is the compiler's, so that it can use vector instructions."""
+    z = 0.0
+    for m in range(phi.shape[0]):
+        z += X[row, m] * phi[m]
+    return z
+
+
+@compiled
+def local_sgd(
+    key, model, rho, eta, E, B, replacement, bound, X, d, norms, first, N, phi, grad, rows, swaps, picked
+):
+    """E steps of size eta from phi, in place, on the N samples from row `first` on  (3).
+
+    `bound` is infinite without clipping.
+    """
+    for _ in range(E):
+        if not replacement:
+            key = pick_distinct(key, N, B, rows, swaps, picked)
+        for m in range(phi.shape[0]):
+            grad[m] = 2.0 * rho * B * phi[m]
+        for b in range(B):
+            if replacement:
+                key += _GAMMA
+                row = first + below(mix(key), N)
+            else:
+                row = first + picked[b]
+            s = slope(model, dot(X, row, phi), d[row])
+            if bound < math.inf:
+                size = abs(s) * norms[row]
+                if size > bound:
+                    s *= bound / size
+            for m in range(phi.shape[0]):
+                grad[m] += s * X[row, m]
+        for m in range(phi.shape[0]):
+            phi[m] -= eta / B * grad[m]
+
+
+@compiled
+def adapt(root, i, p, rule, data, w, scratch):
+    """scratch.psi[p] = w_p + (1/L) sum of the survivors' updates; returns how many took part  (6), (7)."""
+    X, d, norms, client_offsets, E, batch = (
+        data.X,
+        data.d,
+        data.norms,
+        data.client_offsets,
+        data.E,
+        data.batch,
+    )
+    phi, grad, rows, row_swaps, picked = (
+        scratch.phi,
+        scratch.grad,
+        scratch.rows,
+        scratch.row_swaps,
+        scratch.picked,
+    )
+    M, total = w.shape[1], scratch.psi[p]
+    start = data.unit_offsets[p]
+    K = data.unit_offsets[p + 1] - start
+    order, swaps = scratch.clients[start : start + K], scratch.swaps
+    key = fold(fold(fold(root, _CLIENTS), i), p)
+    batches = fold(fold(fold(root, _BATCHES), i), p)
+    dropouts = fold(fold(fold(root, _DROPOUT), i), p)
+    noises = fold(fold(fold(root, _CLIENT_NOISE), i), p)
+    bound = rule.bound if rule.clip == CLIP_EXAMPLE else math.inf
+    total[:] = 0.0
+    took_part = 0
+    for n in range(rule.sampled):
+        key += _GAMMA
+        j = n + below(mix(key), K - n)
+        order[n], order[j] = order[j], order[n]
+        swaps[n] = j
+        k = order[n]
+        if rule.dropout > 0.0 and uniform(mix(fold(dropouts, k) + _GAMMA)) < rule.dropout:
+            continue
+        took_part += 1
+        for m in range(M):
+            phi[m] = w[p, m]
+        c = start + k
+        a, b = client_offsets[c], client_offsets[c + 1]
+        local_sgd(
+            fold(batches, k), rule.model, rule.rho, rule.step / E[c], E[c], batch[c], rule.replacement, bound,
+            X, d, norms, a, b - a, phi, grad, rows, row_swaps, picked,
+        )  # fmt: skip
+        scale = 1.0
+        if rule.clip == CLIP_UPDATE:
+            size = 0.0
+            for m in range(M):
+                u = phi[m] - w[p, m]
+                size += abs(u) if rule.l1 else u * u
+            if not rule.l1:
+                size = math.sqrt(size)
+            if size > rule.step * rule.bound:
+                scale = rule.step * rule.bound / size
+        for m in range(M):
+            total[m] += scale * (phi[m] - w[p, m])
+        if rule.sigma_client > 0.0:
+            fill_noise(fold(noises, k), rule.law, rule.sigma_client, scratch.noise)
+            for m in range(M):
+                total[m] += scratch.noise[m]
+    for n in range(rule.sampled - 1, -1, -1):
+        j = swaps[n]
+        order[n], order[j] = order[j], order[n]
+    for m in range(M):
+        total[m] = w[p, m] + total[m] / rule.sampled
+    return took_part
+
+
+@compiled
+def fail(root, i, net, first, last, scratch):
+    """Which units are present and which edges up in round i."""
+    present, up = scratch.present, scratch.up
+    present[:] = 1
+    for n in range(net.down_unit_offsets[i - 1], net.down_unit_offsets[i]):
+        present[net.down_units[n]] = 0
+    if net.unit_failure > 0.0:
+        key = fold(fold(root, _UNIT_FAILURE), i)
+        for p in range(present.shape[0]):
+            if uniform(mix(fold(key, p) + _GAMMA)) < net.unit_failure:
+                present[p] = 0
+    key = fold(fold(root, _LINK_FAILURE), i)
+    for e in range(first, last):
+        a, b = net.edges[e, 0], net.edges[e, 1]
+        up[e - first] = present[a] & present[b]
+        if net.link_failure > 0.0 and uniform(mix(fold(fold(key, a), b) + _GAMMA)) < net.link_failure:
+            up[e - first] = 0
+    for n in range(net.down_edge_offsets[i - 1], net.down_edge_offsets[i]):
+        up[net.down_edges[n]] = 0
+
+
+@compiled
+def publish(root, i, g, rule, net, first, last, scratch):
+    """Messages into scratch.sent, own states into scratch.own: `confide.combine.publish`."""
+    psi, sent, own, noise, present = scratch.psi, scratch.sent, scratch.own, scratch.noise, scratch.present
+    P, M = psi.shape
+    copy_rows(psi, own)
+    if rule.noise_on == ON_LINK:
+        key = fold(fold(root, _LINK_NOISE), i)
+        n_edges = last - first
+        for e in range(2 * n_edges):
+            a, b = net.edges[first + e % n_edges, 0], net.edges[first + e % n_edges, 1]
+            p, m = (a, b) if e < n_edges else (b, a)
+            for q in range(M):
+                sent[e, q] = psi[p, q]
+            if present[p] and rule.sigma > 0.0:
+                fill_noise(fold(fold(key, p), m), rule.law, rule.sigma, noise)
+                weight = net.weights[first + e % n_edges]
+                for q in range(M):
+                    sent[e, q] += noise[q]
+                    own[p, q] += weight * noise[q]
+        if rule.own_noise and rule.sigma > 0.0:
+            for p in range(P):
+                if present[p]:
+                    fill_noise(fold(fold(key, p), p), rule.law, rule.sigma, noise)
+                    for q in range(M):
+                        own[p, q] += net.own_weights[g, p] * noise[q]
+        return
+    if rule.noise_on == ON_NETWORK:
+        if rule.sigma > 0.0:
+            fill_noise(fold(fold(root, _NETWORK_NOISE), i), rule.law, rule.sigma, noise)
+            for p in range(P):
+                for q in range(M):
+                    own[p, q] += noise[q]
+        copy_rows(own, sent)
+        return
+    copy_rows(psi, sent)
+    if rule.sigma > 0.0:
+        key = fold(fold(root, _SERVER_NOISE), i)
+        for p in range(P):
+            if present[p]:
+                fill_noise(fold(key, p), rule.law, rule.sigma, noise)
+                keep = 1.0 - net.carry[g, p]
+                for q in range(M):
+                    sent[p, q] += noise[q]
+                    own[p, q] += keep * noise[q]
+    if rule.sigma_pair > 0.0:
+        key = fold(fold(root, _PAIR_NOISE), i)
+        for e in range(first, last):
+            a, b = net.edges[e, 0], net.edges[e, 1]
+            fill_noise(fold(fold(key, a), b), rule.law, rule.sigma_pair, noise)
+            for q in range(M):
+                if present[a]:
+                    sent[a, q] += noise[q]
+                    own[a, q] += (1.0 - net.carry[g, a]) * noise[q]
+                if present[b]:
+                    sent[b, q] -= noise[q]
+                    own[b, q] -= (1.0 - net.carry[g, b]) * noise[q]
+
+
+@compiled
+def combine(rule, net, first, last, scratch, w):
+    """w_p = s_p + sum_m a_pm (o_m - o_p), edge by edge  (8)."""
+    own, sent, up = scratch.own, scratch.sent, scratch.up
+    P, M = w.shape
+    if rule.exchange == AVERAGE:
+        for q in range(M):
+            mean = 0.0
+            for p in range(P):
+                mean += own[p, q]
+            for p in range(P):
+                w[p, q] = mean / P
+        return
+    copy_rows(own, w)
+    if rule.exchange == NOTHING:
+        return
+    n_edges = last - first
+    for e in range(n_edges):
+        if up[e]:
+            a, b = net.edges[first + e, 0], net.edges[first + e, 1]
+            from_a, from_b = (e, n_edges + e) if rule.noise_on == ON_LINK else (a, b)
+            weight = net.weights[first + e]
+            for q in range(M):
+                flow = weight * (sent[from_b, q] - sent[from_a, q])
+                w[a, q] += flow
+                w[b, q] -= flow
+
+
+@compiled
+def measure(i, rounds, data, w, scratch, took_part, out):
+    """Metrics of round i; False when the states blew up."""
+    P, M = w.shape
+    own = scratch.own
+    centroid_msd = individual = disagreement = residual = size = 0.0
+    evaluated = i % out.every == 0 or i == rounds
+    for q in range(M):
+        total = total_own = 0.0
+        for p in range(P):
+            total += w[p, q]
+            total_own += own[p, q]
+        centroid = total / P
+        for p in range(P):
+            x = w[p, q]
+            individual += (x - data.optimum[q]) ** 2
+            disagreement += (x - centroid) ** 2
+            size += x * x
+        centroid_msd += (centroid - data.optimum[q]) ** 2
+        residual += (total - total_own) ** 2
+        if evaluated:
+            out.centroids[(i + out.every - 1) // out.every - 1, q] = centroid
+    out.centroid_msd[i - 1] = centroid_msd
+    out.individual_msd[i - 1] = individual / P
+    out.disagreement[i - 1] = disagreement / P
+    out.residual[i - 1] = math.sqrt(residual)
+    out.participants[i - 1] = took_part
+    return size < LARGE
+
+
+@compiled
+def advance(seed, first_round, last_round, rounds, rule, data, net, w, scratch, out):
+    """Rounds first_round..last_round on w in place; returns 0, or the round in which the states blew up."""
+    P = w.shape[0]
+    root = mix(seed)
+    for i in range(first_round, last_round + 1):
+        g = (i - 1) % (net.graph_offsets.shape[0] - 1)
+        first, last = net.graph_offsets[g], net.graph_offsets[g + 1]
+        fail(root, i, net, first, last, scratch)
+        took_part = 0
+        for p in range(P):
+            if scratch.present[p]:
+                took_part += adapt(root, i, p, rule, data, w, scratch)
+            else:
+                for m in range(w.shape[1]):
+                    scratch.psi[p, m] = w[p, m]
+        publish(root, i, g, rule, net, first, last, scratch)
+        combine(rule, net, first, last, scratch, w)
+        if not measure(i, rounds, data, w, scratch, took_part, out):
+            return i
+    return 0

@@ -1,0 +1,55 @@
+"""The reference round behind the engines' interface: for fixed point, and for models and steps of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.algorithm import GFL
+from confide.arithmetic import State
+from confide.engines.recording import Recording
+from confide.graph import Graph
+from confide.problems.problem import Problem
+from confide.reference import prepare
+
+Floats = NDArray[np.float64]
+LARGE = 1e60
+
+
+class PlainEngine:
+    def __init__(
+        self, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int
+    ) -> None:
+        self.repetition = prepare(problem, graphs, algorithm, rounds, seed)
+        self.arithmetic = self.repetition(0).arithmetic
+        self.shape, self.rounds, self.optimum = (graphs[0].P, problem.M), rounds, problem.optimum
+
+    def start(self) -> State:
+        return self.arithmetic.state(np.zeros(self.shape))
+
+    def advance(self, repetition: int, w: State, first: int, last: int, out: Recording) -> int:
+        reference = self.repetition(repetition)
+        for i in range(first, last + 1):
+            done = reference.round(i, w)
+            w[:] = done.w
+            values = self.models(w)
+            centroid = values.mean(axis=0)
+            at = (repetition, i - 1)
+            if self.optimum is not None:
+                out.centroid_msd[at] = np.sum((centroid - self.optimum) ** 2)
+                out.individual_msd[at] = np.mean(np.sum((values - self.optimum) ** 2, axis=1))
+            out.disagreement[at] = np.mean(np.sum((values - centroid) ** 2, axis=1))
+            out.residual[at] = np.linalg.norm(
+                self.arithmetic.value(done.w.sum(axis=0) - done.own.sum(axis=0))
+            )
+            out.participants[at] = done.participants
+            if i % out.every == 0 or i == self.rounds:
+                out.centroids[repetition, out.slot(i)] = centroid
+            if not np.sum(values**2) < LARGE:
+                return i
+        return 0
+
+    def models(self, w: State) -> Floats:
+        return self.arithmetic.value(w)

@@ -1,0 +1,35 @@
+"""What the rounds of all repetitions leave behind."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Recording(NamedTuple):
+    """Arrays of shape (repeats, rounds), and the centroids at every `every`-th round and the last."""
+
+    centroid_msd: Floats
+    individual_msd: Floats
+    disagreement: Floats
+    residual: Floats
+    participants: Floats
+    centroids: Floats  # (repeats, evaluations, M)
+    every: int
+
+    @classmethod
+    def empty(cls, repeats: int, rounds: int, M: int, every: int) -> Recording:
+        rows = [np.full((repeats, rounds), np.nan) for _ in range(5)]
+        return cls(*rows, np.full((repeats, -(-rounds // every), M), np.nan), every)
+
+    def slot(self, i: int) -> int:
+        """Where the centroid of evaluation round i lies."""
+        return -(-i // self.every) - 1
+
+    def evaluation_rounds(self, first: int, last: int, rounds: int) -> list[int]:
+        """Rounds of first..last whose centroid is kept."""
+        return [i for i in range(first, last + 1) if i % self.every == 0 or i == rounds]

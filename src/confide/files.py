@@ -1,0 +1,90 @@
+"""Nothing half-written is ever left: files and folders are made under a temporary name, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from confide.errors import InputError, RunError
+
+
+@contextmanager
+def atomic_file(path: str | Path) -> Iterator[Path]:
+    """Yields a temporary path beside `path`; on success it becomes `path`, otherwise it is removed.
+
+    The temporary name keeps the suffix, because some writers choose their format by it.
+    """
+    path = Path(path)
+    with _translated(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+        os.chmod(name, 0o666 & ~_umask())  # mkstemp makes 0600; results are for sharing
+        temporary = Path(name)
+        try:
+            yield temporary
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(folder: str | Path, marker: str) -> Iterator[Path]:
+    """Yields a temporary folder that becomes `folder`.
+
+    An existing folder is replaced only if it is empty or holds the file `marker`, i.e. is an older result.
+    """
+    folder = Path(folder)
+    if folder.exists() and (
+        not folder.is_dir() or (any(folder.iterdir()) and not (folder / marker).exists())
+    ):
+        raise InputError(
+            "output.folder", str(folder), f"is in use and holds no {marker}; name a new or empty folder"
+        )
+    with _translated(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        os.chmod(temporary, 0o777 & ~_umask())
+        try:
+            yield temporary
+            if folder.exists():
+                old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+                os.replace(folder, old)
+                os.replace(temporary, folder)
+                shutil.rmtree(old)
+            else:
+                os.replace(temporary, folder)
+        finally:
+            with suppress(OSError):
+                shutil.rmtree(temporary)
+
+
+def check_writable(folder: str | Path) -> None:
+    """Refuse before hours of work, not after: can a file be made in this folder?"""
+    folder = Path(folder)
+    with _translated(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """The operating system's refusals in our words: a wrong place is the user's, a full disk is the run's."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunError(f"{path}: the disk is full; nothing half-written was left") from e
+        raise InputError("output.folder", str(path), f"cannot be written ({e.strerror}); name another") from e
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

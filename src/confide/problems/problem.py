@@ -1,0 +1,68 @@
+"""A problem: a federation, a model and what is known of the optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.federation import Federation
+from confide.models import GLM, Linear, Model
+
+if TYPE_CHECKING:
+    from confide.problems.optimum import Quadratic
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What `confide.simulate` learns.
+
+    Attributes:
+        federation: the training data, by unit and client.
+        model: loss and gradients.
+        test: held-out features and labels, or None.
+        spec: name and parameters that make this problem again (saved with a run).
+        notes: what every output must say of it, such as "synthetic".
+        features: how the columns of X were made from a table (`confide predict` reads it), or None.
+    """
+
+    federation: Federation
+    model: Model
+    test: tuple[Floats, Floats] | None = None
+    spec: Mapping[str, Any] = field(default_factory=lambda: {"name": "custom"})
+    notes: tuple[str, ...] = ()
+    features: Mapping[str, Any] | None = None
+
+    @property
+    def M(self) -> int:
+        return self.model.dimension(self.federation.M)
+
+    @cached_property
+    def optimum(self) -> Floats | None:
+        """w^o of (1), to 1e-10, or None where no solver knows the model."""
+        if not isinstance(self.model, GLM):
+            return None
+        from confide.problems.optimum import solve
+
+        return solve(self.federation, self.model)
+
+    @cached_property
+    def _quadratic(self) -> Quadratic | None:
+        """Squared loss needs the data once, then every evaluation of the risk is free."""
+        from confide.problems.optimum import quadratic
+
+        return quadratic(self.federation, self.model) if isinstance(self.model, Linear) else None
+
+    def risk(self, w: Floats) -> float:
+        """The objective (1) at w: units and clients weigh equally."""
+        if self._quadratic is not None:
+            return self._quadratic.value(w)
+        from confide.problems.optimum import risk
+
+        return risk(self.federation, self.model, w)

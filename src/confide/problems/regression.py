@@ -1,0 +1,76 @@
+"""The paper's regression: d = u'w* + v, every client with its own covariance and noise variance.
+
+The paper gives neither the scale of the covariances nor of the noise. Eigenvalues in [0.05, 0.5] are the
+reading under which all its step-sizes, up to mu = 5, converge (shared design, algorithm.md).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import InputError
+from confide.federation import Federation
+from confide.models import Linear
+from confide.problems.problem import Problem
+from confide.randomness import Purpose, generator
+from confide.validation import positive_int, positive_range
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def regression(
+    units: int = 10,
+    clients: int = 100,
+    samples: int = 100,
+    features: int = 2,
+    *,
+    rho: float = 0.1,
+    covariance: tuple[float, float] = (0.05, 0.5),
+    noise_variance: tuple[float, float] = (0.01, 0.1),
+    test_rows: int = 0,
+    seed: int = 0,
+) -> Problem:
+    """P units of K clients of N samples with M features, and the closed-form optimum.
+
+    Args:
+        covariance: range of the eigenvalues of each client's covariance R_{u_{p,k}}; its axes are random.
+        noise_variance: range of each client's sigma_v^2.
+        test_rows: held-out samples drawn from the clients in turn.
+
+    >>> regression(units=3, clients=4, samples=5, seed=1).federation
+    Federation(units=3, clients=12, samples=60, features=2)
+    """
+    for name, value in (("units", units), ("clients", clients), ("samples", samples), ("features", features)):
+        positive_int(f"problem.{name}", value)
+    if test_rows < 0:
+        raise InputError("problem.test_rows", test_rows, "must be zero or positive")
+    low, high = positive_range("problem.covariance", covariance)
+    v_low, v_high = positive_range("problem.noise_variance", noise_variance)
+
+    total = units * clients
+    rng = generator(seed, Purpose.DATA)
+    w_star = rng.standard_normal(features)
+    eigenvalues = rng.uniform(low, high, (total, features))
+    axes, _ = np.linalg.qr(rng.standard_normal((total, features, features)))
+    root = axes * np.sqrt(eigenvalues)[:, None, :]  # root @ root' = R_{u_{p,k}}
+    sigma_v = np.sqrt(rng.uniform(v_low, v_high, total))
+
+    def draw(client: Ints) -> tuple[Floats, Floats]:
+        """One sample of each listed client (sorted, each equally often, for the training data)."""
+        z = rng.standard_normal((len(client), features))
+        u = np.empty_like(z)
+        for block in np.array_split(np.arange(len(client)), 1 + len(client) // 65536):
+            u[block] = np.einsum("nij,nj->ni", root[client[block]], z[block])
+        return u, u @ w_star + sigma_v[client] * rng.standard_normal(len(client))
+
+    X, d = draw(np.repeat(np.arange(total), samples))
+    offsets = np.arange(total + 1, dtype=np.int64) * samples
+    federation = Federation(X, d, offsets, np.arange(units + 1, dtype=np.int64) * clients)
+    test = draw(np.arange(test_rows) % total) if test_rows else None
+    spec = {
+        "name": "regression", "units": units, "clients": clients, "samples": samples, "features": features,
+        "rho": rho, "covariance": [low, high], "noise_variance": [v_low, v_high], "test_rows": test_rows, "seed": seed,
+    }  # fmt: skip
+    return Problem(federation, Linear(rho), test, spec)

@@ -1,0 +1,360 @@
+"""The user's own table: named columns for unit, client, label and features become a Problem."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from confide.errors import InputError
+from confide.federation import Federation
+from confide.models import Linear, Logistic
+from confide.problems import splits
+from confide.problems.features import MISSING, FeatureMap, column, numbers, words
+from confide.problems.problem import Problem
+from confide.randomness import Purpose, generator
+from confide.validation import number, one_of, positive_int, whole
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SUFFIXES: Final = (".csv", ".csv.gz", ".gz", ".tsv", ".tsv.gz", ".parquet")
+SPLITS: Final = ("columns", "iid", "dirichlet", "unequal")
+_TEST = 3  # stream of Purpose.SPLIT; `splits` has 0 to 2
+
+
+def table(
+    path: str | Path,
+    *,
+    label: str,
+    task: str = "regression",
+    positive: object = None,
+    unit: str | None = None,
+    client: str | None = None,
+    numeric: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    units: int | None = None,
+    clients: int | None = None,
+    split: str = "columns",
+    alpha: float | None = None,
+    scaling: Mapping[str, Sequence[float]] | None = None,
+    categories: Mapping[str, Sequence[object]] | None = None,
+    top: int = 20,
+    rho: float = 0.0,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> Problem:
+    """A CSV or Parquet file as a problem.
+
+    One-hot blocks sum to the intercept, so a table with categories has a unique optimum only if ``rho > 0``.
+
+    Args:
+        task: "regression" (`Linear`, any finite label) or "binary" (`Logistic`, two distinct labels).
+        positive: the label that becomes +1; the larger, or the last in sorted order, where not given.
+        unit, client: with ``split = "columns"``, whose row it is; a client is a pair (unit, client).
+        units, clients: with any other split, how many units and how many clients in each.
+        alpha: concentration of ``split = "dirichlet"``, by label (tenths of the labels for a regression).
+        scaling, categories: as in `FeatureMap.fit`; what they leave out is computed from the training rows,
+            and the problem's notes say so.
+        test_fraction: held out in every client in proportion; every client keeps a training row.
+    """
+    spec = dict(locals(), name="table", path=absolute(path, "problem.path"))
+    one_of("problem.task", task, ("regression", "binary"))
+    one_of("problem.split", split, SPLITS)
+    whole("problem.seed", seed, 0)
+    if number("problem.test_fraction", test_fraction, 0.0) >= 1.0:
+        raise InputError(
+            "problem.test_fraction", test_fraction, "must be below 1, or no row is left to train on"
+        )
+    _check_columns(label, unit, client, numeric, categorical)
+    _check_options(split, positive, unit, client, alpha, scaling, categories)
+    model = (Linear if task == "regression" else Logistic)(number("problem.rho", rho, 0.0))
+
+    frame = read_table(path, "problem.path")
+    d, classes = _labels(frame, label, task, positive)
+    for name in numeric:  # parsed before the split, so that an error counts the file's rows
+        frame = frame.with_columns(pl.Series(name, numbers(frame, name, "problem.numeric")))
+    for name in categorical:
+        column(frame, name, "problem.categorical")
+    if split == "columns":
+        unit_names, client_of_row, unit_of_client = _by_columns(frame, unit, client, units, clients)
+    else:
+        unit_names, client_of_row, unit_of_client = _by_split(d, task, split, units, clients, seed, alpha)
+    held_out = _held_out(client_of_row, d if task == "binary" else None, test_fraction, seed)
+
+    made = FeatureMap.fit(
+        frame.filter(~held_out),
+        numeric=numeric,
+        categorical=categorical,
+        scaling=scaling,
+        categories=categories,
+        top=top,
+    )
+    X = made.apply(frame, "problem.path")
+    notes = [FeatureMap.NOTE] if made.computed else []
+    if test_fraction > 0 and not held_out.any():
+        notes.append("no test rows: every client is too small to spare one")
+    return Problem(
+        Federation.from_assignment(X[~held_out], d[~held_out], client_of_row[~held_out], unit_of_client),
+        model,
+        (X[held_out], d[held_out]) if held_out.any() else None,
+        plain(spec),
+        tuple(notes),
+        {**made.to_dict(), "label": {"name": label, "task": task, **classes}, "units": unit_names},
+    )
+
+
+def read_table(path: str | Path, field: str) -> pl.DataFrame:
+    """A CSV (.csv, .tsv, .gz) or Parquet file; whatever is wrong with it is one line that names `field`.
+
+    The columns of a CSV stay text, so that "007" is a category of its own in every file; `features.numbers`
+    parses those that are numbers.
+    """
+    lazy = scan_table(path, field)
+    with naming_errors(path, field):
+        frame = lazy.collect(engine="streaming")
+    if frame.height == 0:
+        raise InputError(field, str(path), "holds no row; give a table with data")
+    if not str(path).lower().endswith(".parquet"):
+        _refuse_short_rows(frame, path, field)
+    return frame
+
+
+def scan_table(path: object, field: str) -> pl.LazyFrame:
+    """The same file, not read yet (`clicks` picks a few rows out of forty million)."""
+    file = Path(absolute(path, field))
+    if file.is_dir():
+        raise InputError(field, str(path), "is a folder; give a CSV or Parquet file")
+    if not file.exists():
+        raise InputError(field, str(path), "no such file; check the path")
+    if not file.name.lower().endswith(SUFFIXES):
+        raise InputError(field, str(path), f"unknown kind of file; use one of {' '.join(SUFFIXES)}")
+    if file.stat().st_size == 0:
+        raise InputError(field, str(path), "is empty; give a table with a header and data")
+    with naming_errors(path, field):
+        if file.name.lower().endswith(".parquet"):
+            lazy = pl.scan_parquet(file, glob=False)
+        else:
+            lazy = pl.scan_csv(file, separator=_separator(file), infer_schema=False, glob=False)
+        names = lazy.collect_schema().names()
+    for name in names:
+        if "\ufffd" in name:
+            raise InputError(field, str(path), "is not UTF-8; save it as UTF-8")
+        twice = re.fullmatch(r"(.*)_duplicated_\d+", name)
+        if twice and twice[1] in names:
+            raise InputError(field, str(path), f"has two columns {twice[1]!r}; rename one")
+    return lazy
+
+
+def absolute(path: object, field: str) -> str:
+    if isinstance(path, str | Path) and str(path):
+        return str(Path(path).absolute())
+    raise InputError(field, path, "must be the path of a CSV or Parquet file")
+
+
+def plain(spec: Mapping[str, object]) -> dict[str, object]:
+    """Arguments as JSON would give them back: lists for tuples, Python's numbers for NumPy's."""
+    made: dict[str, object] = json.loads(
+        json.dumps(spec, default=lambda v: dict(v) if isinstance(v, Mapping) else np.asarray(v).tolist())
+    )
+    return made
+
+
+@contextmanager
+def naming_errors(path: object, field: str) -> Iterator[None]:
+    """What polars says of a file it cannot read, as one line of ours."""
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as e:
+        raise InputError(field, str(path), _remedy(str(e))) from None
+
+
+def _remedy(said: str) -> str:
+    for pattern, remedy in (
+        ("utf-8", "is not UTF-8; save it as UTF-8"),
+        ("empty CSV", "is empty; give a table with a header and data"),
+        ("more fields", "is ragged: a row has more fields than the header; quote the commas or mend the row"),
+        (
+            "unexpected end|must end with PAR1|12 bytes|invalid gzip|corrupt",
+            "is truncated or damaged; get it again",
+        ),
+        ("ermission denied", "may not be read; change its permissions"),
+        ("could not parse", "has a quote that never closes; mend the row"),
+    ):
+        if re.search(pattern, said):
+            return remedy
+    return (
+        f"cannot be read ({said.splitlines()[0] if said else 'no reason given'}); is it truncated or damaged?"
+    )
+
+
+def _separator(file: Path) -> str:
+    return "\t" if file.name.lower().endswith((".tsv", ".tsv.gz")) else ","
+
+
+def _refuse_short_rows(frame: pl.DataFrame, path: str | Path, field: str) -> None:
+    """polars fills a short row with nulls; count the fields where that may have happened (no quotes)."""
+    if frame.width == 1 or frame[:, -1].null_count() == 0:
+        return
+    with naming_errors(path, field):
+        lines = pl.read_csv(
+            Path(path), has_header=False, separator="\x01", quote_char=None, infer_schema=False, glob=False
+        ).to_series()
+    if lines.str.contains('"', literal=True).any():
+        return
+    short = (lines.str.count_matches(_separator(Path(path)), literal=True) < frame.width - 1) & (lines != "")
+    if short.any():
+        row = int(short.arg_true()[0])
+        what = f"is truncated or ragged: line {row + 1} has fewer fields than the header; mend or drop it"
+        raise InputError(field, str(path), what)
+
+
+def _check_columns(
+    label: object, unit: object, client: object, numeric: Sequence[object], categorical: Sequence[object]
+) -> None:
+    for role, columns in (("numeric", numeric), ("categorical", categorical)):
+        if isinstance(columns, str) or not isinstance(columns, Sequence):
+            raise InputError(f"problem.{role}", columns, "must be a list of column names")
+    if not (numeric or categorical):
+        raise InputError("problem.numeric", [], "no features; name columns in numeric or categorical")
+    named = [("label", label)] + [(r, v) for r, v in (("unit", unit), ("client", client)) if v is not None]
+    named += [("numeric", v) for v in numeric] + [("categorical", v) for v in categorical]
+    used: dict[str, str] = {}
+    for role, value in named:
+        if not (isinstance(value, str) and value):
+            raise InputError(f"problem.{role}", value, "must be the name of a column")
+        if value in used:
+            raise InputError(f"problem.{role}", value, f"is used already, as {used[value]}; name it once")
+        used[value] = role
+
+
+def _check_options(
+    split: str,
+    positive: object,
+    unit: object,
+    client: object,
+    alpha: object,
+    scaling: object,
+    categories: object,
+) -> None:
+    if not isinstance(positive, str | int | float | None):
+        raise InputError("problem.positive", positive, "must be one of the two labels")
+    for role, value in (("unit", unit), ("client", client)):
+        if split != "columns" and value is not None:
+            remedy = f'split = "{split}" would ignore the column; leave it out or use split = "columns"'
+            raise InputError(f"problem.{role}", value, remedy)
+    if split != "dirichlet" and alpha is not None:
+        raise InputError("problem.alpha", alpha, f'split = "{split}" has no alpha; leave it out')
+    for role, declared in (("scaling", scaling), ("categories", categories)):
+        if declared is not None and not isinstance(declared, Mapping):
+            raise InputError(f"problem.{role}", declared, "must be a table of column names")
+
+
+def _labels(frame: pl.DataFrame, label: str, task: str, positive: object) -> tuple[Floats, dict[str, str]]:
+    """Labels as numbers, and the texts of the two classes of a binary task."""
+    text = words(frame, label, "problem.label")
+    missing = int((text == MISSING).sum())
+    if missing:
+        remedy = f"{missing} rows have no label; fill them in or drop the rows"
+        raise InputError("problem.label", label, remedy)
+    if task == "regression":
+        if positive is not None:
+            raise InputError("problem.positive", positive, 'only a task = "binary" has a positive label')
+        d = numbers(frame, label, "problem.label")
+        if np.isnan(d).any():
+            remedy = f"{int(np.isnan(d).sum())} labels are not numbers; mend them or drop the rows"
+            raise InputError("problem.label", label, remedy)
+        return d, {}
+    found = _sorted(text.unique())
+    if len(found) != 2:
+        shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
+        remedy = f"a binary task needs two distinct labels, found {len(found)}: {shown}"
+        raise InputError("problem.label", label, remedy)
+    if positive is not None:
+        asked = str(positive)
+        same = [v for v in found if v == asked] or [v for v in found if v.lower() == asked.lower()]
+        same = same or [v for v in found if _number(asked) is not None and _number(v) == _number(asked)]
+        if len(same) != 1:
+            raise InputError("problem.positive", positive, f"must be one of the labels {' and '.join(found)}")
+        found.sort(key=same[0].__eq__)  # the positive one last
+    return np.where((text == found[1]).to_numpy(), 1.0, -1.0), {"negative": found[0], "positive": found[1]}
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _sorted(values: pl.Series) -> list[str]:
+    """Texts in the order of their numbers where all are numbers: unit 10 comes after unit 9."""
+    texts = sorted(values.to_list())
+    as_numbers = [_number(v) for v in texts]
+    if any(x is None or math.isnan(x) for x in as_numbers):
+        return texts
+    return sorted(texts, key=float)
+
+
+def _by_columns(
+    frame: pl.DataFrame, unit: str | None, client: str | None, units: int | None, clients: int | None
+) -> tuple[list[str], Ints, Ints]:
+    for role, count in (("units", units), ("clients", clients)):
+        if count is not None:
+            raise InputError(f"problem.{role}", count, 'split = "columns" counts them itself; leave it out')
+    texts: dict[str, pl.Series] = {}
+    for role, name in (("unit", unit), ("client", client)):
+        if name is None:
+            needs = 'split = "columns" needs the columns of unit and client'
+            raise InputError(f"problem.{role}", None, f"{needs}; name both, or choose another split")
+        text = words(frame, name, f"problem.{role}")
+        missing = int((text == MISSING).sum())
+        if missing:
+            remedy = f"{missing} rows name no {role}; fill them in or drop the rows"
+            raise InputError(f"problem.{role}", name, remedy)
+        texts[role] = text
+    who = pl.DataFrame(texts)
+    names = _sorted(who["unit"].unique())
+    place = pl.DataFrame({"unit": names, "p": np.arange(len(names))})
+    pairs = who.unique().join(place, on="unit").sort("p", "client").with_row_index("c")
+    c = who.join(pairs, on=["unit", "client"], how="left", maintain_order="left")["c"]
+    return names, c.to_numpy().astype(np.int64), pairs["p"].to_numpy().astype(np.int64)
+
+
+def _by_split(
+    d: Floats, task: str, split: str, units: int | None, clients: int | None, seed: int, alpha: float | None
+) -> tuple[list[str], Ints, Ints]:
+    for role, count in (("units", units), ("clients", clients)):
+        if count is None:
+            raise InputError(f"problem.{role}", None, f'split = "{split}" needs a number of {role}')
+    P, K = positive_int("problem.units", units), positive_int("problem.clients", clients)
+    if split == "dirichlet":
+        if alpha is None:
+            raise InputError("problem.alpha", None, 'split = "dirichlet" needs a positive alpha, such as 0.5')
+        tenths = np.searchsorted(np.quantile(d, np.linspace(0.1, 0.9, 9)), d)
+        client_of_row = splits.dirichlet(tenths if task == "regression" else d, P, K, seed, alpha)
+    else:
+        client_of_row = (splits.iid if split == "iid" else splits.unequal)(len(d), P, K, seed)
+    return [str(p) for p in range(P)], client_of_row, np.repeat(np.arange(P), K)
+
+
+def _held_out(client_of_row: Ints, classes: Floats | None, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Every 1/fraction-th row of a random order, client by client and class by class within a client."""
+    n = len(client_of_row)
+    g = generator(seed, Purpose.SPLIT, _TEST)
+    order = np.lexsort((g.random(n), np.zeros(n) if classes is None else classes, client_of_row))
+    steps = np.floor(np.arange(n + 1) * fraction + g.random())
+    held_out = np.zeros(n, dtype=np.bool_)
+    held_out[order] = np.diff(steps) > 0
+    left = np.bincount(client_of_row[~held_out], minlength=int(client_of_row.max()) + 1)
+    first = np.unique(client_of_row, return_index=True)[1]  # a row of each client
+    held_out[first[left == 0]] = False
+    return held_out

@@ -1,0 +1,210 @@
+"""The round, beside the paper: straight NumPy loops, slow and obvious, the oracle of every test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide import randomness
+from confide.algorithm import GFL, Failures
+from confide.arithmetic import Arithmetic, FixedArithmetic, FloatArithmetic, State, check_range, on_grid
+from confide.clipping import clip
+from confide.combine import combine, publish
+from confide.errors import InputError
+from confide.graph import Graph
+from confide.local import LocalTask, bounded, decay
+from confide.problems.problem import Problem
+from confide.randomness import Purpose, choose, key, uniform, words
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+NoiseSource = Callable[[Purpose, tuple[int, ...], str, float, int], State]
+"""(purpose, (round, ids...), law, sigma, size) -> noise as a state: floats, or int64 quanta in fixed point."""
+
+
+class Round(NamedTuple):
+    """All of one round; rows are servers."""
+
+    w: State  # after combination, w_{p,i}
+    psi: State  # after aggregation, psi_{p,i}
+    own: State  # s_p
+    sent: State  # the messages
+    participants: int
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One repetition of a run: everything a round needs besides the states."""
+
+    problem: Problem
+    graphs: tuple[Graph, ...]
+    algorithm: GFL
+    E: Ints
+    batch: Ints
+    seed: int
+    arithmetic: Arithmetic
+    noise: NoiseSource
+
+    def start(self, w0: Floats) -> State:
+        return self.arithmetic.state(w0)
+
+    def round(self, i: int, w: State) -> Round:
+        """Round i = 1, 2, ... from the states w_{p,i-1}."""
+        alg, graph = self.algorithm, self.graphs[(i - 1) % len(self.graphs)]
+        present = units_present(alg.failures, self.seed, i, graph.P)
+        up = links_up(alg.failures, self.seed, i, graph, present)
+
+        psi, participants = w.copy(), 0
+        for p in np.flatnonzero(present).tolist():
+            clients = self.sample(i, p)
+            psi[p] = self.adapt(i, p, w[p], clients)
+            participants += len(clients)
+
+        def draw(purpose: Purpose, ids: tuple[int, ...], sigma: float) -> State:
+            return self.noise(purpose, (i, *ids), alg.scheme.law, sigma, w.shape[1])
+
+        published = publish(alg.scheme, graph, psi, draw, self.arithmetic, present)
+        combined = combine(alg.scheme, graph, published, self.arithmetic, up)
+        return Round(combined, psi, published.own, published.sent, participants)
+
+    def sample(self, i: int, p: int) -> list[int]:
+        """L of K clients without replacement; those that drop out in this round are left out."""
+        alg = self.algorithm
+        chosen = choose(
+            words(key(self.seed, Purpose.CLIENTS, i, p), alg.sampled), int(self.problem.federation.K[p])
+        )
+        if alg.dropout == 0.0:
+            return chosen.tolist()
+        return [k for k in chosen.tolist() if not happens(alg.dropout, self.seed, Purpose.DROPOUT, i, p, k)]
+
+    def adapt(self, i: int, p: int, w: State, clients: Sequence[int]) -> State:
+        """psi_p = w_p + (1/L) sum of the survivors' updates; L stays fixed under dropout  (6), (7)."""
+        f, alg, arith = self.problem.federation, self.algorithm, self.arithmetic
+        handed_out = arith.value(w)
+        total, shrink = np.zeros_like(w), 0.0
+        for k in clients:
+            c = int(f.unit_offsets[p]) + k
+            stream = key(self.seed, Purpose.BATCHES, i, p, k)
+            task = LocalTask(
+                self.problem.model,
+                alg.step,
+                int(self.E[c]),
+                int(self.batch[c]),
+                alg.replacement,
+                alg.clip,
+                stream,
+            )
+            update = bounded(alg.local, handed_out, *f.client(p, k), task)
+            if isinstance(arith, FixedArithmetic) and alg.clip is not None and alg.clip.kind == "example":
+                # Only the data's part, at most mu B, is encoded and summed; the server adds the decay.
+                update = update + (1.0 - decay(task)) * handed_out
+                update = clip(update, alg.clip.update_bound(alg.step), alg.clip.norm)
+                shrink += (1.0 - decay(task)) / alg.sampled
+            total += arith.encode(update)
+            if alg.scheme.sigma_client:
+                ids = (i, p, k)
+                total += self.noise(
+                    Purpose.CLIENT_NOISE, ids, alg.scheme.law, alg.scheme.sigma_client, len(w)
+                )
+        return arith.add(w, total, shrink)
+
+
+def prepare(
+    problem: Problem,
+    graphs: Sequence[Graph],
+    algorithm: GFL,
+    rounds: int,
+    seed: int,
+    noise: NoiseSource | None = None,
+) -> Callable[[int], Reference]:
+    """Check everything once; the result makes the Reference of a repetition."""
+    E, batch = algorithm.settle(problem.federation, seed)
+    fixed = algorithm.arithmetic == "fixed"
+    arith: Arithmetic
+    if fixed:
+        arith = FixedArithmetic(algorithm.sampled, algorithm.fraction_bits)
+        graphs = [on_grid(g) for g in graphs]
+        assert algorithm.clip is not None  # noqa: S101 - GFL refuses fixed point without a clip
+        bound = algorithm.clip.update_bound(algorithm.step)
+        for g in graphs:
+            check_range(arith, algorithm.scheme, g, bound, 0.0, rounds)
+    else:
+        arith = FloatArithmetic(algorithm.sampled)
+
+    def repetition(r: int) -> Reference:
+        own_seed = randomness.repetition_seed(seed, r)
+        source = noise or (
+            integer_noise(own_seed, arith) if isinstance(arith, FixedArithmetic) else float_noise(own_seed)
+        )
+        return Reference(problem, tuple(graphs), algorithm, E, batch, own_seed, arith, source)
+
+    return repetition
+
+
+def float_noise(seed: int) -> NoiseSource:
+    """Seeded noise for simulations."""
+    laws = {"laplace": randomness.laplace, "gaussian": randomness.gaussian}
+
+    def source(purpose: Purpose, ids: tuple[int, ...], law: str, sigma: float, size: int) -> State:
+        return sigma * laws[law](key(seed, purpose, *ids), size)
+
+    return source
+
+
+def integer_noise(seed: int, arith: FixedArithmetic) -> NoiseSource:
+    """Seeded noise rounded to the grid: for simulations; a deployment draws discrete noise from the OS instead."""
+    draw = float_noise(seed)
+
+    def source(purpose: Purpose, ids: tuple[int, ...], law: str, sigma: float, size: int) -> State:
+        return np.rint(draw(purpose, ids, law, sigma, size) / arith.quantum).astype(np.int64)
+
+    return source
+
+
+def happens(probability: float, seed: int, purpose: Purpose, *ids: int) -> bool:
+    return bool(uniform(words(key(seed, purpose, *ids), 1))[0] < probability)
+
+
+def units_present(failures: Failures, seed: int, i: int, P: int) -> Bools:
+    scheduled = {p for at, p in failures.units if at == i}
+    return np.array(
+        [
+            p not in scheduled
+            and not (failures.unit and happens(failures.unit, seed, Purpose.UNIT_FAILURE, i, p))
+            for p in range(P)
+        ]
+    )
+
+
+def links_up(failures: Failures, seed: int, i: int, graph: Graph, present: Bools) -> Bools:
+    scheduled = {(min(p, m), max(p, m)) for at, p, m in failures.links if at == i}
+    return np.array(
+        [
+            bool(present[p] and present[m])
+            and (p, m) not in scheduled
+            and not (failures.link and happens(failures.link, seed, Purpose.LINK_FAILURE, i, p, m))
+            for p, m in graph.edges.tolist()
+        ],
+        dtype=bool,
+    )
+
+
+def check_failures(failures: Failures, graphs: Sequence[Graph], rounds: int) -> None:
+    """Scheduled failures must name rounds of the run, servers and edges that exist."""
+    for at, p in failures.units:
+        if at > rounds or p >= graphs[0].P:
+            raise InputError(
+                "failures.units", (at, p), f"there are {rounds} rounds and servers 0 to {graphs[0].P - 1}"
+            )
+    for at, p, m in failures.links:
+        graph = graphs[(at - 1) % len(graphs)]
+        if at > rounds or not np.any((graph.edges == (min(p, m), max(p, m))).all(axis=1)):
+            remedy = (
+                f"no such round or edge; there are {rounds} rounds and {len(graph.edges)} edges in that round"
+            )
+            raise InputError("failures.links", (at, p, m), remedy)

@@ -1,0 +1,266 @@
+"""What a simulation leaves: metrics, models, and everything needed to run it again."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.algorithm import GFL
+from confide.errors import InputError
+from confide.files import atomic_folder
+from confide.graph import Graph
+from confide.local import sgd
+from confide.problems.problem import Problem
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+METRICS, RECORD, MODEL = "metrics.parquet", "run.json", "model.npz"
+FORMAT = 1
+
+
+class Divergence(dict[str, Any]):
+    """Where a run broke: round, repetition and the step-size."""
+
+    def __init__(self, round: int, repetition: int, step: float) -> None:
+        super().__init__(round=round, repetition=repetition, step=step)
+
+
+class DivergenceWarning(UserWarning):
+    def __init__(self, round: int, repetition: int, step: float) -> None:
+        super().__init__(
+            f"the run diverged in round {round} of repetition {repetition} with step {step:g}; "
+            f"the {round - 1} rounds before it are kept. A smaller step is the remedy"
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Run:
+    """Result of `confide.simulate`.
+
+    Attributes:
+        metrics: arrays by name, shape (repeats, rounds done); NaN between evaluations.
+        models: the servers' last models, shape (repeats, P, M).
+        inputs: problem, graph, algorithm, rounds, repeats and seed, as plain data.
+        model: name and regulariser of the model, with the features it was trained on.
+        notes: what every output must say, such as "synthetic".
+        privacy: the privacy statement; None is printed as "not accounted".
+        interrupted: stopped by Ctrl-C; the rounds before are whole.
+        diverged: where the run broke, or None.
+        config: the config file's content when the run was made from one.
+    """
+
+    metrics: dict[str, Floats]
+    models: Floats
+    inputs: Mapping[str, Any]
+    model: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+    privacy: Mapping[str, Any] | None = None
+    seconds: float = 0.0
+    interrupted: bool = False
+    diverged: Mapping[str, Any] | None = None
+    config: Mapping[str, Any] | None = None
+    versions: Mapping[str, str] | None = None
+
+    @property
+    def rounds(self) -> int:
+        """Rounds completed by every repetition."""
+        return int(next(iter(self.metrics.values())).shape[1])
+
+    @property
+    def repeats(self) -> int:
+        return int(self.models.shape[0])
+
+    @property
+    def centroids(self) -> Floats:
+        """w_c of every repetition, (repeats, M)."""
+        return self.models.mean(axis=1)
+
+    @property
+    def steady_state(self) -> dict[str, float] | None:
+        """MSD in dB, averaged over repetitions and the last fifth of the rounds; None without a known optimum."""
+        last = max(1, math.ceil(self.rounds / 5))
+        levels = {
+            name: float(np.mean(self.metrics[metric][:, -last:])) if self.rounds else math.nan
+            for name, metric in (("centroid_db", "centroid_msd"), ("individual_db", "individual_msd"))
+        }
+        if not all(math.isfinite(x) and x > 0 for x in levels.values()):
+            return None
+        return {name: 10.0 * math.log10(x) for name, x in levels.items()}
+
+    @property
+    def final(self) -> dict[str, float | None]:
+        """The last evaluated value of every metric, averaged over repetitions."""
+        values: dict[str, float | None] = {}
+        for name, rows in self.metrics.items():
+            seen = np.flatnonzero(np.isfinite(rows).all(axis=0))
+            values[name] = float(rows[:, seen[-1]].mean()) if len(seen) else None
+        return values
+
+    def summary(self) -> dict[str, Any]:
+        """One JSON-able object: what `confide simulate --json` prints."""
+        return {
+            "rounds": self.rounds,
+            "repeats": self.repeats,
+            "seed": self.inputs["seed"],
+            "final": self.final,
+            "steady_state": self.steady_state,
+            "privacy": self.privacy,
+            "notes": list(self.notes),
+            "interrupted": self.interrupted,
+            "diverged": self.diverged,
+            "seconds": self.seconds,
+        }
+
+    def __repr__(self) -> str:
+        algorithm, graph = self.inputs["algorithm"], self.inputs["graphs"][0]
+        scheme = algorithm["scheme"]
+        noise = f", {scheme['law']} sigma {scheme['sigma']:.3g}" if scheme["sigma"] else ""
+        problem = self.inputs["problem"]["name"]
+        lines = [
+            f"{scheme['name']}{noise} on {problem}, {graph['name']} ({graph['weights']}), "
+            f"{self.rounds} rounds x {self.repeats}, {self.seconds:.1f} s",
+        ]
+        if self.steady_state is not None:
+            lines.append("steady state   centroid {centroid_db:.1f} dB, individual {individual_db:.1f} dB".format(
+                **self.steady_state
+            ))  # fmt: skip
+        tests = {
+            k.removeprefix("test_"): v
+            for k, v in self.final.items()
+            if k.startswith("test_") and v is not None
+        }
+        tests.pop("metric", None)
+        if tests:
+            lines.append("test           " + ", ".join(f"{k} {v:.4g}" for k, v in tests.items()))
+        lines.append(f"privacy        {'not accounted' if self.privacy is None else self.privacy}")
+        lines += [f"note           {note}" for note in self.notes]
+        if self.interrupted:
+            lines.append(
+                f"interrupted    after round {self.rounds} of {self.inputs['rounds']}; what was computed is kept"
+            )
+        if self.diverged:
+            lines.append("diverged       in round {round} of repetition {repetition} with step {step:g}".format(
+                **self.diverged
+            ))  # fmt: skip
+        return "\n".join(lines)
+
+    def save(self, folder: str | Path) -> list[str]:
+        """Write metrics.parquet, run.json and model.npz into `folder`, all or nothing; returns their paths."""
+        import polars as pl
+
+        rows = {"repeat": np.repeat(np.arange(self.repeats), self.rounds)}
+        rows["round"] = np.tile(np.arange(1, self.rounds + 1), self.repeats)
+        frame = pl.DataFrame(rows | {name: m.ravel() for name, m in self.metrics.items()})
+        record = {
+            "format": FORMAT,
+            **self.summary(),
+            "inputs": self.inputs,
+            "model": self.model,
+            "config": self.config,
+        }
+        record |= {"versions": versions()}
+        with atomic_folder(folder, RECORD) as temporary:
+            frame.write_parquet(temporary / METRICS)
+            (temporary / RECORD).write_text(
+                json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8"
+            )
+            np.savez(
+                temporary / MODEL,
+                allow_pickle=False,
+                models=self.models,
+                centroids=self.centroids,
+                description=np.array(json.dumps(self.model)),
+            )
+        return [str(Path(folder) / name) for name in (METRICS, RECORD, MODEL)]
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Run:
+        """Read back what `save` wrote."""
+        import polars as pl
+
+        folder = Path(folder)
+        try:
+            record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+            frame = pl.read_parquet(folder / METRICS)
+            with np.load(folder / MODEL, allow_pickle=False) as arrays:
+                models = arrays["models"]
+            if record["format"] != FORMAT:
+                raise InputError(
+                    "run", str(folder), f"has format {record['format']}, this confide reads {FORMAT}"
+                )
+            names = [c for c in frame.columns if c not in ("repeat", "round")]
+            return cls(
+                metrics={n: frame[n].to_numpy().reshape(models.shape[0], -1).copy() for n in names},
+                models=models,
+                notes=tuple(record["notes"]),
+                **{
+                    k: record[k]
+                    for k in (
+                        "inputs",
+                        "model",
+                        "privacy",
+                        "seconds",
+                        "interrupted",
+                        "diverged",
+                        "config",
+                        "versions",
+                    )
+                },
+            )
+        except InputError:
+            raise
+        except FileNotFoundError as e:
+            name = Path(e.filename).name if e.filename else RECORD
+            raise InputError(
+                "run", str(folder), f"{name} is missing; name a folder written by Run.save"
+            ) from None
+        except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as e:
+            reason = " ".join(str(e).split())[:200]
+            raise InputError("run", str(folder), f"is not a whole run ({reason}); run it again") from None
+
+    def plot(self) -> Figure:
+        """Learning curves of the centroid and the individual models, mean and 95% band over repetitions."""
+        from confide.report.figures import plot_run
+
+        return plot_run(self)
+
+
+def describe(problem: Problem, graphs: tuple[Graph, ...], algorithm: GFL, **rest: Any) -> dict[str, Any]:
+    """The inputs of a run as plain data."""
+    settings = asdict(algorithm)
+    settings.pop("local")
+    local = algorithm.local
+    settings["local"] = (
+        "sgd" if local is sgd else f"{local.__module__}.{getattr(local, '__qualname__', repr(local))}"
+    )
+    for name in ("local_steps", "batch"):
+        if isinstance(settings[name], np.ndarray):
+            settings[name] = settings[name].tolist()
+    return {
+        "problem": dict(problem.spec),
+        "graphs": [g.to_dict() for g in graphs],
+        "algorithm": json.loads(json.dumps(settings)),
+        **rest,
+    }
+
+
+def describe_model(problem: Problem) -> dict[str, Any]:
+    """What `confide predict` must know."""
+    name = getattr(problem.model, "name", type(problem.model).__name__)
+    return {"name": name, "rho": float(problem.model.rho), "features": problem.features}
+
+
+def versions() -> dict[str, str]:
+    packages = ("confide", "numpy", "numba", "scipy", "polars")
+    return {"python": sys.version.split()[0]} | {p: metadata.version(p) for p in packages}

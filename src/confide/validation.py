@@ -1,0 +1,66 @@
+"""Checks at the edge, so that the inside can trust its arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+
+from confide.errors import InputError
+
+
+def whole(field: str, value: object, least: int, most: int | None = None) -> int:
+    """An integer in [least, most]; a bool is not an integer."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InputError(field, value, "must be a whole number")
+    if value < least or (most is not None and value > most):
+        limit = f"at least {least}" if most is None else f"between {least} and {most}"
+        raise InputError(field, value, f"must be {limit}")
+    return int(value)
+
+
+def positive_int(field: str, value: object) -> int:
+    return whole(field, value, 1)
+
+
+def number(field: str, value: object, least: float = -math.inf, most: float = math.inf) -> float:
+    """A finite number in [least, most]."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(field, value, "must be a number")
+    if not math.isfinite(value):
+        raise InputError(field, value, "must be finite")
+    if not least <= value <= most:
+        limit = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
+        raise InputError(field, value, f"must be {limit}")
+    return float(value)
+
+
+def positive(field: str, value: object) -> float:
+    x = number(field, value)
+    if x <= 0:
+        raise InputError(field, value, "must be positive")
+    return x
+
+
+def probability(field: str, value: object) -> float:
+    return number(field, value, 0.0, 1.0)
+
+
+def positive_range(field: str, value: Sequence[object]) -> tuple[float, float]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+        raise InputError(field, value, "must be two numbers [low, high]")
+    low, high = positive(f"{field}[0]", value[0]), positive(f"{field}[1]", value[1])
+    if low > high:
+        raise InputError(field, value, "the low end must not exceed the high end")
+    return low, high
+
+
+def one_of(field: str, value: object, known: Sequence[str]) -> str:
+    """A known word, or an error with the nearest one."""
+    if isinstance(value, str) and value in known:
+        return value
+    import difflib
+
+    near = difflib.get_close_matches(str(value), known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise InputError(field, value, f"{hint}known: {', '.join(known)}")
