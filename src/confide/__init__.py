@@ -38,7 +38,7 @@ _HOME = {
     "scheme": "confide.schemes",
 }
 _MODULES = ("models", "problems", "schemes")
-__all__ = [*sorted(_HOME), *_MODULES]  # noqa: PLE0604
+__all__ = [*sorted(_HOME), *_MODULES]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,7 @@ from confide.schemes import Scheme, scheme
 from confide.validation import one_of, positive, positive_int, probability, whole
 
 Ints = NDArray[np.int64]
-PerClient = (
-    int | tuple[int, int] | Sequence[int] | Ints
-)  # one for all, a range drawn once per client, or given
+PerClient = int | tuple[int, int] | Sequence[int] | Ints  # one for all, a range drawn once per client, or given
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,7 @@ class Failures:
             rows = tuple(tuple(row) for row in getattr(self, name))
             for row in rows:
                 if len(row) != width:
-                    raise InputError(
-                        f"failures.{name}", row, f"each entry has {width} numbers, the round first"
-                    )
+                    raise InputError(f"failures.{name}", row, f"each entry has {width} numbers, the round first")
                 for n, x in enumerate(row):
                     whole(f"failures.{name}", x, 1 if n == 0 else 0)
             object.__setattr__(self, name, rows)
@@ -112,17 +109,13 @@ class GFL:
             remedy = "real-valued noise on client links is the paper's option for float; fixed point has none"
             raise InputError("scheme.sigma_client", self.scheme.sigma_client, remedy)
         if self.scheme.exchange == "average" and self.arithmetic == "fixed":
-            raise InputError(
-                "algorithm.arithmetic", "fixed", "the baseline 'central' divides by P; use float"
-            )
+            raise InputError("algorithm.arithmetic", "fixed", "the baseline 'central' divides by P; use float")
         if self.scheme.exchange == "average" and self.failures:
-            raise InputError(
-                "failures", self.failures, "the baseline 'central' assumes a perfect centre; drop them"
-            )
+            raise InputError("failures", self.failures, "the baseline 'central' assumes a perfect centre; drop them")
 
     def settle(self, federation: Federation, seed: int) -> tuple[Ints, Ints]:
         """E_{p,k} and batch size of every client, checked against the data."""
-        short = np.flatnonzero(federation.K < self.sampled)
+        short = np.flatnonzero(self.sampled > federation.K)
         if len(short):
             remedy = f"unit {short[0]} has only {federation.K[short[0]]} clients; sample at most that many"
             raise InputError("algorithm.sampled", self.sampled, remedy)
@@ -140,9 +133,7 @@ class GFL:
 def _check_setting(name: str, value: object) -> None:
     if isinstance(value, tuple):
         if len(value) != 2:
-            raise InputError(
-                name, value, "a range is (low, high); give a list or an array for one number a client"
-            )
+            raise InputError(name, value, "a range is (low, high); give a list or an array for one number a client")
         low, high = positive_int(name, value[0]), positive_int(name, value[1])
         if low > high:
             raise InputError(name, value, "the low end must not exceed the high end")
@@ -158,10 +149,8 @@ def _per_client(name: str, setting: PerClient, clients: int, seed: int, which: i
     if isinstance(setting, tuple):
         rng = generator(seed, Purpose.HETEROGENEITY, which)
         return rng.integers(setting[0], setting[1], size=clients, endpoint=True, dtype=np.int64)
-    if isinstance(setting, int):
+    if isinstance(setting, Integral):
         return np.full(clients, setting, dtype=np.int64)
     if len(setting) != clients:
-        raise InputError(
-            name, f"{len(setting)} numbers", f"one number for each of the {clients} clients is needed"
-        )
+        raise InputError(name, f"{len(setting)} numbers", f"one number for each of the {clients} clients is needed")
     return np.asarray(setting, dtype=np.int64)

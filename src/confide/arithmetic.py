@@ -112,9 +112,7 @@ def on_grid(graph: Graph) -> Graph:
     weights = np.rint(graph.edge_weights * 2**WEIGHT_BITS)
     if len(weights) and weights.min() < 1:
         e = int(np.argmin(weights))
-        remedy = (
-            f"edge {tuple(int(v) for v in graph.edges[e])} is below 2^-17 and would vanish in fixed point"
-        )
+        remedy = f"edge {tuple(int(v) for v in graph.edges[e])} is below 2^-17 and would vanish in fixed point"
         raise InputError("graph.weights", float(graph.edge_weights[e]), remedy)
     own = np.full(graph.P, 2.0**WEIGHT_BITS)
     np.subtract.at(own, graph.edges[:, 0], weights)
@@ -126,20 +124,17 @@ def on_grid(graph: Graph) -> Graph:
     return replace(graph, edge_weights=weights / 2**WEIGHT_BITS, own_weights=own / 2**WEIGHT_BITS)
 
 
-def check_range(
-    a: FixedArithmetic, scheme: Scheme, graph: Graph, update: float, start: float, rounds: int
-) -> None:
+def check_range(a: FixedArithmetic, scheme: Scheme, graph: Graph, update: float, start: float, rounds: int) -> None:
     """Prove that no state or difference of messages leaves int64 in `rounds` rounds, or refuse.
 
     A round adds at most `update` (mu B) and, with R the scheme's noise matrix, |R|_inf times a noise tail.
     """
     m = matrices(scheme, graph)
     message = float(np.abs(m.N).sum(axis=1).max(initial=0.0)) * TAIL
-    kept = (
-        float(np.abs(m.R).sum(axis=1).max(initial=0.0)) * TAIL + message
-    )  # a failed link keeps the message noise
+    kept = float(np.abs(m.R).sum(axis=1).max(initial=0.0)) * TAIL + message  # a failed link keeps the message noise
     largest = start + rounds * (update + kept) + update + message
     if 2.0 * largest / a.quantum >= 2.0**63:
         bits = a.fraction_bits - int(np.ceil(np.log2(2.0 * largest / a.quantum / 2.0**63))) - 1
-        remedy = f"{rounds} rounds could overflow 64-bit states; use at most {bits}"
+        advice = f"use at most {bits}" if bits >= 1 else "no grid is coarse enough; run fewer rounds or add less noise"
+        remedy = f"{rounds} rounds could overflow 64-bit states; {advice}"
         raise InputError("algorithm.fraction_bits", a.fraction_bits, remedy)

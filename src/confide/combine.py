@@ -22,32 +22,32 @@ Draw = Callable[[Purpose, tuple[int, ...], float], State]  # (purpose, ids withi
 
 class Published(NamedTuple):
     own: State  # s_p, kept
-    sent: State  # what left: one row a server, or one a directed link in the order of `links`
+    sent: State  # what left: a row a server, or a directed link in the order of `links`; central one, local-only none
 
 
-def publish(
-    scheme: Scheme, graph: Graph, psi: State, draw: Draw, arith: Arithmetic, present: Bools
-) -> Published:
+def publish(scheme: Scheme, graph: Graph, psi: State, draw: Draw, arith: Arithmetic, present: Bools) -> Published:
     """Perturb: the messages o and the own states s of a round. An absent server draws nothing and keeps psi."""
-    if scheme.exchange == "nothing" or scheme.sigma == scheme.sigma_pair == 0.0:
+    if scheme.exchange == "nothing":
+        return Published(psi.copy(), psi[:0])
+    if scheme.exchange == "average":
+        own = psi + draw(Purpose.NETWORK_NOISE, (), scheme.sigma) if scheme.sigma else psi.copy()
+        return Published(own, own.mean(axis=0, keepdims=True))
+    if scheme.sigma == scheme.sigma_pair == 0.0:
         sender = links(graph)[0] if scheme.noise_on == "link" else np.arange(graph.P)
         return Published(psi.copy(), psi[sender])
-    if scheme.noise_on == "network":
-        own = psi + draw(Purpose.NETWORK_NOISE, (), scheme.sigma)
-        return Published(own, own)
     if scheme.noise_on == "link":
         return _publish_links(scheme, graph, psi, draw, arith, present)
     g = np.zeros_like(psi)
     for p in np.flatnonzero(present):
         g[p] = draw(Purpose.SERVER_NOISE, (int(p),), scheme.sigma)
     if scheme.sigma_pair:
-        for i, j in graph.edges.tolist():  # both ends know this draw and add it with opposite signs
-            shared = draw(Purpose.PAIR_NOISE, (i, j), scheme.sigma_pair)
-            g[i] += shared * present[i]
-            g[j] -= shared * present[j]
+        for a, b in graph.edges.tolist():  # both ends know this draw and add it with opposite signs
+            shared = draw(Purpose.PAIR_NOISE, (a, b), scheme.sigma_pair)
+            g[a] += shared * present[a]
+            g[b] -= shared * present[b]
     own = psi.copy()
-    for p, c in enumerate(scheme.carries(graph)):
-        own[p] += arith.weigh(1.0 - float(c), g[p])  # s_p = c psi_p + (1 - c) o_p
+    for server, c in enumerate(scheme.carries(graph)):
+        own[server] += arith.weigh(1.0 - float(c), g[server])  # s_p = c psi_p + (1 - c) o_p
     return Published(own, psi + g)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from confide.errors import InputError
+from confide.files import atomic_file
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -83,9 +84,7 @@ class Federation:
         return np.repeat(np.arange(self.P), self.K)
 
     def __repr__(self) -> str:
-        return (
-            f"Federation(units={self.P}, clients={self.clients}, samples={self.samples}, features={self.M})"
-        )
+        return f"Federation(units={self.P}, clients={self.clients}, samples={self.samples}, features={self.M})"
 
     @classmethod
     def from_clients(cls, units: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> Federation:
@@ -95,9 +94,11 @@ class Federation:
             raise InputError("federation.units", len(units), "at least one unit with one client is needed")
         widths = {X.shape[1] for X, _ in parts}
         if len(widths) > 1:
-            raise InputError(
-                "federation.X", sorted(widths), "every client must have the same number of features"
-            )
+            raise InputError("federation.X", sorted(widths), "every client must have the same number of features")
+        for c, (X, d) in enumerate(parts):
+            if X.ndim != 2 or d.shape != X.shape[:1]:
+                remedy = f"the features of client {c} (over all units) have shape {X.shape}; give one label a row"
+                raise InputError("federation.d", d.shape, remedy)
         return cls(
             np.concatenate([X for X, _ in parts]),
             np.concatenate([d for _, d in parts]),
@@ -111,6 +112,11 @@ class Federation:
 
         Clients are renumbered so that those of a unit are neighbours; row order within a client is kept.
         """
+        if client.shape != X.shape[:1]:
+            raise InputError("federation.client", client.shape, f"must hold one client a row, shape ({len(X)},)")
+        if client.size and not 0 <= client.min() <= client.max() < len(unit_of_client):
+            strange = client.min() if client.min() < 0 else client.max()
+            raise InputError("federation.client", int(strange), f"must be a client in 0 to {len(unit_of_client) - 1}")
         order_of_clients = np.argsort(unit_of_client, kind="stable")
         rank = np.empty_like(order_of_clients)
         rank[order_of_clients] = np.arange(len(order_of_clients))
@@ -124,10 +130,9 @@ class Federation:
 
     def save(self, folder: str | Path) -> None:
         """Four .npy files that `load` maps into memory instead of reading."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         for name in ("X", "d", "client_offsets", "unit_offsets"):
-            np.save(folder / f"{name}.npy", getattr(self, name), allow_pickle=False)
+            with atomic_file(Path(folder) / f"{name}.npy") as temporary:  # self may be mapped to the file it replaces
+                np.save(temporary, getattr(self, name), allow_pickle=False)
 
     @classmethod
     def load(cls, folder: str | Path) -> Federation:
@@ -137,9 +142,7 @@ class Federation:
             try:
                 arrays.append(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
             except (OSError, ValueError, EOFError) as e:
-                raise InputError(
-                    "federation.folder", str(folder), f"{name}.npy cannot be read ({e})"
-                ) from None
+                raise InputError("federation.folder", str(folder), f"{name}.npy cannot be read ({e})") from None
         return cls(*arrays)
 
 
@@ -148,19 +151,21 @@ def _offsets(sizes: ArrayLike) -> Ints:
 
 
 def _check(f: Federation) -> None:
+    for name, a in (("X", f.X), ("d", f.d)):
+        if not np.issubdtype(a.dtype, np.floating):
+            raise InputError(f"federation.{name}", a.dtype, "must hold floating-point numbers")
     if f.X.ndim != 2 or f.X.shape[1] == 0:
         raise InputError("federation.X", f.X.shape, "must be a table of samples by at least one feature")
     if f.d.shape != (f.X.shape[0],):
         raise InputError("federation.d", f.d.shape, f"must hold one label a sample, shape ({f.X.shape[0]},)")
     for name, total in (("client_offsets", f.samples), ("unit_offsets", f.clients)):
         o = getattr(f, name)
-        if o.ndim != 1 or len(o) < 2 or o[0] != 0 or o[-1] != total or np.any(np.diff(o) < 0):
-            raise InputError(f"federation.{name}", o, f"must rise from 0 to {total}")
+        whole = np.issubdtype(o.dtype, np.integer)
+        if not whole or o.ndim != 1 or len(o) < 2 or o[0] != 0 or o[-1] != total or np.any(np.diff(o) < 0):
+            raise InputError(f"federation.{name}", o, f"must rise from 0 to {total} in whole numbers")
     empty_unit = np.flatnonzero(f.K == 0)
     if len(empty_unit):
-        raise InputError(
-            "federation.unit_offsets", f"unit {empty_unit[0]}", "has no client; every unit needs one"
-        )
+        raise InputError("federation.unit_offsets", f"unit {empty_unit[0]}", "has no client; every unit needs one")
     empty = np.flatnonzero(f.N == 0)
     if len(empty):
         p = int(np.searchsorted(f.unit_offsets, empty[0], side="right")) - 1

@@ -40,28 +40,40 @@ def atomic_folder(folder: str | Path, marker: str) -> Iterator[Path]:
     An existing folder is replaced only if it is empty or holds the file `marker`, i.e. is an older result.
     """
     folder = Path(folder)
-    if folder.exists() and (
-        not folder.is_dir() or (any(folder.iterdir()) and not (folder / marker).exists())
-    ):
-        raise InputError(
-            "output.folder", str(folder), f"is in use and holds no {marker}; name a new or empty folder"
-        )
     with _translated(folder):
+        folder = Path(os.path.realpath(folder))  # behind a link, what it points to is replaced, not the link
+        if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / marker).exists())):
+            remedy = f"is in use and holds no {marker}; name a new or empty folder"
+            raise InputError("output.folder", str(folder), remedy)
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         os.chmod(temporary, 0o777 & ~_umask())
         try:
             yield temporary
             if folder.exists():
-                old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-                os.replace(folder, old)
-                os.replace(temporary, folder)
-                shutil.rmtree(old)
+                _swap(temporary, folder)
             else:
                 os.replace(temporary, folder)
         finally:
             with suppress(OSError):
                 shutil.rmtree(temporary)
+
+
+def _swap(new: Path, folder: Path) -> None:
+    """`new` takes the place of `folder`, which comes back if that fails."""
+    holder = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+    old = holder / folder.name
+    try:
+        os.replace(folder, old)
+        try:
+            os.replace(new, folder)
+        except BaseException:
+            os.replace(old, folder)
+            raise
+        shutil.rmtree(old)
+    finally:
+        with suppress(OSError):
+            holder.rmdir()  # only if empty: never what could not be put back
 
 
 def check_writable(folder: str | Path) -> None:
@@ -81,7 +93,7 @@ def _translated(path: Path) -> Iterator[None]:
     except OSError as e:
         if e.errno in (errno.ENOSPC, errno.EDQUOT):
             raise RunError(f"{path}: the disk is full; nothing half-written was left") from e
-        raise InputError("output.folder", str(path), f"cannot be written ({e.strerror}); name another") from e
+        raise InputError("output.folder", str(path), f"cannot be written ({e.strerror or e}); name another") from e
 
 
 def _umask() -> int:

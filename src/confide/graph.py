@@ -599,8 +599,6 @@ def _looks_like_edges(table: Floats) -> bool:
 
 
 def _adjacent_pairs(table: Floats) -> list[list[int]]:
-    _check_entries(
-        table, np.isin(table, (0, 1)), 'must be 0 or 1 in an adjacency; for A itself, weights = "given"'
-    )
+    _check_entries(table, np.isin(table, (0, 1)), 'must be 0 or 1 in an adjacency; for A itself, weights = "given"')
     pairs: list[list[int]] = np.argwhere(np.triu(_symmetric(table), 1)).tolist()
     return pairs

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
+from confide.validation import number
 
 Floats = NDArray[np.float64]
 
@@ -21,7 +21,9 @@ Floats = NDArray[np.float64]
 class Model(Protocol):
     """What a round needs to know of a model: gradients, example by example, and the regulariser."""
 
-    rho: float
+    @property
+    def rho(self) -> float:
+        """Strength of the regulariser rho |w|^2."""
 
     def dimension(self, features: int) -> int:
         """Length of w for this many features."""
@@ -44,8 +46,7 @@ class GLM:
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.rho) and self.rho >= 0):
-            raise InputError("problem.rho", self.rho, "must be a finite number, zero or positive")
+        number("problem.rho", self.rho, 0.0)
 
     def link(self, z: Floats, d: Floats) -> Floats:
         """l(z, d)"""
@@ -75,6 +76,13 @@ class GLM:
     def hessian(self, w: Floats, X: Floats, d: Floats, weights: Floats) -> Floats:
         """Weighted Hessian of the data part plus 2 rho I (weights sum to 1)."""
         return (X * (weights * self.curvature(X @ w, d))[:, None]).T @ X + 2 * self.rho * np.eye(X.shape[1])
+
+    def predict(self, w: Floats, X: Floats) -> Floats:
+        """What a user wants to know of new samples."""
+        raise NotImplementedError
+
+    def metrics(self, w: Floats, X: Floats, d: Floats) -> dict[str, float]:
+        raise NotImplementedError
 
     def smoothness(self, X: Floats) -> float:
         """delta: every sampled gradient is delta-Lipschitz, delta = sup l'' max |u|^2 + 2 rho  (12)."""

@@ -87,8 +87,11 @@ def below(w: Words, n: int | NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def uniform(w: Words) -> NDArray[np.float64]:
-    """Doubles in (0, 1): the middle of one of 2^53 cells, so that a logarithm is finite."""
-    return ((w >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    """Doubles in (0, 1): the middle of one of 2^53 cells, so that a logarithm is finite.
+
+    Above 1/2 a middle is rounded to a neighbouring multiple of 2^-53; the topmost must not become 1.
+    """
+    return np.minimum(((w >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53, 1.0 - 2.0**-53)
 
 
 def choose(w: Words, n: int) -> NDArray[np.int64]:
@@ -104,7 +107,7 @@ def laplace(k: int, size: int) -> NDArray[np.float64]:
     """Laplace with standard deviation 1 (scale 1/sqrt 2), by inversion: one word a draw."""
     u = uniform(words(k, size))
     side = np.where(u < 0.5, u, 1.0 - u)  # exact: both halves have the same grid
-    return np.where(u < 0.5, 1.0, -1.0) * np.log(2.0 * side) * np.sqrt(0.5)
+    return np.asarray(np.where(u < 0.5, 1.0, -1.0) * np.log(2.0 * side) * np.sqrt(0.5))
 
 
 def gaussian(k: int, size: int) -> NDArray[np.float64]:

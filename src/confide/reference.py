@@ -75,11 +75,9 @@ class Reference:
     def sample(self, i: int, p: int) -> list[int]:
         """L of K clients without replacement; those that drop out in this round are left out."""
         alg = self.algorithm
-        chosen = choose(
-            words(key(self.seed, Purpose.CLIENTS, i, p), alg.sampled), int(self.problem.federation.K[p])
-        )
+        chosen = choose(words(key(self.seed, Purpose.CLIENTS, i, p), alg.sampled), int(self.problem.federation.K[p]))
         if alg.dropout == 0.0:
-            return chosen.tolist()
+            return [int(k) for k in chosen]
         return [k for k in chosen.tolist() if not happens(alg.dropout, self.seed, Purpose.DROPOUT, i, p, k)]
 
     def adapt(self, i: int, p: int, w: State, clients: Sequence[int]) -> State:
@@ -108,9 +106,7 @@ class Reference:
             total += arith.encode(update)
             if alg.scheme.sigma_client:
                 ids = (i, p, k)
-                total += self.noise(
-                    Purpose.CLIENT_NOISE, ids, alg.scheme.law, alg.scheme.sigma_client, len(w)
-                )
+                total += self.noise(Purpose.CLIENT_NOISE, ids, alg.scheme.law, alg.scheme.sigma_client, len(w))
         return arith.add(w, total, shrink)
 
 
@@ -174,8 +170,7 @@ def units_present(failures: Failures, seed: int, i: int, P: int) -> Bools:
     scheduled = {p for at, p in failures.units if at == i}
     return np.array(
         [
-            p not in scheduled
-            and not (failures.unit and happens(failures.unit, seed, Purpose.UNIT_FAILURE, i, p))
+            p not in scheduled and not (failures.unit and happens(failures.unit, seed, Purpose.UNIT_FAILURE, i, p))
             for p in range(P)
         ]
     )
@@ -198,13 +193,9 @@ def check_failures(failures: Failures, graphs: Sequence[Graph], rounds: int) -> 
     """Scheduled failures must name rounds of the run, servers and edges that exist."""
     for at, p in failures.units:
         if at > rounds or p >= graphs[0].P:
-            raise InputError(
-                "failures.units", (at, p), f"there are {rounds} rounds and servers 0 to {graphs[0].P - 1}"
-            )
+            raise InputError("failures.units", (at, p), f"there are {rounds} rounds and servers 0 to {graphs[0].P - 1}")
     for at, p, m in failures.links:
         graph = graphs[(at - 1) % len(graphs)]
         if at > rounds or not np.any((graph.edges == (min(p, m), max(p, m))).all(axis=1)):
-            remedy = (
-                f"no such round or edge; there are {rounds} rounds and {len(graph.edges)} edges in that round"
-            )
+            remedy = f"no such round or edge; there are {rounds} rounds and {len(graph.edges)} edges in that round"
             raise InputError("failures.links", (at, p, m), remedy)

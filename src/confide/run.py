@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,7 +84,7 @@ class Run:
     @property
     def centroids(self) -> Floats:
         """w_c of every repetition, (repeats, M)."""
-        return self.models.mean(axis=1)
+        return np.asarray(self.models.mean(axis=1))
 
     @property
     def steady_state(self) -> dict[str, float] | None:
@@ -135,11 +135,7 @@ class Run:
             lines.append("steady state   centroid {centroid_db:.1f} dB, individual {individual_db:.1f} dB".format(
                 **self.steady_state
             ))  # fmt: skip
-        tests = {
-            k.removeprefix("test_"): v
-            for k, v in self.final.items()
-            if k.startswith("test_") and v is not None
-        }
+        tests = {k.removeprefix("test_"): v for k, v in self.final.items() if k.startswith("test_") and v is not None}
         tests.pop("metric", None)
         if tests:
             lines.append("test           " + ", ".join(f"{k} {v:.4g}" for k, v in tests.items()))
@@ -172,9 +168,7 @@ class Run:
         record |= {"versions": versions()}
         with atomic_folder(folder, RECORD) as temporary:
             frame.write_parquet(temporary / METRICS)
-            (temporary / RECORD).write_text(
-                json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8"
-            )
+            (temporary / RECORD).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
             np.savez(
                 temporary / MODEL,
                 allow_pickle=False,
@@ -196,9 +190,7 @@ class Run:
             with np.load(folder / MODEL, allow_pickle=False) as arrays:
                 models = arrays["models"]
             if record["format"] != FORMAT:
-                raise InputError(
-                    "run", str(folder), f"has format {record['format']}, this confide reads {FORMAT}"
-                )
+                raise InputError("run", str(folder), f"has format {record['format']}, this confide reads {FORMAT}")
             names = [c for c in frame.columns if c not in ("repeat", "round")]
             return cls(
                 metrics={n: frame[n].to_numpy().reshape(models.shape[0], -1).copy() for n in names},
@@ -222,9 +214,7 @@ class Run:
             raise
         except FileNotFoundError as e:
             name = Path(e.filename).name if e.filename else RECORD
-            raise InputError(
-                "run", str(folder), f"{name} is missing; name a folder written by Run.save"
-            ) from None
+            raise InputError("run", str(folder), f"{name} is missing; name a folder written by Run.save") from None
         except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as e:
             reason = " ".join(str(e).split())[:200]
             raise InputError("run", str(folder), f"is not a whole run ({reason}); run it again") from None
@@ -238,19 +228,12 @@ class Run:
 
 def describe(problem: Problem, graphs: tuple[Graph, ...], algorithm: GFL, **rest: Any) -> dict[str, Any]:
     """The inputs of a run as plain data."""
-    settings = asdict(algorithm)
-    settings.pop("local")
-    local = algorithm.local
-    settings["local"] = (
-        "sgd" if local is sgd else f"{local.__module__}.{getattr(local, '__qualname__', repr(local))}"
-    )
-    for name in ("local_steps", "batch"):
-        if isinstance(settings[name], np.ndarray):
-            settings[name] = settings[name].tolist()
+    settings, local = asdict(replace(algorithm, local=sgd)), algorithm.local
+    settings["local"] = "sgd" if local is sgd else f"{local.__module__}.{getattr(local, '__qualname__', repr(local))}"
     return {
         "problem": dict(problem.spec),
         "graphs": [g.to_dict() for g in graphs],
-        "algorithm": json.loads(json.dumps(settings)),
+        "algorithm": json.loads(json.dumps(settings, default=lambda x: x.tolist())),  # NumPy's numbers and arrays
         **rest,
     }
 

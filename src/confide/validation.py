@@ -13,10 +13,11 @@ def whole(field: str, value: object, least: int, most: int | None = None) -> int
     """An integer in [least, most]; a bool is not an integer."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InputError(field, value, "must be a whole number")
-    if value < least or (most is not None and value > most):
+    n = int(value)
+    if n < least or (most is not None and n > most):
         limit = f"at least {least}" if most is None else f"between {least} and {most}"
         raise InputError(field, value, f"must be {limit}")
-    return int(value)
+    return n
 
 
 def positive_int(field: str, value: object) -> int:
@@ -27,12 +28,16 @@ def number(field: str, value: object, least: float = -math.inf, most: float = ma
     """A finite number in [least, most]."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(field, value, "must be a number")
-    if not math.isfinite(value):
+    try:
+        x = float(value)
+    except OverflowError:  # a whole number beyond the doubles
+        x = math.inf
+    if not math.isfinite(x):
         raise InputError(field, value, "must be finite")
-    if not least <= value <= most:
+    if not least <= x <= most:
         limit = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
         raise InputError(field, value, f"must be {limit}")
-    return float(value)
+    return x
 
 
 def positive(field: str, value: object) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from confide.randomness import repetition_seed
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-MODELS = {Linear: kernel.LINEAR, Logistic: kernel.LOGISTIC}
+MODELS: dict[type[Any], int] = {Linear: kernel.LINEAR, Logistic: kernel.LOGISTIC}
 
 
 def supports(problem: Problem, algorithm: GFL) -> bool:
@@ -29,9 +30,7 @@ def supports(problem: Problem, algorithm: GFL) -> bool:
 class CompiledEngine:
     """Rounds of any repetition, from any thread."""
 
-    def __init__(
-        self, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int
-    ) -> None:
+    def __init__(self, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int) -> None:
         self.seed, self.rounds, self.P, self.M = seed, rounds, graphs[0].P, problem.M
         self.data = _data(problem, algorithm, seed)
         self.rule = _rule(problem, algorithm)
@@ -66,9 +65,7 @@ class CompiledEngine:
     def _scratch(self) -> kernel.Scratch:
         P, M, edges = self.P, self.M, self.most_edges
         sizes = np.diff(self.data.unit_offsets)
-        clients = np.arange(sizes.sum()) - np.repeat(
-            self.data.unit_offsets[:-1], sizes
-        )  # 0..K_p-1 in every unit
+        clients = np.arange(sizes.sum()) - np.repeat(self.data.unit_offsets[:-1], sizes)  # 0..K_p-1 in every unit
         largest = int(np.diff(self.data.client_offsets).max())
         return kernel.Scratch(
             clients=clients,
@@ -87,10 +84,9 @@ class CompiledEngine:
         )
 
 
-def _readonly(a: NDArray[np.generic]) -> NDArray[np.generic]:
+def _readonly(a: NDArray[Any]) -> NDArray[Any]:
     """Plain and memory-mapped arrays look alike to Numba, so that one compiled kernel serves both."""
-    view = np.asarray(a).view(np.ndarray)
-    view = view.view()
+    view = np.asarray(a).view(np.ndarray)  # never `a` itself, whose flag is not ours to change
     view.flags.writeable = False
     return view
 
@@ -102,8 +98,9 @@ def _data(problem: Problem, algorithm: GFL, seed: int) -> kernel.Data:
     if algorithm.clip is not None and algorithm.clip.kind == "example":
         norms = np.linalg.norm(f.X, ord=1 if algorithm.clip.norm == "l1" else 2, axis=1)
     optimum = problem.optimum if problem.optimum is not None else np.full(problem.M, np.nan)
-    X = np.ascontiguousarray(f.X, dtype=np.float64)
-    arrays = (X, f.d, norms, f.client_offsets, f.unit_offsets, E, batch, optimum)
+    X, d = (np.ascontiguousarray(a, dtype=np.float64) for a in (f.X, f.d))
+    offsets = (np.ascontiguousarray(o, dtype=np.int64) for o in (f.client_offsets, f.unit_offsets))
+    arrays = (X, d, norms, *offsets, E, batch, optimum)
     return kernel.Data(*(_readonly(a) for a in arrays))
 
 
@@ -132,9 +129,7 @@ def _rule(problem: Problem, algorithm: GFL) -> kernel.Rule:
 
 def _network(graphs: Sequence[Graph], algorithm: GFL, rounds: int) -> kernel.Network:
     offsets = np.concatenate([[0], np.cumsum([len(g.edges) for g in graphs])]).astype(np.int64)
-    down_edges, down_edge_offsets, down_units, down_unit_offsets = _schedule(
-        algorithm.failures, graphs, rounds
-    )
+    down_edges, down_edge_offsets, down_units, down_unit_offsets = _schedule(algorithm.failures, graphs, rounds)
     return kernel.Network(
         edges=np.concatenate([g.edges for g in graphs]).astype(np.int64).reshape(-1, 2),
         weights=np.concatenate([g.edge_weights for g in graphs]).astype(np.float64),
@@ -152,9 +147,7 @@ def _network(graphs: Sequence[Graph], algorithm: GFL, rounds: int) -> kernel.Net
 
 def _schedule(failures: Failures, graphs: Sequence[Graph], rounds: int) -> tuple[Ints, Ints, Ints, Ints]:
     """Scheduled failures as (edges, offsets by round, units, offsets by round)."""
-    place = (
-        [{(int(i), int(j)): e for e, (i, j) in enumerate(g.edges)} for g in graphs] if failures.links else []
-    )
+    place = [{(int(i), int(j)): e for e, (i, j) in enumerate(g.edges)} for g in graphs] if failures.links else []
     links = sorted((at, place[(at - 1) % len(graphs)][min(p, m), max(p, m)]) for at, p, m in failures.links)
     units = sorted(failures.units)
 

@@ -26,6 +26,7 @@ from confide.run import Divergence, DivergenceWarning, Run, describe, describe_m
 from confide.validation import one_of, positive_int, whole
 
 Floats = NDArray[np.float64]
+NO_OPTIMUM = "no unique optimum is known (own model, or no regulariser): no mean-square deviation"
 CHUNK_SECONDS = 0.1  # between two looks at the clock: short enough for Ctrl-C, long enough to cost nothing
 
 
@@ -71,9 +72,7 @@ def simulate(
     graphs = _graphs(graph, problem)
     rounds, repeats = positive_int("rounds", rounds), positive_int("repeats", repeats)
     seed = whole("seed", seed, 0, 2**63 - 1)
-    every = positive_int(
-        "evaluate_every", evaluate_every if evaluate_every is not None else max(1, rounds // 100)
-    )
+    every = positive_int("evaluate_every", evaluate_every if evaluate_every is not None else max(1, rounds // 100))
     check_failures(algorithm.failures, graphs, rounds)
     name = choose_engine(engine, problem, algorithm)
     work = make_engine(name, problem, graphs, algorithm, rounds, seed)
@@ -103,7 +102,7 @@ def simulate(
             engine=name,
         ),
         model=describe_model(problem),
-        notes=problem.notes,
+        notes=problem.notes + (() if problem.optimum is not None else (NO_OPTIMUM,)),
         seconds=time.perf_counter() - began,
         interrupted=course.interrupted,
         diverged=Divergence(*course.broke, algorithm.step) if course.broke else None,
@@ -195,9 +194,7 @@ def choose_engine(engine: str, problem: Problem, algorithm: GFL) -> str:
     return engine if engine != "auto" else "compiled" if able else "reference"
 
 
-def make_engine(
-    name: str, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int
-) -> Engine:
+def make_engine(name: str, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int) -> Engine:
     if name == "compiled":
         from confide.engines.compiled import CompiledEngine
 

@@ -7,7 +7,7 @@ so a round costs nothing for the clients that were not drawn; edges in lists, ne
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -106,8 +106,10 @@ class Out(NamedTuple):
 
 # The kernel makes no array, so it needs none of Numba's reference counting (`_nrt`), which would cost several times
 # the arithmetic: every call that passes a tuple of arrays would touch all their counters.
-compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
-inlined = njit(inline="always")
+_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
+compiled: Any = njit(**_OPTIONS)
+compiled_reordering: Any = njit(**_OPTIONS, fastmath={"reassoc", "contract", "nsz"})
+inlined: Any = njit(inline="always")
 
 _GAMMA, _MIX_1, _MIX_2 = np.uint64(GAMMA), np.uint64(MIX_1), np.uint64(MIX_2)
 _11, _27, _30, _31, _32 = np.uint64(11), np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
@@ -196,7 +198,7 @@ def pick_distinct(key, N, B, rows, swaps, picked):
     return key
 
 
-@njit(cache=True, nogil=True, error_model="numpy", _nrt=False, fastmath={"reassoc", "contract", "nsz"})
+@compiled_reordering
 def dot(X, row, phi):
     """u'w; the order of the sum is the compiler's, so that it can use vector instructions."""
     z = 0.0
@@ -206,9 +208,7 @@ def dot(X, row, phi):
 
 
 @compiled
-def local_sgd(
-    key, model, rho, eta, E, B, replacement, bound, X, d, norms, first, N, phi, grad, rows, swaps, picked
-):
+def local_sgd(key, model, rho, eta, E, B, replacement, bound, X, d, norms, first, N, phi, grad, rows, swaps, picked):
     """E steps of size eta from phi, in place, on the N samples from row `first` on  (3).
 
     `bound` is infinite without clipping.

@@ -19,9 +19,7 @@ LARGE = 1e60
 
 
 class PlainEngine:
-    def __init__(
-        self, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int
-    ) -> None:
+    def __init__(self, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int) -> None:
         self.repetition = prepare(problem, graphs, algorithm, rounds, seed)
         self.arithmetic = self.repetition(0).arithmetic
         self.shape, self.rounds, self.optimum = (graphs[0].P, problem.M), rounds, problem.optimum
@@ -41,9 +39,7 @@ class PlainEngine:
                 out.centroid_msd[at] = np.sum((centroid - self.optimum) ** 2)
                 out.individual_msd[at] = np.mean(np.sum((values - self.optimum) ** 2, axis=1))
             out.disagreement[at] = np.mean(np.sum((values - centroid) ** 2, axis=1))
-            out.residual[at] = np.linalg.norm(
-                self.arithmetic.value(done.w.sum(axis=0) - done.own.sum(axis=0))
-            )
+            out.residual[at] = np.linalg.norm(self.arithmetic.value(done.w.sum(axis=0) - done.own.sum(axis=0)))
             out.participants[at] = done.participants
             if i % out.every == 0 or i == self.rounds:
                 out.centroids[repetition, out.slot(i)] = centroid

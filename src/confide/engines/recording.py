@@ -23,8 +23,8 @@ class Recording(NamedTuple):
 
     @classmethod
     def empty(cls, repeats: int, rounds: int, M: int, every: int) -> Recording:
-        rows = [np.full((repeats, rounds), np.nan) for _ in range(5)]
-        return cls(*rows, np.full((repeats, -(-rounds // every), M), np.nan), every)
+        a, b, c, d, e = (np.full((repeats, rounds), np.nan) for _ in range(5))
+        return cls(a, b, c, d, e, np.full((repeats, -(-rounds // every), M), np.nan), every)
 
     def slot(self, i: int) -> int:
         """Where the centroid of evaluation round i lies."""

@@ -250,9 +250,7 @@ def _draw(
     g = generator(seed, Purpose.SPLIT, _ROWS)
     if not balance:
         if rows + test_rows > len(clicked):
-            remedy = (
-                f"with {test_rows} test rows the file's {len(clicked)} rows leave {len(clicked) - test_rows}"
-            )
+            remedy = f"with {test_rows} test rows the file's {len(clicked)} rows leave {len(clicked) - test_rows}"
             raise InputError("problem.rows", rows, f"{remedy}; ask for at most that many")
         order = g.permutation(len(clicked))
         return order[:rows], order[rows : rows + test_rows], ()
@@ -262,9 +260,7 @@ def _draw(
     spare = fewest - test_each[0]
     if spare < 1:
         counts = f"the file has {len(of_class[1])} clicks and {len(of_class[0])} others"
-        remedy = (
-            f"{counts}, too few for a balanced test and training set; ask for fewer or set balance = false"
-        )
+        remedy = f"{counts}, too few for a balanced test and training set; ask for fewer or set balance = false"
         raise InputError("problem.test_rows", test_rows, remedy)
     used = min(rows, 2 * spare)
     train_each = [used - used // 2, used // 2]

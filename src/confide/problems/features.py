@@ -251,9 +251,7 @@ def _lookup(values: pl.Series, known: Iterable[str], places: Iterable[int], defa
 def _known(name: str, declared: Mapping[str, object], columns: Sequence[str]) -> None:
     for c in declared:
         if c not in columns:
-            raise InputError(
-                name, c, f"not among the columns it could describe: {', '.join(columns) or 'none'}"
-            )
+            raise InputError(name, c, f"not among the columns it could describe: {', '.join(columns) or 'none'}")
 
 
 def _fit_numeric(frame: pl.DataFrame, name: str, declared: Any, refuse: bool) -> Numeric:
@@ -267,9 +265,7 @@ def _fit_numeric(frame: pl.DataFrame, name: str, declared: Any, refuse: bool) ->
         with np.errstate(over="ignore", invalid="ignore"):
             centre, scale = float(x.mean()), float(x.std()) or 1.0
         if not (math.isfinite(centre) and math.isfinite(scale)):
-            raise InputError(
-                "problem.numeric", name, "its values are too large to average; rescale the column"
-            )
+            raise InputError("problem.numeric", name, "its values are too large to average; rescale the column")
         return Numeric(name, centre, scale, computed=True)
     where = f"problem.scaling.{name}"
     if isinstance(declared, str) or not isinstance(declared, Sequence) or len(declared) != 2:
@@ -277,9 +273,7 @@ def _fit_numeric(frame: pl.DataFrame, name: str, declared: Any, refuse: bool) ->
     return Numeric(name, number(where, declared[0]), positive(where, declared[1]))
 
 
-def _fit_categorical(
-    frame: pl.DataFrame, name: str, declared: Any, top: int, last: int, refuse: bool
-) -> Categorical:
+def _fit_categorical(frame: pl.DataFrame, name: str, declared: Any, top: int, last: int, refuse: bool) -> Categorical:
     values = words(frame, name, "problem.categorical", last)
     counts = values.rename("v").value_counts().sort(["count", "v"], descending=[True, False])["v"]
     if refuse and len(counts) == 1:

@@ -17,6 +17,10 @@ TOLERANCE = 1e-10  # on |w - w^o|
 BLOCK = 1 << 18  # rows held in memory at once, so that a mapped federation need not fit
 
 
+class NoUniqueOptimumError(InputError):
+    """Learning is possible without one, a mean-square deviation is not."""
+
+
 class Quadratic(NamedTuple):
     """The squared-loss objective as w'Rw - 2 r'w + c + rho |w|^2, all a linear problem's risk depends on."""
 
@@ -68,7 +72,7 @@ def solve_iteratively(f: Federation, model: GLM) -> Floats:
     """Trust-region Newton (scipy), then plain Newton steps, which converge quadratically from there."""
     from scipy.optimize import minimize
 
-    found = minimize(
+    found = minimize(  # type: ignore[call-overload]
         lambda w: risk(f, model, w),
         np.zeros(f.M),
         jac=lambda w: gradient(f, model, w),
@@ -85,7 +89,7 @@ def solve_iteratively(f: Federation, model: GLM) -> Floats:
         if np.linalg.norm(g) / nu <= TOLERANCE / 10:  # |w - w^o| <= |grad| / nu to first order
             return w
         w = w - np.linalg.solve(H, g)
-    raise InputError("problem.rho", model.rho, "no unique finite optimum; a positive regulariser gives one")
+    raise NoUniqueOptimumError("problem.rho", model.rho, "no unique finite optimum; a positive regulariser gives one")
 
 
 def _closed_form(f: Federation, model: Linear) -> Floats:
@@ -94,11 +98,9 @@ def _closed_form(f: Federation, model: Linear) -> Floats:
     H = q.R + q.rho * np.eye(f.M)
     eigenvalues = np.linalg.eigvalsh(H)
     if eigenvalues[0] <= 1e-12 * max(1.0, eigenvalues[-1]):
-        remedy = (
-            "the features are linearly dependent, so the optimum is not unique; use a positive regulariser"
-        )
-        raise InputError("problem.rho", model.rho, remedy)
-    return np.linalg.solve(H, q.r)
+        remedy = "the features are linearly dependent, so the optimum is not unique; use a positive regulariser"
+        raise NoUniqueOptimumError("problem.rho", model.rho, remedy)
+    return np.asarray(np.linalg.solve(H, q.r), dtype=np.float64)
 
 
 def _blocks(f: Federation) -> Iterator[tuple[Floats, Floats, Floats]]:

@@ -45,12 +45,15 @@ class Problem:
 
     @cached_property
     def optimum(self) -> Floats | None:
-        """w^o of (1), to 1e-10, or None where no solver knows the model."""
+        """w^o of (1), to 1e-10, or None where it is unknown: a model of the user's own, or no unique optimum."""
         if not isinstance(self.model, GLM):
             return None
-        from confide.problems.optimum import solve
+        from confide.problems.optimum import NoUniqueOptimumError, solve
 
-        return solve(self.federation, self.model)
+        try:
+            return solve(self.federation, self.model)
+        except NoUniqueOptimumError:
+            return None
 
     @cached_property
     def _quadratic(self) -> Quadratic | None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
 from confide.federation import Federation
 from confide.models import Linear
 from confide.problems.problem import Problem
 from confide.randomness import Purpose, generator
-from confide.validation import positive_int, positive_range
+from confide.validation import number, positive_int, positive_range, whole
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -42,16 +41,17 @@ def regression(
     >>> regression(units=3, clients=4, samples=5, seed=1).federation
     Federation(units=3, clients=12, samples=60, features=2)
     """
-    for name, value in (("units", units), ("clients", clients), ("samples", samples), ("features", features)):
-        positive_int(f"problem.{name}", value)
-    if test_rows < 0:
-        raise InputError("problem.test_rows", test_rows, "must be zero or positive")
+    units, clients = positive_int("problem.units", units), positive_int("problem.clients", clients)
+    samples, features = positive_int("problem.samples", samples), positive_int("problem.features", features)
+    test_rows, seed = whole("problem.test_rows", test_rows, 0), whole("problem.seed", seed, 0)
+    rho = number("problem.rho", rho, 0.0)
     low, high = positive_range("problem.covariance", covariance)
     v_low, v_high = positive_range("problem.noise_variance", noise_variance)
 
     total = units * clients
     rng = generator(seed, Purpose.DATA)
     w_star = rng.standard_normal(features)
+    w_star *= np.sqrt(features) / np.linalg.norm(w_star)  # a size that every seed shares: |w*|^2 = M
     eigenvalues = rng.uniform(low, high, (total, features))
     axes, _ = np.linalg.qr(rng.standard_normal((total, features, features)))
     root = axes * np.sqrt(eigenvalues)[:, None, :]  # root @ root' = R_{u_{p,k}}

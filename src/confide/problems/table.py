@@ -71,9 +71,7 @@ def table(
     one_of("problem.split", split, SPLITS)
     whole("problem.seed", seed, 0)
     if number("problem.test_fraction", test_fraction, 0.0) >= 1.0:
-        raise InputError(
-            "problem.test_fraction", test_fraction, "must be below 1, or no row is left to train on"
-        )
+        raise InputError("problem.test_fraction", test_fraction, "must be below 1, or no row is left to train on")
     _check_columns(label, unit, client, numeric, categorical)
     _check_options(split, positive, unit, client, alpha, scaling, categories)
     model = (Linear if task == "regression" else Logistic)(number("problem.rho", rho, 0.0))
@@ -191,9 +189,7 @@ def _remedy(said: str) -> str:
     ):
         if re.search(pattern, said):
             return remedy
-    return (
-        f"cannot be read ({said.splitlines()[0] if said else 'no reason given'}); is it truncated or damaged?"
-    )
+    return f"cannot be read ({said.splitlines()[0] if said else 'no reason given'}); is it truncated or damaged?"
 
 
 def _separator(file: Path) -> str:

@@ -1,0 +1,30 @@
+"""What no simulator of a round can avoid: its random words, and its gradient arithmetic on data that lies in order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from confide.engines.kernel import _GAMMA, compiled, compiled_reordering, mix
+
+
+@compiled
+def draw_words(key, count):  # type: ignore[no-untyped-def]
+    """`count` random words, folded into one so that none can be left out."""
+    total = np.uint64(0)
+    for _ in range(count):
+        key += _GAMMA
+        total ^= mix(key)
+    return total
+
+
+@compiled_reordering
+def gradients(X, d, w, grad):  # type: ignore[no-untyped-def]
+    """The squared-loss gradient, sample after sample in the order of memory."""
+    for n in range(X.shape[0]):
+        z = 0.0
+        for m in range(X.shape[1]):
+            z += X[n, m] * w[m]
+        s = 2.0 * (z - d[n])
+        for m in range(X.shape[1]):
+            grad[m] += s * X[n, m]
+    return grad[0]

@@ -1,0 +1,102 @@
+"""`confide bench regression`: the reference round, the engine and the arithmetic floor, in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from confide.algorithm import GFL
+from confide.benchmarks import floor
+from confide.engines.compiled import CompiledEngine
+from confide.engines.driver import simulate
+from confide.engines.plain import PlainEngine
+from confide.engines.recording import Recording
+from confide.graph import Graph
+from confide.problems import regression
+from confide.problems.problem import Problem
+
+ROUNDS, REFERENCE_ROUNDS, TRIES = 2000, 20, 5
+
+
+def bench(seed: int = 0) -> dict[str, Any]:
+    """The paper's regression (P=10, K=100, N=100, M=2, L=11) with homomorphic noise.
+
+    The best of several interleaved tries of each, so that a busy moment of the machine hits all alike.
+    """
+    problem, graph, algorithm = regression(seed=seed), Graph.random(10, 0.4, seed=seed), GFL()
+    # Repeats are an even number, so that two threads have the same amount of work.
+    one = _engine(CompiledEngine(problem, [graph], algorithm, ROUNDS, seed), ROUNDS, problem.M)
+    reference = _engine(PlainEngine(problem, [graph], algorithm, REFERENCE_ROUNDS, seed), REFERENCE_ROUNDS, problem.M)
+    bare = _floor(problem, algorithm, seed)
+
+    def threads(n: int) -> Callable[[], None]:
+        def work() -> None:
+            simulate(
+                problem,
+                graph,
+                algorithm,
+                rounds=ROUNDS,
+                repeats=4,
+                seed=seed,
+                threads=n,
+                engine="compiled",
+                progress=False,
+            )
+
+        return work
+
+    works = {"reference": reference, "engine": one, "floor": bare, "one_thread": threads(1), "two_threads": threads(2)}
+    for work in works.values():
+        work()  # compiles
+    best = dict.fromkeys(works, float("inf"))
+    for _ in range(TRIES):
+        for name, work in works.items():
+            began = time.perf_counter()
+            work()
+            best[name] = min(best[name], time.perf_counter() - began)
+    per_round = {"reference": best["reference"] / REFERENCE_ROUNDS}
+    per_round |= {name: best[name] / ROUNDS for name in ("engine", "floor")}
+    return {
+        "reference_rounds_per_s": 1.0 / per_round["reference"],
+        "engine_rounds_per_s": 1.0 / per_round["engine"],
+        "floor_rounds_per_s": 1.0 / per_round["floor"],
+        "ratio": per_round["reference"] / per_round["engine"],
+        "floor_ratio": per_round["engine"] / per_round["floor"],
+        "threads_speedup": best["one_thread"] / best["two_threads"],
+        "gradients_per_round": _gradients(problem, algorithm, seed),
+    }
+
+
+def _engine(engine: Any, rounds: int, M: int) -> Callable[[], None]:
+    out = Recording.empty(1, rounds, M, max(1, rounds // 100))
+
+    def work() -> None:
+        engine.advance(0, engine.start(), 1, rounds, out)
+
+    return work
+
+
+def _gradients(problem: Problem, algorithm: GFL, seed: int) -> float:
+    """Expected gradients of a round: each client takes part with probability L / K_p."""
+    f = problem.federation
+    E, batch = algorithm.settle(f, seed)
+    chance = np.repeat(algorithm.sampled / f.K, f.K)
+    return float(np.sum(chance * E * batch))
+
+
+def _floor(problem: Problem, algorithm: GFL, seed: int) -> Callable[[], None]:
+    f = problem.federation
+    n = round(_gradients(problem, algorithm, seed))
+    words = n + f.P * algorithm.sampled + f.P * f.M  # mini-batches, sampled clients, server noise
+    X, d = np.ascontiguousarray(f.X[:n]), np.ascontiguousarray(f.d[:n])
+    w, grad = np.zeros(f.M), np.zeros(f.M)
+
+    def work() -> None:
+        for i in range(ROUNDS):
+            floor.draw_words(np.uint64(i), words)
+            floor.gradients(X, d, w, grad)
+
+    return work

@@ -1,0 +1,203 @@
+"""The command `confide`: thin, with honest exit codes (0 done, 1 failed, 2 bad input) and --json for machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from confide.errors import InputError, RunError
+
+app = typer.Typer(
+    help="Private learning across a graph of federations.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
+err = Console(stderr=True, highlight=False)
+
+
+@app.command()
+def reproduce(
+    experiment: Annotated[
+        list[str] | None, typer.Argument(help="regression, classification or all; by default the first two.")
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="4 repetitions of 300 rounds.")] = False,
+    repeats: Annotated[int | None, typer.Option(help="Repetitions (20).")] = None,
+    seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for figures, data and claims.")] = Path("results"),
+    data: Annotated[Path | None, typer.Option(help="Avazu's train.csv or .gz for the classification.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make the paper's figures, and check every claim of the paper by number."""
+    from confide.experiments.reproduce import reproduce as run
+
+    def announce(what: str) -> None:
+        err.print(f"[dim]{what} ...[/dim]")
+
+    report = run(
+        tuple(experiment) if experiment else ("regression", "classification"),
+        quick=quick,
+        repeats=repeats,
+        seed=seed,
+        out=out,
+        data=data,
+        announce=announce,
+    )
+    if as_json:
+        print(json.dumps(report.to_dict(), allow_nan=False))
+    else:
+        from confide.report.tables import print_claims
+
+        print_claims(report)
+    if report.interrupted:
+        err.print(f"interrupted: the figures made so far are in {out}")
+        raise typer.Exit(130)
+    if not report.holds:
+        raise typer.Exit(1)
+
+
+@app.command()
+def simulate(
+    config: Annotated[Path | None, typer.Argument(help="A TOML config, or the run.json of an earlier run.")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", help="Change a key: algorithm.step=0.1")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results (results/CONFIG-NAME).")] = None,
+    print_default: Annotated[bool, typer.Option("--print-default", help="Print the default config.")] = False,
+    print_schema: Annotated[bool, typer.Option("--print-schema", help="Print the config's JSON schema.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run one config: metrics, models, a figure and the privacy statement."""
+    from confide import config as settings
+
+    if print_default or print_schema:
+        text = settings.default_text() if print_default else json.dumps(settings.Config.model_json_schema(), indent=1)
+        print(text.rstrip())
+        return
+    if config is None:
+        raise InputError("CONFIG", None, "name a config file; `confide simulate --print-default` prints one")
+    parsed = settings.load(config, change or [])
+    folder = out or Path(parsed.output.folder or Path("results") / config.stem)
+    run, files = _simulate(parsed, folder)
+    if as_json:
+        print(json.dumps(run.summary() | {"files": files}, allow_nan=False))
+    else:
+        print(run)
+        print(f"files          {folder}")
+    if run.diverged:
+        err.print(
+            "the run diverged: {round} of the rounds is where it broke, with step {step:g}".format(**run.diverged)
+        )
+        raise typer.Exit(1)
+    if run.interrupted:
+        raise typer.Exit(130)
+
+
+def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str]]:
+    from dataclasses import replace
+
+    from confide.engines.driver import simulate as run_rounds
+    from confide.files import check_writable
+    from confide.report import figures
+    from confide.run import DivergenceWarning
+
+    check_writable(folder.absolute().parent)
+    experiment = parsed.build()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DivergenceWarning)  # said below, once
+        run = run_rounds(
+            experiment.problem,
+            experiment.graph,
+            experiment.algorithm,
+            rounds=experiment.rounds,
+            repeats=experiment.repeats,
+            seed=experiment.seed,
+            evaluate_every=parsed.output.evaluate_every,
+            engine=parsed.output.engine,
+        )
+    run = replace(run, config=parsed.model_dump(mode="json", exclude_none=True))
+    files = run.save(folder)
+    if run.rounds:
+        files += figures.save(run.plot(), folder / "curves")
+    return run, files
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a saved run.")],
+    table: Annotated[Path, typer.Argument(help="CSV or Parquet with the columns of the training data.")],
+    out: Annotated[Path | None, typer.Option(help="Write the predictions to this CSV (stdout by default).")] = None,
+    repeat: Annotated[int, typer.Option(help="Which repetition's model.")] = 0,
+    server: Annotated[int | None, typer.Option(help="One server's model instead of the centroid.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Apply a learned model to a table."""
+    from confide.files import atomic_file
+    from confide.predict import predict as apply
+
+    frame, metrics = apply(run, table, repeat=repeat, server=server)
+    if out is not None:
+        with atomic_file(out) as temporary:
+            frame.write_csv(temporary)
+    if as_json:
+        rows = None if out is not None else frame.to_dict(as_series=False)
+        print(json.dumps({"rows": frame.height, "metrics": metrics, "predictions": rows, "file": out and str(out)}))
+        return
+    if out is None:
+        print(frame.write_csv(), end="")
+    for name, value in metrics.items():
+        err.print(f"{name} {value:.4g}")
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="regression")],
+    seed: Annotated[int, typer.Option()] = 0,
+    as_json: Json = False,
+) -> None:
+    """Measure speed; every ratio is taken within one run."""
+    from confide.validation import one_of
+
+    one_of("NAME", name, ("regression",))
+    from confide.benchmarks.regression import bench as measure
+
+    numbers = measure(seed)
+    if as_json:
+        print(json.dumps(numbers))
+        return
+    for key, value in numbers.items():
+        print(f"{key:24} {value:12,.1f}")
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one line, never a traceback."""
+    try:
+        app(standalone_mode=False)
+    except InputError as e:
+        _stop(f"error: {e}", 2)
+    except RunError as e:
+        _stop(f"failed: {e}", 1)
+    except typer.Exit as e:
+        sys.exit(e.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        _stop("interrupted", 130)
+    except BrokenPipeError:
+        # The reader (head, say) has gone; Python must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as e:
+        usage = getattr(e, "format_message", None)  # click's usage errors
+        if usage is None:
+            raise
+        _stop(f"error: {usage()}", 2)
+
+
+def _stop(line: str, code: int) -> None:
+    print(" ".join(line.split()), file=sys.stderr)
+    sys.exit(code)

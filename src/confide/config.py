@@ -1,0 +1,334 @@
+"""A run as one TOML file: names and types are checked here, ranges by the objects that the config makes."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from confide.algorithm import GFL, Failures, PerClient
+from confide.clipping import Clip
+from confide.errors import InputError
+from confide.graph import Graph
+from confide.problems.problem import Problem
+from confide.schemes import scheme
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class GraphConfig(Table):
+    topology: str | list[str] = Field(
+        "random",
+        description="ring, path, star, complete, random[:P[:PROBABILITY]], small-world:P:NEIGHBOURS:REWIRE, "
+        "regular:P:DEGREE, grid:RxC, torus:RxC, hypercube:D or file:PATH; P defaults to the problem's units; "
+        "several take turns",
+    )
+    weights: str = Field("lazy", description="lazy, metropolis, uniform, constant or given")
+    seed: int | None = Field(None, description="of a random graph; the top-level seed by default")
+    link_failure: float = Field(0.0, description="probability that an edge has no flow in a round")
+    unit_failure: float = Field(0.0, description="probability that a unit is absent from a round")
+    failed_links: list[list[int]] = Field([], description="scheduled: [round, server, server], rounds from 1")
+    failed_units: list[list[int]] = Field([], description="scheduled: [round, server]")
+
+
+class RegressionConfig(Table):
+    name: Literal["regression"] = Field("regression", description="regression, clicks or table")
+    units: int = Field(10, description="P")
+    clients: int = Field(100, description="K, of each unit")
+    samples: int = Field(100, description="N, of each client")
+    features: int = Field(2, description="M")
+    rho: float = Field(0.1, description="regulariser rho |w|^2")
+    covariance: list[float] = Field([0.05, 0.5], description="range of each client's covariance eigenvalues")
+    noise_variance: list[float] = Field([0.01, 0.1], description="range of each client's sigma_v^2")
+    test_rows: int = Field(0, description="held-out samples")
+    seed: int | None = Field(None, description="of the data; the top-level seed by default")
+
+
+class ClicksConfig(Table):
+    name: Literal["clicks"]
+    path: str | None = None
+    units: int = 5
+    clients: int = 10
+    rows: int = 5101
+    test_rows: int = 256
+    encoding: str = "top"
+    top: int = 5
+    buckets: int = 128
+    balance: bool = True
+    feature_noise: float = 0.3
+    unit_rows: bool = True
+    rho: float = 0.03
+    seed: int | None = None
+
+
+class TableConfig(Table):
+    name: Literal["table"]
+    path: str
+    label: str
+    task: str = "regression"
+    positive: str | int | float | bool | None = None
+    unit: str | None = None
+    client: str | None = None
+    numeric: list[str] = []
+    categorical: list[str] = []
+    units: int | None = None
+    clients: int | None = None
+    split: str = "columns"
+    alpha: float | None = None
+    scaling: dict[str, list[float]] | None = None
+    categories: dict[str, list[str]] | None = None
+    top: int = 20
+    rho: float = 0.0
+    test_fraction: float = 0.2
+    seed: int | None = None
+
+
+class AlgorithmConfig(Table):
+    step: float = Field(0.7, description="mu")
+    sampled: int = Field(11, description="L, clients drawn by every server in every round")
+    local_steps: int | list[int] = Field([1, 10], description="E: one number, [low, high] drawn per client, or a list")
+    batch: int | list[int] = Field([5, 10], description="mini-batch size, likewise")
+    replacement: bool = Field(True, description="mini-batches with replacement")
+    clip: Literal["none", "example", "update"] = Field("none", description="none, example or update")
+    bound: float | None = Field(None, description="B, of the clip")
+    norm: str = Field("l2", description="of the clip: l1 or l2")
+    dropout: float = Field(0.0, description="probability that a sampled client vanishes")
+    arithmetic: str = Field("float", description="float, or fixed (exact sums over servers; needs a clip; slower)")
+    fraction_bits: int = Field(24, description="of fixed point")
+
+
+class SchemeConfig(Table):
+    name: str = Field(
+        "homomorphic",
+        description="none, homomorphic, shared, own-clean, per-link, per-link-clean, partial:C, pairwise, "
+        "local-only, central",
+    )
+    noise: str = Field("laplace", description="laplace or gaussian")
+    sigma: float | None = Field(
+        None,
+        description="standard deviation per coordinate; sqrt(0.1) by default, 0 where a scheme has no noise",
+    )
+    sigma_pair: float = Field(0.0, description="of pairwise: noise shared by the two ends of an edge")
+    sigma_client: float = Field(0.0, description="of per-link: the paper's noise on client links")
+
+
+class PrivacyConfig(Table):
+    """Empty until the accountant exists: a run says "not accounted"."""
+
+
+class OutputConfig(Table):
+    folder: str | None = Field(None, description="where results go; results/CONFIG-NAME by default")
+    evaluate_every: int | None = Field(None, description="rounds between evaluations; rounds / 100 by default")
+    engine: str = Field("auto", description="auto, compiled or reference")
+
+
+ProblemConfig = Annotated[RegressionConfig | ClicksConfig | TableConfig, Field(discriminator="name")]
+
+
+class Experiment(NamedTuple):
+    """What a config stands for: the arguments of `confide.simulate`."""
+
+    problem: Problem
+    graph: list[Graph]
+    algorithm: GFL
+    rounds: int
+    repeats: int
+    seed: int
+
+
+class Config(Table):
+    rounds: int = Field(1000, description="T")
+    repeats: int = Field(20, description="repetitions with other draws on the same data")
+    seed: int = Field(0, description="of everything; the same seed gives the same bits")
+    graph: GraphConfig = GraphConfig()  # type: ignore[call-arg]
+    problem: ProblemConfig = RegressionConfig()  # type: ignore[call-arg]
+    algorithm: AlgorithmConfig = AlgorithmConfig()  # type: ignore[call-arg]
+    scheme: SchemeConfig = SchemeConfig()  # type: ignore[call-arg]
+    privacy: PrivacyConfig = PrivacyConfig()
+    output: OutputConfig = OutputConfig()  # type: ignore[call-arg]
+
+    def build(self) -> Experiment:
+        """The objects, every range checked."""
+        problem = make_problem(self)
+        return Experiment(
+            problem, make_graphs(self, problem.federation.P), make_algorithm(self), self.rounds, self.repeats, self.seed
+        )
+
+
+def make_problem(config: Config) -> Problem:
+    from confide import problems
+
+    settings = config.problem.model_dump(exclude={"name"})
+    settings["seed"] = config.seed if settings["seed"] is None else settings["seed"]
+    maker = {"regression": problems.regression, "clicks": problems.clicks, "table": problems.table}
+    return maker[config.problem.name](**settings)  # type: ignore[no-any-return, operator]
+
+
+def make_graphs(config: Config, units: int) -> list[Graph]:
+    g = config.graph
+    seed = config.seed if g.seed is None else g.seed
+    specs = [g.topology] if isinstance(g.topology, str) else g.topology
+    if not specs:
+        raise InputError("graph.topology", specs, "at least one topology is needed")
+    # A bare name such as "ring" takes its size from the problem.
+    return [Graph.parse(s if ":" in s else f"{s}:{units}", weights=g.weights, seed=seed) for s in specs]
+
+
+def make_algorithm(config: Config) -> GFL:
+    a, g = config.algorithm, config.graph
+    if a.clip == "none" and a.bound is not None:
+        raise InputError("algorithm.bound", a.bound, "means nothing without algorithm.clip = 'example' or 'update'")
+    if a.clip != "none" and a.bound is None:
+        raise InputError("algorithm.bound", None, f"algorithm.clip = {a.clip!r} needs a bound B")
+    return GFL(
+        scheme=make_scheme(config.scheme),
+        step=a.step,
+        sampled=a.sampled,
+        local_steps=_per_client(a.local_steps),
+        batch=_per_client(a.batch),
+        replacement=a.replacement,
+        clip=None if a.bound is None else Clip(a.clip, a.bound, a.norm),
+        dropout=a.dropout,
+        failures=Failures(
+            g.link_failure,
+            g.unit_failure,
+            tuple(tuple(r) for r in g.failed_links),  # type: ignore[misc]
+            tuple(tuple(r) for r in g.failed_units),  # type: ignore[misc]
+        ),
+        arithmetic=a.arithmetic,
+        fraction_bits=a.fraction_bits,
+    )
+
+
+def make_scheme(s: SchemeConfig) -> Any:
+    default = 0.0 if s.name in ("none", "local-only") else math.sqrt(0.1)
+    sigma = default if s.sigma is None else s.sigma
+    return scheme(s.name, sigma, noise=s.noise, sigma_pair=s.sigma_pair, sigma_client=s.sigma_client)
+
+
+def _per_client(value: int | list[int]) -> PerClient:
+    """Two numbers are a range; any other list has one number a client."""
+    return (value[0], value[1]) if isinstance(value, list) and len(value) == 2 else value
+
+
+def load(path: str | Path, changes: Sequence[str] = ()) -> Config:
+    """Read a config, or the config inside a saved run.json, and apply changes such as "algorithm.step=0.1"."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except FileNotFoundError:
+        raise InputError("config", str(path), "no such file; `confide simulate --print-default` prints one") from None
+    except OSError as e:
+        raise InputError("config", str(path), f"cannot be read ({e.strerror})") from None
+    except UnicodeDecodeError:
+        raise InputError("config", str(path), "is not UTF-8 text; save it as UTF-8") from None
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as e:
+        raise InputError("config", str(path), f"cannot be parsed: {e}") from None
+    if path.suffix == ".json":
+        content = content.get("config") if isinstance(content, dict) else None
+        if content is None:
+            raise InputError("config", str(path), "holds no config; give a TOML file, or a run.json made from one")
+    return parse(content, changes)
+
+
+def parse(content: Mapping[str, Any], changes: Sequence[str] = ()) -> Config:
+    """Check names and types; the first mistake is an `InputError`."""
+    tree: dict[str, Any] = copy.deepcopy(dict(content))
+    for change in changes:
+        _apply(tree, change)
+    if isinstance(tree.get("problem"), dict):
+        tree["problem"].setdefault("name", "regression")
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as e:
+        raise _explain(e, tree) from None
+
+
+def _apply(tree: dict[str, Any], change: str) -> None:
+    name, equals, value = change.partition("=")
+    *tables, last = name.strip().split(".")
+    if not equals or not last:
+        raise InputError("--set", change, "write table.key=value, e.g. algorithm.step=0.1")
+    for table in tables:
+        tree = tree.setdefault(table, {})
+        if not isinstance(tree, dict):
+            raise InputError("--set", change, f"{table} is not a table")
+    try:
+        tree[last] = tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        tree[last] = value.strip()  # a word needs no quotes on the command line
+
+
+def _explain(error: ValidationError, tree: Mapping[str, Any]) -> InputError:
+    first = error.errors()[0]
+    place = [str(p) for p in first["loc"] if p not in ("regression", "clicks", "table")]
+    field, value = ".".join(place), first["input"]
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(place[:-1], tree)
+        near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
+        hint = f"did you mean {'.'.join([*place[:-1], near[0]])!r}? " if near else ""
+        return InputError(field, value, f"unknown key; {hint}known here: {', '.join(known) or 'nothing yet'}")
+    if first["type"] == "union_tag_invalid":
+        return InputError("problem.name", tree["problem"]["name"], "known: regression, clicks, table")
+    if first["type"] == "missing":
+        return InputError(field, None, "is missing and has no default")
+    # A union (a number or a list) gives one message for each branch; together they say what would be right.
+    messages = [e["msg"] for e in error.errors() if e["loc"][: len(first["loc"]) - 1] == first["loc"][:-1]]
+    branches = ("int", "float", "str", "bool", "list")
+    if any(place[-1].startswith(b) for b in branches) and len(place) > 1 and place[-1] not in _known_keys([], tree):
+        place = place[:-1]
+    return InputError(".".join(place), value, "; or ".join(dict.fromkeys(m[0].lower() + m[1:] for m in messages)))
+
+
+def _known_keys(place: Sequence[str], tree: Mapping[str, Any]) -> list[str]:
+    if not place:
+        return list(Config.model_fields)
+    if place[0] == "problem":
+        named = {get_args(t.model_fields["name"].annotation)[0]: t for t in _problem_types()}
+        return list(named.get(tree["problem"].get("name"), RegressionConfig).model_fields)
+    table = Config.model_fields[place[0]].annotation if place[0] in Config.model_fields else None
+    return list(table.model_fields) if isinstance(table, type) and issubclass(table, BaseModel) else []
+
+
+def _problem_types() -> tuple[type[Table], ...]:
+    return (RegressionConfig, ClicksConfig, TableConfig)
+
+
+def default_text() -> str:
+    """The default config as TOML, each key with its meaning: figure (a) of the paper."""
+    config = Config()  # type: ignore[call-arg]
+    lines = ["# confide: graph federated learning, the paper's figure (a). Change what you like; the rest may go."]
+    tables = []
+    for name, info in Config.model_fields.items():
+        value = getattr(config, name)
+        if isinstance(value, BaseModel):
+            tables.append((name, value))
+        else:
+            lines.append(f"{name} = {_toml(value)}  # {info.description}")
+    for name, table in tables:
+        lines += ["", f"[{name}]"]
+        if not type(table).model_fields:
+            lines.append(f"# {' '.join((type(table).__doc__ or '').split())}")
+        for key, info in type(table).model_fields.items():
+            value = getattr(table, key)
+            lines.append(
+                f"# {key} =   # {info.description}"
+                if value is None
+                else f"{key} = {_toml(value)}  # {info.description}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    """JSON's numbers, strings and lists are TOML's."""
+    return json.dumps(value)

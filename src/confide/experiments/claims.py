@@ -1,0 +1,39 @@
+"""What the paper says, as numbers: a claim has a sentence, a threshold written beside it, and a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of the paper, checked.
+
+    Attributes:
+        id: e.g. "a1": figure and number.
+        statement: the sentence, with the threshold that makes it checkable.
+        holds: the verdict under the default reading.
+        numbers: what was measured; other readings of the paper appear here and decide nothing.
+    """
+
+    id: str
+    statement: str
+    holds: bool
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"id": self.id, "statement": self.statement, "holds": self.holds, "numbers": _plain(self.numbers)}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers rounded to what was measured; JSON has no infinity and no NaN."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float):
+        return round(value, 4) if math.isfinite(value) else None
+    return value

@@ -1,0 +1,70 @@
+"""Apply a saved model to a new table: `confide predict RUN TABLE`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from confide.errors import InputError
+from confide.models import GLM, Linear, Logistic
+from confide.run import Run
+from confide.validation import whole
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MODELS: dict[str, type[GLM]] = {"linear": Linear, "logistic": Logistic}
+
+
+def predict(
+    folder: str | Path, table: str | Path, *, repeat: int = 0, server: int | None = None
+) -> tuple[pl.DataFrame, dict[str, float]]:
+    """Predictions for the rows of a table, and metrics where it has the label.
+
+    Args:
+        folder: a run saved by `Run.save`.
+        table: CSV or Parquet with the columns that the run was trained on.
+        repeat: which repetition's model.
+        server: one server's model instead of the centroid.
+    """
+    import polars as pl
+
+    from confide.problems.features import FeatureMap
+    from confide.problems.table import read_table
+
+    run = Run.load(folder)
+    described = run.model.get("features")
+    if described is None:
+        remedy = "was not trained on a table (its features have no columns); use a run of 'table' or 'clicks'"
+        raise InputError("run", str(folder), remedy)
+    repeat = whole("repeat", repeat, 0, run.repeats - 1)
+    models = run.models[repeat]
+    w = models.mean(axis=0) if server is None else models[whole("server", server, 0, len(models) - 1)]
+    frame = read_table(table, "table")
+    X = FeatureMap.from_dict(described).apply(frame)
+    model = MODELS[run.model["name"]](run.model["rho"])
+    scores = model.predict(w, X)
+    label: dict[str, Any] = described["label"]
+    columns: dict[str, Any] = {"prediction": scores}
+    if "positive" in label:
+        columns = {
+            "probability": scores,
+            "prediction": np.where(scores > 0.5, str(label["positive"]), str(label["negative"])),
+        }
+    return pl.DataFrame(columns), _metrics(model, w, X, frame, label)
+
+
+def _metrics(model: GLM, w: Any, X: Any, frame: pl.DataFrame, label: dict[str, Any]) -> dict[str, float]:
+    if label["name"] not in frame.columns:
+        return {}
+    truth = frame[label["name"]]
+    if "positive" not in label:
+        d = truth.cast(float, strict=False).to_numpy()
+        known = np.isfinite(d)
+    else:
+        words = truth.cast(str).to_numpy()
+        d = np.where(words == str(label["positive"]), 1.0, -1.0)
+        known = np.isin(words, [str(label["positive"]), str(label["negative"])])
+    return model.metrics(w, X[known], d[known]) if known.any() else {}

@@ -1,0 +1,105 @@
+"""Pictures: learning curves in dB with confidence bands, drawn without any global state of matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from confide.files import atomic_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from confide.run import Run
+
+Floats = NDArray[np.float64]
+
+# The paper's colours: no perturbations blue, homomorphic green, random red.
+COLOURS = {"none": "#1f5fbf", "homomorphic": "#2a9134", "per-link": "#c8322b"}
+
+
+class Band(NamedTuple):
+    """A mean curve over repetitions with its 95% confidence band."""
+
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+def band(rows: Floats) -> Band:
+    """Mean over repetitions (rows) plus and minus 1.96 standard errors; no band from a single repetition."""
+    mean = rows.mean(axis=0)
+    if len(rows) < 2:
+        return Band(mean, mean, mean)
+    half = 1.96 * rows.std(axis=0, ddof=1) / np.sqrt(len(rows))
+    return Band(mean, mean - half, mean + half)
+
+
+def decibel(x: Floats) -> Floats:
+    """10 log10, with the lower edge of a band never below a hundredth of what can be drawn."""
+    return np.asarray(10.0 * np.log10(np.maximum(x, 1e-20)))
+
+
+def draw(
+    axes: Axes, rounds: Floats, rows: Floats, label: str, colour: str, in_db: bool = True, **style: object
+) -> None:
+    """One curve with its band."""
+    b = band(rows)
+    scale = decibel if in_db else np.asarray
+    low = np.maximum(b.low, b.mean * 0.05) if in_db else b.low  # a band that reaches zero has no logarithm
+    axes.plot(rounds, scale(b.mean), label=label, color=colour, linewidth=1.4, **style)  # type: ignore[arg-type]
+    axes.fill_between(rounds, scale(low), scale(b.high), color=colour, alpha=0.2, linewidth=0)
+
+
+def dress(axes: Axes, title: str, xlabel: str, ylabel: str, legend: bool = True) -> None:
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.grid(alpha=0.25)
+    if legend:
+        axes.legend(fontsize=8, framealpha=0.9)
+
+
+def save(figure: Figure, stem: Path) -> list[str]:
+    """PNG and SVG, each all or nothing."""
+    paths = []
+    for suffix in (".png", ".svg"):
+        path = stem.with_name(stem.name + suffix)
+        with atomic_file(path) as temporary:
+            figure.savefig(temporary, dpi=150, metadata={"Date": None} if suffix == ".svg" else None)
+        paths.append(str(path))
+    return paths
+
+
+def save_csv(columns: Mapping[str, Iterable[float] | Sequence[str]], path: Path) -> str:
+    import polars as pl
+
+    with atomic_file(path) as temporary:
+        pl.DataFrame({k: list(v) for k, v in columns.items()}).write_csv(temporary)
+    return str(path)
+
+
+def plot_run(run: Run) -> Figure:
+    """Learning curves of one run."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    rounds = np.arange(1, run.rounds + 1, dtype=np.float64)
+    title = repr(run).splitlines()[0]
+    title += "".join(f"\n{note}" for note in run.notes)
+    if run.steady_state is not None:
+        for metric, label, colour in (
+            ("centroid_msd", "centroid", COLOURS["homomorphic"]),
+            ("individual_msd", "individual models (mean)", COLOURS["per-link"]),
+        ):
+            draw(axes, rounds, run.metrics[metric], label, colour)
+        dress(axes, title, "round", "MSD [dB]")
+        return figure
+    seen = np.flatnonzero(np.isfinite(run.metrics["train_loss"]).all(axis=0))
+    draw(axes, rounds[seen], run.metrics["train_loss"][:, seen], "train loss", COLOURS["none"], in_db=False)
+    dress(axes, title, "round", "loss")
+    return figure

@@ -1,0 +1,68 @@
+"""Shared by the tests: every scheme, a handful of graphs, and small ragged problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+
+from confide.federation import Federation
+from confide.graph import Graph
+from confide.models import Linear, Logistic
+from confide.problems.problem import Problem
+from confide.schemes import FAMILIES, Scheme, scheme
+
+SILENT = ("none", "local-only")
+
+
+def every_scheme() -> list[Scheme]:
+    """Each family with its noise on, so that a new row of FAMILIES is tested without being named here."""
+    plain = [scheme(name, sigma=0.0 if name in SILENT else 0.7) for name in FAMILIES]
+    pairs = [scheme("pairwise", sigma, sigma_pair=0.8) for sigma in (0.0, 0.7)]
+    return [*plain, *pairs, scheme("partial:0.3", 0.7)]
+
+
+def label(s: Scheme) -> str:
+    noises = f"{'-g' if s.sigma else ''}{'-pairs' if s.sigma_pair else ''}" if s.name == "pairwise" else ""
+    return s.name + noises
+
+
+@pytest.fixture(params=every_scheme(), ids=label)
+def each_scheme(request: pytest.FixtureRequest) -> Scheme:
+    return request.param
+
+
+@pytest.fixture(
+    params=[
+        f"{shape}/{rule}"
+        for shape in ("ring:5", "star:5", "random:6:0.5", "complete:4", "path:2", "path:1")
+        for rule in ("lazy", "metropolis")
+    ]
+)
+def each_graph(request: pytest.FixtureRequest) -> Graph:
+    spec, rule = request.param.split("/")
+    return Graph.parse(spec, weights=rule, seed=1)
+
+
+@pytest.fixture(scope="session")
+def ragged() -> Callable[..., Problem]:
+    """A maker of small problems in which no two units or clients are alike: K_p of 3 to 6, N of 4 to 9."""
+
+    @cache
+    def make(P: int = 4, M: int = 2, model: str = "linear", rho: float = 0.1, test_rows: int = 20) -> Problem:
+        rng = np.random.default_rng([P, M])
+        w = rng.standard_normal(M)
+
+        def samples(n: int) -> tuple[np.ndarray, np.ndarray]:
+            X = rng.standard_normal((n, M)) * rng.uniform(0.3, 1.0, M)
+            d = X @ w + 0.3 * rng.standard_normal(n)
+            return X, d if model == "linear" else np.where(d > 0, 1.0, -1.0)
+
+        K = [(3, 5, 4, 6)[p % 4] for p in range(P)]
+        clients = [[samples(int(rng.integers(4, 10))) for _ in range(k)] for k in K]
+        kind = Linear(rho) if model == "linear" else Logistic(rho)
+        return Problem(Federation.from_clients(clients), kind, samples(test_rows) if test_rows else None)
+
+    return make

@@ -1,0 +1,239 @@
+"""The compiled engine is the reference: draw for draw on the same streams, in distribution on others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import confide
+from confide.algorithm import GFL, Failures
+from confide.clipping import Clip
+from confide.federation import Federation
+from confide.graph import Graph
+from confide.models import Linear
+from confide.problems.problem import Problem
+from confide.run import Run
+from confide.schemes import Scheme, scheme
+
+Maker = Callable[..., Problem]
+GRAPH = Graph.random(4, 0.6, seed=1)
+SMALL = {"step": 0.3, "sampled": 3, "local_steps": (1, 3), "batch": (1, 4)}
+BROKEN = Failures(
+    link=0.3, unit=0.2, links=((1, *GRAPH.edges[0].tolist()), (3, *GRAPH.edges[1].tolist()[::-1])), units=((2, 3), (2, 0))
+)  # fmt: skip
+
+
+def both(problem: Problem, graph: Graph | Sequence[Graph], alg: GFL, rounds: int = 6, seed: int = 3) -> list[Run]:
+    return [
+        confide.simulate(problem, graph, alg, rounds=rounds, repeats=2, seed=seed, evaluate_every=4, engine=engine)
+        for engine in ("compiled", "reference")
+    ]
+
+
+def agree(problem: Problem, graph: Graph | Sequence[Graph], alg: GFL, rounds: int = 6) -> Run:
+    """All metrics and models of both engines to 1e-9; returns the compiled run."""
+    compiled, reference = both(problem, graph, alg, rounds)
+    assert compiled.inputs["engine"] == "compiled"
+    assert reference.inputs["engine"] == "reference"
+    assert compiled.metrics.keys() == reference.metrics.keys()
+    for name, values in compiled.metrics.items():
+        np.testing.assert_allclose(values, reference.metrics[name], rtol=1e-9, atol=1e-9, err_msg=name)
+        assert np.isfinite(values[:, -1]).all(), name
+    np.testing.assert_allclose(compiled.models, reference.models, rtol=1e-9, atol=1e-9)
+    assert np.abs(compiled.models).max() > 1e-3
+    return compiled
+
+
+# ---- draw for draw
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+@pytest.mark.parametrize("M", [2, 3])  # Box and Muller draw in pairs
+def test_every_scheme(ragged: Maker, each_scheme: Scheme, law: str, M: int) -> None:
+    agree(ragged(M=M), GRAPH, GFL(replace(each_scheme, law=law), **SMALL))
+
+
+@pytest.mark.parametrize("rule", ["lazy", "metropolis"])
+@pytest.mark.parametrize("shape", ["ring:5", "star:5", "complete:4", "path:2", "path:1"])
+def test_every_scheme_on_every_graph(ragged: Maker, each_scheme: Scheme, shape: str, rule: str) -> None:
+    graph = Graph.parse(shape, weights=rule)
+    agree(ragged(P=graph.P), graph, GFL(each_scheme, **SMALL), rounds=3)
+
+
+@pytest.mark.parametrize("M", [1, 2, 3, 12])
+@pytest.mark.parametrize("clip", [None, *(Clip(k, 0.4, n) for k in ("example", "update") for n in ("l1", "l2"))], ids=str)
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("model", ["linear", "logistic"])
+def test_every_local_step(ragged: Maker, model: str, replacement: bool, clip: Clip | None, M: int) -> None:
+    alg = GFL(scheme("homomorphic", 0.3), **SMALL, replacement=replacement, clip=clip)
+    run = agree(ragged(M=M, model=model), GRAPH, alg)
+    if clip is not None:  # it does clip
+        free = confide.simulate(ragged(M=M, model=model), GRAPH, replace(alg, clip=None), rounds=6, repeats=2, seed=3)
+        assert not np.array_equal(free.models, run.models)
+
+
+def test_every_scheme_with_failures_dropouts_and_two_graphs(ragged: Maker, each_scheme: Scheme) -> None:
+    graphs = [GRAPH, Graph.path(4, weights="metropolis")]
+    alg = GFL(each_scheme, **SMALL, dropout=0.4)
+    if each_scheme.exchange != "average":
+        first, second = GRAPH.edges[0].tolist(), GRAPH.edges[1].tolist()[::-1]
+        links = ((1, *first), (3, *second), (2, 1, 0), (2, 2, 3))
+        alg = replace(alg, failures=replace(BROKEN, links=links))
+    run = agree(ragged(), graphs, alg, rounds=10)
+    assert run.metrics["participants"].max() <= 12
+    assert run.metrics["participants"].min() < 12
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [Failures(link=0.5), Failures(unit=0.5), replace(BROKEN, link=0.0, unit=0.0), Failures(link=1.0), Failures(unit=1.0)],
+    ids=["link", "unit", "schedule", "no link", "no unit"],
+)
+@pytest.mark.parametrize("name", ["homomorphic", "per-link"])
+def test_each_kind_of_failure(ragged: Maker, name: str, failures: Failures) -> None:
+    alg = GFL(scheme(name, 0.5), **SMALL, failures=failures)
+    broken, whole = both(ragged(), GRAPH, alg)[0], both(ragged(), GRAPH, replace(alg, failures=Failures()))[0]
+    assert not np.array_equal(broken.models, whole.models)
+    if failures.unit < 1.0:
+        agree(ragged(), GRAPH, alg)
+    else:
+        for run in both(ragged(), GRAPH, alg):
+            assert np.array_equal(run.models, np.zeros_like(run.models))
+            assert np.array_equal(run.metrics["participants"], np.zeros((2, 6)))
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+@pytest.mark.parametrize("name", ["per-link", "per-link-clean"])
+def test_noise_on_client_links(ragged: Maker, name: str, law: str) -> None:
+    loud = agree(ragged(), GRAPH, GFL(scheme(name, 0.3, noise=law, sigma_client=0.4), **SMALL, dropout=0.3))
+    quiet = both(ragged(), GRAPH, GFL(scheme(name, 0.3, noise=law), **SMALL, dropout=0.3))[0]
+    assert not np.array_equal(loud.models, quiet.models)
+    agree(ragged(), GRAPH, GFL(scheme(name, 0.0, noise=law, sigma_client=0.4), **SMALL))
+
+
+def test_settings_given_for_every_client(ragged: Maker) -> None:
+    f = ragged().federation
+    agree(ragged(), GRAPH, GFL(scheme("none"), 0.3, 3, local_steps=1 + np.arange(18) % 4, batch=f.N, replacement=False))
+    agree(ragged(), GRAPH, GFL(scheme("none"), 0.3, 3, local_steps=2, batch=20))  # more than there are samples
+
+
+def test_every_client_of_the_smallest_unit(ragged: Maker) -> None:
+    one_client = Federation.from_clients([[(np.ones((1, 2)), [1.0])], [(np.eye(2), [1.0, 2.0])]])
+    agree(Problem(one_client, Linear(0.1)), Graph.path(2), GFL(scheme("shared", 0.1), 0.3, 1, local_steps=1, batch=1))
+
+
+def test_without_a_known_optimum(ragged: Maker) -> None:
+    """Three features, all samples on a line, no regulariser: the risk has no unique minimum."""
+    X = np.outer(np.arange(1.0, 5.0), [1.0, 2.0, 3.0])
+    problem = Problem(Federation.from_clients([[(X, X[:, 0])], [(X, X[:, 1])]]), Linear(0.0))
+    assert problem.optimum is None
+    compiled, reference = both(problem, Graph.path(2), GFL(scheme("none"), 0.01, 1, local_steps=1, batch=2))
+    for run in (compiled, reference):
+        assert np.isnan(run.metrics["centroid_msd"]).all()
+        assert run.steady_state is None
+    np.testing.assert_allclose(compiled.models, reference.models, rtol=1e-9, atol=1e-9)
+
+
+def test_other_number_types_and_mapped_files_reuse_the_compiled_kernel(ragged: Maker, tmp_path: Path) -> None:
+    from confide.engines import kernel
+
+    f, alg = ragged().federation, GFL(scheme("shared", 0.2), **SMALL)
+    run = both(ragged(), GRAPH, alg)[0]
+    signatures = len(kernel.advance.signatures)
+    f.save(tmp_path)
+    mapped = Federation.load(tmp_path)
+    narrow = Federation(
+        np.asfortranarray(f.X), f.d.astype(np.float32), f.client_offsets.astype(np.int32), f.unit_offsets.astype(np.int32)
+    )
+    for other in (mapped, narrow):
+        again = confide.simulate(Problem(other, Linear(0.1)), GRAPH, alg, rounds=6, repeats=2, seed=3, engine="compiled")
+        if other is mapped:
+            assert np.array_equal(run.models, again.models)
+        else:
+            np.testing.assert_allclose(run.models, again.models, rtol=1e-6)  # float32 labels
+    assert len(kernel.advance.signatures) == signatures
+
+
+# ---- in distribution
+
+
+def levels(engine: str, seed: int, sigma: float, name: str = "shared", repeats: int = 120) -> dict[str, np.ndarray]:
+    """The steady-state MSD of every repetition, in dB."""
+    problem = confide.problems.regression(units=3, clients=4, samples=6, covariance=(0.3, 0.5), seed=1)
+    alg = GFL(scheme(name, sigma), step=0.5, sampled=2, local_steps=2, batch=2)
+    run = confide.simulate(
+        problem, Graph.path(3), alg, rounds=20, repeats=repeats, seed=seed, evaluate_every=20, engine=engine
+    )
+    return {m: 10 * np.log10(run.metrics[m][:, 10:].mean(axis=1)) for m in ("centroid_msd", "individual_msd")}
+
+
+def p_values(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> list[float]:
+    """Equal means (Welch) and equal variances (Brown and Forsythe) of each metric."""
+    tests = [(stats.ttest_ind(a[m], b[m], equal_var=False), stats.levene(a[m], b[m])) for m in a]
+    return [float(test.pvalue) for pair in tests for test in pair]
+
+
+@pytest.mark.parametrize("name", ["shared", "homomorphic", "per-link"])
+def test_other_seeds_give_the_same_steady_state_and_other_noise_does_not(name: str) -> None:
+    reference = levels("reference", 10, 0.3, name)
+    assert min(p_values(reference, levels("compiled", 20, 0.3, name, repeats=400))) > 0.002
+    for wrong in (0.2, 0.45):  # 2/3 and 3/2 of it
+        assert min(p_values(reference, levels("compiled", 20, wrong, name, repeats=400))) < 1e-6
+
+
+def identity_clients(K: int) -> Problem:
+    """One unit; client k has one sample, the k-th unit vector, so that the model shows who took part."""
+    return Problem(Federation.from_clients([[(row[None], [1.0]) for row in np.eye(K)]]), Linear(0.0))
+
+
+def test_every_subset_of_clients_is_equally_likely() -> None:
+    K, L, repeats = 5, 2, 2000
+    alg = GFL(scheme("none"), step=0.1, sampled=L, local_steps=1, batch=1)
+    run = confide.simulate(identity_clients(K), Graph.path(1), alg, rounds=1, repeats=repeats, seed=5, engine="compiled")
+    took_part = run.models[:, 0] != 0.0
+    assert np.array_equal(took_part.sum(axis=1), np.full(repeats, L))
+    counts = [int((took_part[:, i] & took_part[:, j]).sum()) for i, j in combinations(range(K), L)]
+    assert sum(counts) == repeats
+    assert stats.chisquare(counts).pvalue > 0.001
+
+
+def test_every_client_is_drawn_equally_often_over_the_rounds() -> None:
+    """A turn of client k multiplies 1 - w_k by 1 - 2 mu / L: the logarithm counts the turns."""
+    K, L, rounds = 30, 7, 3000
+    alg = GFL(scheme("none"), step=0.001 * L / 2, sampled=L, local_steps=1, batch=1)
+    run = confide.simulate(identity_clients(K), Graph.path(1), alg, rounds=rounds, seed=6, engine="compiled")
+    turns = np.log1p(-run.models[0, 0]) / np.log1p(-0.001)
+    np.testing.assert_allclose(turns, np.rint(turns), atol=1e-6)
+    assert np.rint(turns).sum() == rounds * L
+    q = L / K
+    statistic = np.sum((turns - rounds * q) ** 2) / (rounds * q * (1 - q)) * (K - 1) / K
+    assert 0.001 < stats.chi2.sf(statistic, K - 1) < 0.999
+
+
+def test_dropouts_are_binomial(ragged: Maker) -> None:
+    rounds, repeats, stay = 400, 3, 0.7
+    alg = GFL(scheme("none"), **SMALL, dropout=1 - stay)
+    run = confide.simulate(ragged(), GRAPH, alg, rounds=rounds, repeats=repeats, seed=8, engine="compiled")
+    took_part = run.metrics["participants"]
+    n = 4 * 3
+    total = int(took_part.sum())
+    assert stats.binomtest(total, n * rounds * repeats, stay).pvalue > 0.001
+    seen = np.bincount(took_part.astype(int).ravel(), minlength=n + 1)
+    expected = stats.binom.pmf(np.arange(n + 1), n, stay) * rounds * repeats
+    common = expected > 5
+    observed, hoped = np.append(seen[common], seen[~common].sum()), np.append(expected[common], expected[~common].sum())
+    assert stats.chisquare(observed, hoped).pvalue > 0.001
+
+
+def test_absent_units_are_binomial(ragged: Maker) -> None:
+    alg = GFL(scheme("none"), **SMALL, failures=Failures(unit=0.25))
+    run = confide.simulate(ragged(), GRAPH, alg, rounds=600, seed=9, engine="compiled")
+    units = run.metrics["participants"] / 3
+    assert set(np.unique(units)) <= {0, 1, 2, 3, 4}
+    assert stats.binomtest(int(units.sum()), 4 * 600, 0.75).pvalue > 0.001
