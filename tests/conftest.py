@@ -34,6 +34,12 @@ def each_scheme(request: pytest.FixtureRequest) -> Scheme:
     return request.param
 
 
+@pytest.fixture(params=[s for s in every_scheme() if s.exchange != "average"], ids=label)
+def each_fixed_scheme(request: pytest.FixtureRequest) -> Scheme:
+    """Those that run in fixed point and with failures: all but the baseline 'central'."""
+    return request.param
+
+
 @pytest.fixture(
     params=[
         f"{shape}/{rule}"

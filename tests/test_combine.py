@@ -53,10 +53,6 @@ def one_round(
     return psi, published, combine(s, g, published, arith, up), noise, present, up
 
 
-def can_be_fixed(s: Scheme) -> bool:
-    return s.exchange != "average"
-
-
 # ---- conservation
 
 
@@ -66,25 +62,22 @@ def test_the_sum_of_states_is_the_sum_of_own_states(each_scheme: Scheme, each_gr
 
 
 @pytest.mark.parametrize("failures", [0.0, 0.4])
-def test_in_integers_to_the_last_bit(each_scheme: Scheme, each_graph: Graph, failures: float) -> None:
-    if not can_be_fixed(each_scheme):
-        pytest.skip("the baseline 'central' is float only")
+def test_in_integers_to_the_last_bit(each_fixed_scheme: Scheme, each_graph: Graph, failures: float) -> None:
     for seed in range(5):
-        psi, published, w, *_ = one_round(each_scheme, on_grid(each_graph), FIXED, seed, failures)
+        psi, published, w, *_ = one_round(each_fixed_scheme, on_grid(each_graph), FIXED, seed, failures)
         assert w.dtype == np.int64
         assert np.array_equal(w.sum(axis=0), published.own.sum(axis=0))
-        if each_scheme.name in CONSERVES_PSI:
+        if each_fixed_scheme.name in CONSERVES_PSI:
             assert np.array_equal(w.sum(axis=0), psi.sum(axis=0))
 
 
 def test_only_homomorphic_noise_leaves_the_sum_of_psi(each_scheme: Scheme, each_graph: Graph) -> None:
     s = each_scheme
-    if each_graph.P == 1:
-        pytest.skip("a lone server has no neighbour to hide from")
     psi, _, w, *_ = one_round(s, each_graph, FloatArithmetic(1))
     gap = np.abs(w.sum(axis=0) - psi.sum(axis=0)).max()
     only_pairs = s.name == "pairwise" and s.sigma == 0.0
-    if s.name in CONSERVES_PSI or only_pairs:
+    alone = each_graph.P == 1 and s.name in ("own-clean", "per-link-clean")  # a_pp = 1: no noise enters
+    if s.name in CONSERVES_PSI or only_pairs or alone:
         assert gap < 1e-12
     else:
         assert gap > 1e-3
@@ -105,17 +98,15 @@ def test_pair_noise_alone_cancels_in_integers_unless_an_end_is_absent() -> None:
 # ---- the formulas
 
 
-def test_homomorphic_is_the_papers_own_message(each_graph: Graph) -> None:
-    """The own message carries -(1 - a_pp)/a_pp g_p; we never divide, and get the same."""
-    A, P = each_graph.A, each_graph.P
-    assert np.diag(A).min() > 0
-    psi, _, w, noise, *_ = one_round(scheme("homomorphic", 0.7), each_graph, FloatArithmetic(1))
-    g, expected = noise.of_servers(P), np.zeros_like(psi)
+def homomorphic(A: np.ndarray, psi: np.ndarray, noise: Noise) -> np.ndarray:
+    """The paper's own message carries -(1 - a_pp)/a_pp g_p; we never divide, and get the same."""
+    P = len(A)
+    g, w = noise.of_servers(P), np.zeros_like(psi)
     for p in range(P):
         for m in range(P):
             own = -(1 - A[p, p]) / A[p, p] * g[p]
-            expected[p] += A[p, m] * (psi[m] + (own if m == p else g[m]))
-    np.testing.assert_allclose(w, expected, rtol=0, atol=1e-12)
+            w[p] += A[p, m] * (psi[m] + (own if m == p else g[m]))
+    return w
 
 
 def shared(A: np.ndarray, psi: np.ndarray, noise: Noise) -> np.ndarray:
@@ -162,6 +153,7 @@ def central(A: np.ndarray, psi: np.ndarray, noise: Noise) -> np.ndarray:
 FORMULAS: dict[str, Callable[[np.ndarray, np.ndarray, Noise], np.ndarray]] = {
     "none": lambda A, psi, noise: A @ psi,
     "local-only": lambda A, psi, noise: psi,
+    "homomorphic": homomorphic,
     "shared": shared,
     "own-clean": own_clean,
     "partial:0.3": partial,
@@ -172,9 +164,8 @@ FORMULAS: dict[str, Callable[[np.ndarray, np.ndarray, Noise], np.ndarray]] = {
 }
 
 
-def test_every_other_scheme_is_its_formula(each_scheme: Scheme, each_graph: Graph) -> None:
-    if each_scheme.name == "homomorphic":
-        pytest.skip("has its own test")
+def test_every_scheme_is_its_formula(each_scheme: Scheme, each_graph: Graph) -> None:
+    assert each_graph.own_weights.min() > 0
     psi, _, w, noise, *_ = one_round(each_scheme, each_graph, FloatArithmetic(1))
     np.testing.assert_allclose(w, FORMULAS[each_scheme.name](each_graph.A, psi, noise), rtol=0, atol=1e-12)
 
@@ -182,19 +173,26 @@ def test_every_other_scheme_is_its_formula(each_scheme: Scheme, each_graph: Grap
 # ---- failures
 
 
-def test_a_missing_neighbours_weight_returns_to_the_own_message(each_scheme: Scheme, each_graph: Graph) -> None:
+BROADCAST = ("none", "homomorphic", "shared", "own-clean", "partial:0.3", "pairwise")
+
+
+@pytest.fixture(params=BROADCAST)
+def each_broadcast(request: pytest.FixtureRequest) -> Scheme:
+    name = request.param
+    return scheme(name, 0.0 if name == "none" else 0.7, sigma_pair=0.8 if name == "pairwise" else 0.0)
+
+
+def test_a_missing_neighbours_weight_returns_to_the_own_message(each_broadcast: Scheme, each_graph: Graph) -> None:
     """With A' the matrix of the edges that are up: w = s + (A' - I) o, the carry untouched by failures."""
-    if each_scheme.exchange != "graph" or each_scheme.noise_on == "link":
-        pytest.skip("no broadcast message")
     g = each_graph
     for seed in range(3):
-        psi, (own, sent), w, _, present, up = one_round(each_scheme, g, FloatArithmetic(1), seed, 0.4)
+        psi, (own, sent), w, _, present, up = one_round(each_broadcast, g, FloatArithmetic(1), seed, 0.4)
         A = np.zeros((g.P, g.P))
         for (i, j), a in zip(g.edges[up], g.edge_weights[up], strict=True):
             A[i, j] = A[j, i] = a
         A += np.diag(1 - A.sum(axis=1))
         np.testing.assert_allclose(w, own + (A - np.eye(g.P)) @ sent, rtol=0, atol=1e-12)
-        c = each_scheme.carries(g)[:, None]
+        c = each_broadcast.carries(g)[:, None]
         np.testing.assert_allclose(own, c * psi + (1 - c) * sent, rtol=0, atol=1e-12)
         assert np.array_equal(w[~present], psi[~present])
 
@@ -212,17 +210,15 @@ def test_a_failed_link_keeps_the_noise_of_its_message() -> None:
     assert np.array_equal(nothing, own)
 
 
-def test_an_absent_server_draws_nothing_and_keeps_psi(each_scheme: Scheme) -> None:
+def test_an_absent_server_draws_nothing_and_keeps_psi(each_fixed_scheme: Scheme) -> None:
     g, noise = Graph.complete(4), Noise(0)
     psi = np.random.default_rng(0).standard_normal((4, M))
     present = np.array([True, True, False, True])
-    if each_scheme.exchange == "average":
-        pytest.skip("the baseline 'central' has no failures")
-    own, sent = publish(each_scheme, g, psi, noise, FloatArithmetic(1), present)
+    own, sent = publish(each_fixed_scheme, g, psi, noise, FloatArithmetic(1), present)
     assert np.array_equal(own[2], psi[2])
     secret = [ids for purpose, ids in noise.g if purpose != Purpose.PAIR_NOISE]
     assert all(ids[0] != 2 for ids in secret)
-    if each_scheme.noise_on == "server" and each_scheme.exchange == "graph":
+    if each_fixed_scheme.noise_on == "server" and each_fixed_scheme.exchange == "graph":
         assert np.array_equal(sent[2], psi[2])
 
 

@@ -164,5 +164,5 @@ def test_both_are_models(kind: type[GLM]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rho", [-1e-9, math.nan, math.inf, "0.1", None, True])
 def test_a_regulariser_that_is_no_number_from_zero_up_is_refused(kind: type[GLM], rho: object) -> None:
-    with pytest.raises(InputError, match="problem.rho = "):
+    with pytest.raises(InputError, match=r"problem\.rho = "):
         kind(rho)

@@ -173,14 +173,14 @@ def test_a_link_failure_is_checked_against_the_graph_of_its_round() -> None:
 @pytest.mark.parametrize("clip", [Clip("example", 1.0), Clip("update", 1.0), Clip("update", 0.5, "l1")], ids=str)
 @pytest.mark.parametrize("bits", [16, 28])
 def test_fixed_point_is_the_float_round_up_to_its_quanta(
-    ragged: Maker, each_scheme: Scheme, clip: Clip, bits: int
+    ragged: Maker, each_fixed_scheme: Scheme, clip: Clip, bits: int
 ) -> None:
-    if each_scheme.exchange == "average":
-        pytest.skip("the baseline 'central' is float only")
-    if each_scheme.name == "partial:0.3":
-        each_scheme = scheme("partial:0.25", each_scheme.sigma)  # on the grid of weights, as the graph below
+    if each_fixed_scheme.name == "partial:0.3":
+        each_fixed_scheme = scheme(
+            "partial:0.25", each_fixed_scheme.sigma
+        )  # on the grid of weights, as the graph below
     rounds, g = 6, on_grid(GRAPH)
-    alg = GFL(each_scheme, **SMALL, clip=clip, failures=BROKEN)
+    alg = GFL(each_fixed_scheme, **SMALL, clip=clip, failures=BROKEN)
     w = np.zeros((4, 2))
     floats = course(prepare(ragged(), [g], alg, rounds, seed=3)(0), rounds, w)
     reference = prepare(ragged(), [g], fixed(alg, bits), rounds, seed=3)(0)
@@ -195,15 +195,13 @@ def test_fixed_point_is_the_float_round_up_to_its_quanta(
     assert np.abs(floats[-1].w).max() > 100 * allowed
 
 
-def test_a_whole_fixed_point_run_conserves_every_bit(ragged: Maker, each_scheme: Scheme) -> None:
-    if each_scheme.exchange == "average":
-        pytest.skip("the baseline 'central' is float only")
-    alg = fixed(GFL(each_scheme, **SMALL, clip=Clip("update", 1.0), dropout=0.2, failures=BROKEN))
+def test_a_whole_fixed_point_run_conserves_every_bit(ragged: Maker, each_fixed_scheme: Scheme) -> None:
+    alg = fixed(GFL(each_fixed_scheme, **SMALL, clip=Clip("update", 1.0), dropout=0.2, failures=BROKEN))
     reference = prepare(ragged(), [GRAPH, Graph.ring(4)], alg, 12, seed=3)(0)
     for done in course(reference, 12, reference.start(np.zeros((4, 2)))):
         assert done.w.dtype == done.psi.dtype == done.own.dtype == np.int64
         assert np.array_equal(done.w.sum(axis=0), done.own.sum(axis=0))
-        if each_scheme.name in ("none", "local-only", "homomorphic"):
+        if each_fixed_scheme.name in ("none", "local-only", "homomorphic"):
             assert np.array_equal(done.w.sum(axis=0), done.psi.sum(axis=0))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,7 +148,7 @@ def _per_client(name: str, setting: PerClient, clients: int, seed: int, which: i
     if isinstance(setting, tuple):
         rng = generator(seed, Purpose.HETEROGENEITY, which)
         return rng.integers(setting[0], setting[1], size=clients, endpoint=True, dtype=np.int64)
-    if isinstance(setting, Integral):
+    if isinstance(setting, int | np.integer):
         return np.full(clients, setting, dtype=np.int64)
     if len(setting) != clients:
         raise InputError(name, f"{len(setting)} numbers", f"one number for each of the {clients} clients is needed")

@@ -91,10 +91,8 @@ def simulate(
         print(run)
         print(f"files          {folder}")
     if run.diverged:
-        err.print(
-            "the run diverged: {round} of the rounds is where it broke, with step {step:g}".format(**run.diverged)
-        )
-        raise typer.Exit(1)
+        at = "round {round} of repetition {repetition}, with algorithm.step = {step:g}".format(**run.diverged)
+        raise RunError(f"the run diverged in {at}; what came before is kept. Use a smaller step")
     if run.interrupted:
         raise typer.Exit(130)
 

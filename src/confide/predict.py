@@ -49,10 +49,8 @@ def predict(
     label: dict[str, Any] = described["label"]
     columns: dict[str, Any] = {"prediction": scores}
     if "positive" in label:
-        columns = {
-            "probability": scores,
-            "prediction": np.where(scores > 0.5, str(label["positive"]), str(label["negative"])),
-        }
+        classes = np.where(scores > 0.5, str(label["positive"]), str(label["negative"]))
+        columns = {"probability": scores, "prediction": classes}
     return pl.DataFrame(columns), _metrics(model, w, X, frame, label)
 
 

@@ -127,6 +127,10 @@ def prepare(
         graphs = [on_grid(g) for g in graphs]
         assert algorithm.clip is not None  # noqa: S101 - GFL refuses fixed point without a clip
         bound = algorithm.clip.update_bound(algorithm.step)
+        if algorithm.clip.kind == "example" and 2.0 * problem.model.rho * algorithm.step > E.min():
+            most = E.min() / (2.0 * problem.model.rho)
+            remedy = f"the server's decay must lie in [0, 1]: with this regulariser at most {most:g}"
+            raise InputError("algorithm.step", algorithm.step, remedy)
         for g in graphs:
             check_range(arith, algorithm.scheme, g, bound, 0.0, rounds)
     else:

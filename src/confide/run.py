@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 METRICS, RECORD, MODEL = "metrics.parquet", "run.json", "model.npz"
 FORMAT = 1
+_KINDS = {"inputs": dict, "model": dict, "notes": list, "seconds": float, "interrupted": bool}  # of run.json
 
 
 class Divergence(dict[str, Any]):
@@ -89,14 +91,17 @@ class Run:
     @property
     def steady_state(self) -> dict[str, float] | None:
         """MSD in dB, averaged over repetitions and the last fifth of the rounds; None without a known optimum."""
-        last = max(1, math.ceil(self.rounds / 5))
-        levels = {
-            name: float(np.mean(self.metrics[metric][:, -last:])) if self.rounds else math.nan
-            for name, metric in (("centroid_db", "centroid_msd"), ("individual_db", "individual_msd"))
-        }
+        levels = {f"{which}_db": float(np.mean(self.levels(f"{which}_msd"))) for which in ("centroid", "individual")}
         if not all(math.isfinite(x) and x > 0 for x in levels.values()):
             return None
         return {name: 10.0 * math.log10(x) for name, x in levels.items()}
+
+    def levels(self, metric: str) -> Floats:
+        """A metric's mean over the last fifth of the rounds, for each repetition."""
+        last = max(1, math.ceil(self.rounds / 5))
+        return (
+            np.asarray(self.metrics[metric][:, -last:].mean(axis=1)) if self.rounds else np.full(self.repeats, np.nan)
+        )
 
     @property
     def final(self) -> dict[str, float | None]:
@@ -129,7 +134,7 @@ class Run:
         problem = self.inputs["problem"]["name"]
         lines = [
             f"{scheme['name']}{noise} on {problem}, {graph['name']} ({graph['weights']}), "
-            f"{self.rounds} rounds x {self.repeats}, {self.seconds:.1f} s",
+            f"{self.rounds} rounds x {self.repeats}",
         ]
         if self.steady_state is not None:
             lines.append("steady state   centroid {centroid_db:.1f} dB, individual {individual_db:.1f} dB".format(
@@ -155,8 +160,7 @@ class Run:
         """Write metrics.parquet, run.json and model.npz into `folder`, all or nothing; returns their paths."""
         import polars as pl
 
-        rows = {"repeat": np.repeat(np.arange(self.repeats), self.rounds)}
-        rows["round"] = np.tile(np.arange(1, self.rounds + 1), self.repeats)
+        rows = _rows(self.repeats, self.rounds)
         frame = pl.DataFrame(rows | {name: m.ravel() for name, m in self.metrics.items()})
         record = {
             "format": FORMAT,
@@ -180,42 +184,26 @@ class Run:
 
     @classmethod
     def load(cls, folder: str | Path) -> Run:
-        """Read back what `save` wrote."""
+        """Read back what `save` wrote; a folder that is not whole is refused."""
         import polars as pl
 
         folder = Path(folder)
+        for name in (RECORD, METRICS, MODEL):
+            if not (folder / name).is_file():
+                raise InputError("run", str(folder), f"{name} is missing; name a folder written by Run.save")
         try:
             record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-            frame = pl.read_parquet(folder / METRICS)
-            with np.load(folder / MODEL, allow_pickle=False) as arrays:
-                models = arrays["models"]
             if record["format"] != FORMAT:
                 raise InputError("run", str(folder), f"has format {record['format']}, this confide reads {FORMAT}")
-            names = [c for c in frame.columns if c not in ("repeat", "round")]
-            return cls(
-                metrics={n: frame[n].to_numpy().reshape(models.shape[0], -1).copy() for n in names},
-                models=models,
-                notes=tuple(record["notes"]),
-                **{
-                    k: record[k]
-                    for k in (
-                        "inputs",
-                        "model",
-                        "privacy",
-                        "seconds",
-                        "interrupted",
-                        "diverged",
-                        "config",
-                        "versions",
-                    )
-                },
-            )
+            with open(folder / MODEL, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+                models = arrays["models"]
+            columns = {c.name: c.to_numpy() for c in pl.read_parquet(folder / METRICS)}
+            metrics, kept = _metrics(record, columns, models), ("privacy", "diverged", "config", "versions")
+            facts = {name: record[name] for name in (*_KINDS, *kept)}
+            return cls(metrics, models, **facts | {"notes": tuple(record["notes"])})
         except InputError:
             raise
-        except FileNotFoundError as e:
-            name = Path(e.filename).name if e.filename else RECORD
-            raise InputError("run", str(folder), f"{name} is missing; name a folder written by Run.save") from None
-        except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as e:
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, pl.exceptions.PolarsError) as e:
             reason = " ".join(str(e).split())[:200]
             raise InputError("run", str(folder), f"is not a whole run ({reason}); run it again") from None
 
@@ -224,6 +212,30 @@ class Run:
         from confide.report.figures import plot_run
 
         return plot_run(self)
+
+
+def _rows(repeats: int, rounds: int) -> dict[str, NDArray[np.int64]]:
+    """The first two columns of metrics.parquet."""
+    return {
+        "repeat": np.repeat(np.arange(repeats), rounds),
+        "round": np.tile(np.arange(1, rounds + 1), repeats),
+    }
+
+
+def _metrics(record: dict[str, Any], columns: dict[str, NDArray[Any]], models: Floats) -> dict[str, Floats]:
+    """The metrics of a saved run, once its three files are known to speak of the same one."""
+    for name, kind in _KINDS.items():
+        if not isinstance(record[name], kind):
+            raise ValueError(f"{RECORD} has no {name}")
+    repeats, rounds = record["repeats"], record["rounds"]
+    if models.ndim != 3 or len(models) != repeats:
+        raise ValueError(f"{MODEL} does not hold the models of {repeats} repetitions")
+    for name, expected in _rows(repeats, rounds).items():
+        if not np.array_equal(columns.pop(name), expected):
+            raise ValueError(f"{METRICS} does not hold the rounds of {RECORD}")
+    if columns.keys() != record["final"].keys():
+        raise ValueError(f"{METRICS} does not hold the metrics of {RECORD}")
+    return {name: np.array(c, dtype=np.float64).reshape(repeats, rounds) for name, c in columns.items()}
 
 
 def describe(problem: Problem, graphs: tuple[Graph, ...], algorithm: GFL, **rest: Any) -> dict[str, Any]:

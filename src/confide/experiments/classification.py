@@ -65,9 +65,9 @@ def figure_d(x: Classification, folder: Path) -> tuple[list[str], list[Claim]]:
             seen = np.flatnonzero(np.isfinite(run.metrics[metric]).all(axis=0))
             rounds, rows = (seen + 1).astype(np.float64), run.metrics[metric][:, seen]
             figures.draw(axes, rounds, rows, NAMES[name], figures.COLOURS[name], in_db=False)
-            columns |= {"round": rounds} | curves({f"{name} {metric}": rows})
+            columns |= {"round": rounds} | curves({f"{name} {metric}": rows}, ratio=False)
         figures.dress(axes, label, "round", label)
-    title = f"(d) clicks, mu = {MU}, sigma_g^2 = {VARIANCE}, {x.repeats} repetitions"
+    title = rf"(d) clicks, $\mu$ = {MU}, $\sigma_g^2$ = {VARIANCE}, {x.repeats} repetitions"
     figure.suptitle("\n".join([title, *notes]), fontsize=10)
     files = [*figures.save(figure, folder / "d_clicks"), figures.save_csv(columns, folder / "d_clicks.csv")]
 

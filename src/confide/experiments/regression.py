@@ -32,6 +32,7 @@ Floats = NDArray[np.float64]
 MU, VARIANCE = 0.7, 0.1  # of figure (a)
 VARIANCES = (0.001, 0.01, 0.1, 1.0, 2.0, 10.0)  # of figure (b)
 STEPS = (0.1, 0.5, 1.0, 5.0)  # of figure (c)
+SIGMA = r"$\sigma_g^2$"
 NAMES = {"none": "no perturbations", "homomorphic": "homomorphic", "per-link": "random (per link)"}
 
 
@@ -88,7 +89,7 @@ def figure_a(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
     for name, run in runs.items():
         figures.draw(axes, _rounds(run), run.metrics["centroid_msd"], NAMES[name], figures.COLOURS[name])
     figures.dress(
-        axes, f"(a) centroid, mu = {MU}, sigma_g^2 = {VARIANCE}, {x.repeats} repetitions", "round", "MSD [dB]"
+        axes, rf"(a) centroid, $\mu$ = {MU}, {SIGMA} = {VARIANCE}, {x.repeats} repetitions", "round", "MSD [dB]"
     )
     columns = {"round": _rounds(runs["none"])} | curves({n: r.metrics["centroid_msd"] for n, r in runs.items()})
     files = [
@@ -126,19 +127,13 @@ def figure_a(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
 
 def figure_b(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
     """The noise sweep, for the centroid and for the individual models."""
-    files, columns = [], {}
-    for metric, which in (("centroid_msd", "centroid"), ("individual_msd", "individual")):
-        figure = Figure(figsize=(10, 4.2), layout="constrained")
-        for axes, name in zip(figure.subplots(1, 2, sharey=True), ("homomorphic", "per-link"), strict=True):
-            for shade, variance in zip(_shades(len(VARIANCES)), VARIANCES, strict=True):
-                run = x.run(name, variance)
-                figures.draw(axes, _rounds(run), run.metrics[metric], f"{variance:g}", shade)
-                if run.diverged is None:
-                    columns[f"{which} {name} {variance:g}"] = run.metrics[metric]
-            figures.dress(axes, f"{which}, {NAMES[name]}, mu = {MU}", "round", "MSD [dB]")
-            axes.get_legend().set_title("sigma_g^2", prop={"size": 8})
-        figure.suptitle(f"(b) noise variance, {which} models, {x.repeats} repetitions", fontsize=10)
+    files: list[str] = []
+    columns: dict[str, Floats] = {}
+    for which in ("centroid", "individual"):
+        figure, drawn = _sweep(x, f"{which}_msd", SIGMA, VARIANCES, lambda name, v: x.run(name, v))
+        figure.suptitle(rf"(b) {which} models, $\mu$ = {MU}, {x.repeats} repetitions", fontsize=10)
         files += figures.save(figure, folder / f"b_noise_{which}")
+        columns |= drawn
     table = {"round": np.arange(1, x.rounds + 1.0)} | curves(columns)
     files.append(figures.save_csv(table, folder / "b_noise.csv"))
 
@@ -154,7 +149,7 @@ def figure_b(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
     broken = {name: _first(levels, lambda level: level > floor + 10.0) for name, levels in centroid.items()}
     at = {name: VARIANCES[n] if n is not None else math.inf for name, n in broken.items()}
     spread = {
-        name: [float(np.mean(x.run(name, v).metrics["disagreement"][:, -x.rounds // 5 :])) for v in VARIANCES]
+        name: [float(x.run(name, v).levels("disagreement").mean()) for v in VARIANCES]
         for name in ("homomorphic", "per-link")
     }
     return files, [
@@ -200,17 +195,8 @@ def figure_b(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
 
 def figure_c(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
     """The step-size sweep, sigma_g^2 = 0.1."""
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    columns = {}
-    for axes, name in zip(figure.subplots(1, 2, sharey=True), ("homomorphic", "per-link"), strict=True):
-        for shade, mu in zip(_shades(len(STEPS)), STEPS, strict=True):
-            run = x.run(name, mu=mu)
-            figures.draw(axes, _rounds(run), run.metrics["centroid_msd"], f"{mu:g}", shade)
-            if run.diverged is None:
-                columns[f"{name} mu {mu:g}"] = run.metrics["centroid_msd"]
-        figures.dress(axes, f"centroid, {NAMES[name]}, sigma_g^2 = {VARIANCE}", "round", "MSD [dB]")
-        axes.get_legend().set_title("mu", prop={"size": 8})
-    figure.suptitle(f"(c) step-size, {x.repeats} repetitions", fontsize=10)
+    figure, columns = _sweep(x, "centroid_msd", r"$\mu$", STEPS, lambda name, mu: x.run(name, mu=mu))
+    figure.suptitle(f"(c) centroid, {SIGMA} = {VARIANCE}, {x.repeats} repetitions", fontsize=10)
     files = figures.save(figure, folder / "c_step_size")
     table = {"round": np.arange(1, x.rounds + 1.0)} | curves(columns)
     files.append(figures.save_csv(table, folder / "c_step_size.csv"))
@@ -253,15 +239,15 @@ def figure_e(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
     columns: dict[str, Any] = {"sigma_g^2": list(VARIANCES)}
     for name in ("homomorphic", "per-link"):
         for which, style, word in (("individual", "--", "before"), ("centroid", "-", "after")):
-            values = [x.level(which, name, v) for v in VARIANCES]
-            columns[f"{name} {word} the sum [dB]"] = values
-            label = f"{NAMES[name]}: {word} the sum"
-            axes.plot(VARIANCES, values, style, marker="o", markersize=4, color=figures.COLOURS[name], label=label)
+            levels = np.stack([x.run(name, v).levels(f"{which}_msd") for v in VARIANCES], axis=1)
+            columns |= curves({f"{name} {word} the sum": levels})
+            label, colour = f"{NAMES[name]}: {word} the sum", figures.COLOURS[name]
+            figures.draw(axes, np.array(VARIANCES), levels, label, colour, linestyle=style, marker="o", markersize=4)
     floor = x.level("centroid", "none")
     axes.axhline(floor, color=figures.COLOURS["none"], linewidth=1, label="no perturbations: after the sum")
     axes.set_xscale("log")
-    title = f"(e) what a final sum over servers recovers, mu = {MU}, {x.repeats} repetitions"
-    figures.dress(axes, title, "sigma_g^2", "MSD [dB]")
+    title = rf"(e) what a final sum over servers recovers, $\mu$ = {MU}, {x.repeats} repetitions"
+    figures.dress(axes, title, SIGMA, "MSD [dB]")
     files = [*figures.save(figure, folder / "e_final_sum"), figures.save_csv(columns, folder / "e_final_sum.csv")]
 
     recovered = x.level("individual", "homomorphic") - x.level("centroid", "homomorphic")
@@ -283,15 +269,34 @@ def figure_e(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
     ]
 
 
+def _sweep(
+    x: Regression, metric: str, symbol: str, values: tuple[float, ...], run_of: Callable[[str, float], Run]
+) -> tuple[Figure, dict[str, Floats]]:
+    """Homomorphic beside random, one curve a value; also the curves that did not diverge, by name."""
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    columns: dict[str, Floats] = {}
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, name in zip(panels, ("homomorphic", "per-link"), strict=True):
+        for shade, value in zip(_shades(len(values)), values, strict=True):
+            run = run_of(name, value)
+            figures.draw(axes, _rounds(run), run.metrics[metric], f"{value:g}", shade)
+            if run.diverged is None:
+                columns[f"{metric} {name} {value:g}"] = run.metrics[metric]
+        figures.dress(axes, NAMES[name], "round", "MSD [dB]", legend=False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, title=symbol, loc="outside right upper", fontsize=8)
+    return figure, columns
+
+
 def _rounds(run: Run) -> Floats:
     return np.arange(1, run.rounds + 1, dtype=np.float64)
 
 
-def curves(rows: dict[str, Floats]) -> dict[str, Floats]:
-    """Mean and band of each curve, as columns."""
+def curves(rows: dict[str, Floats], *, ratio: bool = True) -> dict[str, Floats]:
+    """Mean and band of each curve, as columns; `ratio` for what is drawn in dB."""
     columns: dict[str, Floats] = {}
     for name, values in rows.items():
-        b = figures.band(values)
+        b = figures.band(values, ratio=ratio)
         columns |= {f"{name} mean": b.mean, f"{name} low": b.low, f"{name} high": b.high}
     return columns
 

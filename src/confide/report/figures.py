@@ -31,17 +31,24 @@ class Band(NamedTuple):
     high: Floats
 
 
-def band(rows: Floats) -> Band:
-    """Mean over repetitions (rows) plus and minus 1.96 standard errors; no band from a single repetition."""
+def band(rows: Floats, *, ratio: bool = False) -> Band:
+    """Mean over repetitions (rows) with its 95% band; no band from a single repetition.
+
+    The band is mean +- 1.96 standard errors. For a positive quantity shown in dB (`ratio`) the error of its logarithm
+    is used, mean * exp(+-1.96 se / mean): as wide to first order, symmetric in dB and never below zero.
+    """
     mean = rows.mean(axis=0)
     if len(rows) < 2:
         return Band(mean, mean, mean)
     half = 1.96 * rows.std(axis=0, ddof=1) / np.sqrt(len(rows))
+    if ratio:
+        factor = np.exp(half / np.maximum(mean, 1e-300))
+        return Band(mean, mean / factor, mean * factor)
     return Band(mean, mean - half, mean + half)
 
 
 def decibel(x: Floats) -> Floats:
-    """10 log10, with the lower edge of a band never below a hundredth of what can be drawn."""
+    """10 log10; an exact zero is drawn at -200 dB."""
     return np.asarray(10.0 * np.log10(np.maximum(x, 1e-20)))
 
 
@@ -49,11 +56,10 @@ def draw(
     axes: Axes, rounds: Floats, rows: Floats, label: str, colour: str, in_db: bool = True, **style: object
 ) -> None:
     """One curve with its band."""
-    b = band(rows)
+    b = band(rows, ratio=in_db)
     scale = decibel if in_db else np.asarray
-    low = np.maximum(b.low, b.mean * 0.05) if in_db else b.low  # a band that reaches zero has no logarithm
     axes.plot(rounds, scale(b.mean), label=label, color=colour, linewidth=1.4, **style)  # type: ignore[arg-type]
-    axes.fill_between(rounds, scale(low), scale(b.high), color=colour, alpha=0.2, linewidth=0)
+    axes.fill_between(rounds, scale(b.low), scale(b.high), color=colour, alpha=0.2, linewidth=0)
 
 
 def dress(axes: Axes, title: str, xlabel: str, ylabel: str, legend: bool = True) -> None:

@@ -1,0 +1,101 @@
+"""The front door: what `import confide` gives, and how little it costs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import confide
+
+HEAVY = ("numba", "scipy", "polars", "matplotlib", "networkx")
+
+
+def seconds(code: str) -> float:
+    """The quickest of five fresh interpreters, so that a busy machine does not count."""
+
+    def once() -> float:
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return time.perf_counter() - begin
+
+    return min(once() for _ in range(5))
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level packages in a fresh interpreter after `code`."""
+    script = f"{code}\nimport json, sys\nprint(json.dumps(sorted({{m.partition('.')[0] for m in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    return set(json.loads(done.stdout))
+
+
+def test_the_import_is_quick() -> None:
+    assert seconds("import confide") - seconds("pass") < 0.5
+
+
+def test_the_import_loads_nothing_heavy() -> None:
+    loaded = loaded_by("import confide")
+    assert "confide" in loaded
+    assert not loaded & {*HEAVY, "numpy"}
+
+
+def test_a_deployed_client_needs_neither_numba_nor_scipy() -> None:
+    """Local step, clip, model, federation and their errors are NumPy alone."""
+    modules = "confide.local, confide.clipping, confide.models, confide.federation, confide.randomness"
+    loaded = loaded_by(f"import {modules}\nimport confide; confide.Clip, confide.Federation, confide.InputError")
+    assert "numpy" in loaded
+    assert not loaded & set(HEAVY)
+
+
+def test_every_public_name_resolves_to_the_thing_itself() -> None:
+    assert len(set(confide.__all__)) == len(confide.__all__)
+    for name in confide.__all__:
+        assert getattr(confide, name) is not None
+    assert confide.Graph is importlib.import_module("confide.graph").Graph
+    assert confide.problems is importlib.import_module("confide.problems")
+
+
+def test_a_star_import_gives_exactly_the_public_names() -> None:
+    names: dict[str, object] = {}
+    exec("from confide import *", names)  # noqa: S102
+    assert set(names) - {"__builtins__"} == set(confide.__all__)
+
+
+def test_the_promised_names_are_there() -> None:
+    promised = {"simulate", "Graph", "GFL", "Federation", "Clip", "Run", "problems", "schemes", "models"}
+    assert promised | {"InputError", "RunError"} <= set(confide.__all__)
+
+
+def test_dir_is_sorted_and_complete() -> None:
+    assert dir(confide) == sorted(dir(confide))
+    assert set(dir(confide)) >= set(confide.__all__)
+
+
+def test_the_type_checker_sees_the_same_names() -> None:
+    """`if TYPE_CHECKING` imports by hand what `__getattr__` finds by name; neither may fall behind."""
+    tree = ast.parse(Path(confide.__file__).read_text(encoding="utf-8"))
+    (checked,) = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    seen = {a.asname or a.name for n in checked.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    assert seen == set(confide.__all__)
+
+
+def test_no_submodule_takes_the_name_of_a_function() -> None:
+    """Importing confide.simulate, were there one, would put a module where the function was."""
+    functions = [n for n in confide.__all__ if type(getattr(confide, n)).__name__ == "function"]
+    assert "simulate" in functions
+    assert [n for n in functions if importlib.util.find_spec(f"confide.{n}")] == []
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'confide' has no attribute 'simulat'"):
+        confide.simulat  # noqa: B018
+    with pytest.raises(ImportError):
+        exec("from confide import simulat")  # noqa: S102
