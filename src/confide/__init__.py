@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from confide import models as models
     from confide import problems as problems
     from confide import schemes as schemes
     from confide.algorithm import GFL as GFL

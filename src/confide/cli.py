@@ -101,11 +101,11 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str]]:
     from dataclasses import replace
 
     from confide.engines.driver import simulate as run_rounds
-    from confide.files import check_writable
+    from confide.files import check_replaceable
     from confide.report import figures
-    from confide.run import DivergenceWarning
+    from confide.run import RECORD, DivergenceWarning
 
-    check_writable(folder.absolute().parent)
+    check_replaceable(folder, RECORD)
     experiment = parsed.build()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)  # said below, once

@@ -39,13 +39,8 @@ def atomic_folder(folder: str | Path, marker: str) -> Iterator[Path]:
 
     An existing folder is replaced only if it is empty or holds the file `marker`, i.e. is an older result.
     """
-    folder = Path(folder)
+    folder = check_replaceable(folder, marker)
     with _translated(folder):
-        folder = Path(os.path.realpath(folder))  # behind a link, what it points to is replaced, not the link
-        if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / marker).exists())):
-            remedy = f"is in use and holds no {marker}; name a new or empty folder"
-            raise InputError("output.folder", str(folder), remedy)
-        folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         os.chmod(temporary, 0o777 & ~_umask())
         try:
@@ -57,6 +52,20 @@ def atomic_folder(folder: str | Path, marker: str) -> Iterator[Path]:
         finally:
             with suppress(OSError):
                 shutil.rmtree(temporary)
+
+
+def check_replaceable(folder: str | Path, marker: str) -> Path:
+    """Refuse before hours of work, not after: the folder, links followed, that `atomic_folder` may make or replace."""
+    folder = Path(folder)
+    with _translated(folder):
+        folder = Path(os.path.realpath(folder))  # behind a link, what it points to is replaced, not the link
+        if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / marker).exists())):
+            remedy = f"is in use and holds no {marker}; name a new or empty folder"
+            raise InputError("output.folder", str(folder), remedy)
+        if folder.is_mount():
+            raise InputError("output.folder", str(folder), "is a mount point; name a folder inside it")
+    check_writable(folder.parent)
+    return folder
 
 
 def _swap(new: Path, folder: Path) -> None:
@@ -77,7 +86,7 @@ def _swap(new: Path, folder: Path) -> None:
 
 
 def check_writable(folder: str | Path) -> None:
-    """Refuse before hours of work, not after: can a file be made in this folder?"""
+    """Can a file be made in this folder?"""
     folder = Path(folder)
     with _translated(folder):
         folder.mkdir(parents=True, exist_ok=True)

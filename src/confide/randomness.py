@@ -87,11 +87,8 @@ def below(w: Words, n: int | NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def uniform(w: Words) -> NDArray[np.float64]:
-    """Doubles in (0, 1): the middle of one of 2^53 cells, so that a logarithm is finite.
-
-    Above 1/2 a middle is rounded to a neighbouring multiple of 2^-53; the topmost must not become 1.
-    """
-    return np.minimum(((w >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53, 1.0 - 2.0**-53)
+    """Doubles in (0, 1): the exact middle of one of 2^52 cells, never 0 or 1, so that a logarithm is finite."""
+    return ((w >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def choose(w: Words, n: int) -> NDArray[np.int64]:

@@ -145,17 +145,10 @@ def test_fewer_samples_than_features_need_a_regulariser() -> None:
 @pytest.mark.parametrize("case", ["separable", "one label", "touching"])
 def test_separable_labels_need_a_regulariser(case: str) -> None:
     f = federation(2, labels="sign")
-    d = {
-        "separable": np.where(f.X[:, 0] > 0, 1.0, -1.0),
-        "one label": np.ones(f.samples),
-        "touching": np.where(f.X[:, 0] > 0, 1.0, -1.0),  # and below: two equal rows on the line, one of each label
-    }[case]
-    X = f.X.copy()
-    X[:, 1] = 1.0
-    if case == "touching":
+    X = np.column_stack([f.X[:, 0], np.ones(f.samples)])
+    d = np.ones(f.samples) if case == "one label" else np.where(X[:, 0] > 0, 1.0, -1.0)
+    if case == "touching":  # two equal rows on the dividing line, one of each label
         X[:2], d[:2] = [0.0, 1.0], [1.0, -1.0]
-    if case == "one label":
-        X[:, 0] = np.abs(X[:, 0])
     apart = Federation(X, d, f.client_offsets, f.unit_offsets)
     with pytest.raises(InputError, match=r"problem\.rho = 0\.0: no unique finite optimum; a positive regulariser"):
         solve(apart, Logistic())

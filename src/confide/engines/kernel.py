@@ -112,7 +112,7 @@ compiled_reordering: Any = njit(**_OPTIONS, fastmath={"reassoc", "contract", "ns
 inlined: Any = njit(inline="always")
 
 _GAMMA, _MIX_1, _MIX_2 = np.uint64(GAMMA), np.uint64(MIX_1), np.uint64(MIX_2)
-_11, _27, _30, _31, _32 = np.uint64(11), np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+_12, _27, _30, _31, _32 = np.uint64(12), np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
 _CLIENTS, _BATCHES, _DROPOUT = int(Purpose.CLIENTS), int(Purpose.BATCHES), int(Purpose.DROPOUT)
 _SERVER_NOISE, _LINK_NOISE = int(Purpose.SERVER_NOISE), int(Purpose.LINK_NOISE)
 _PAIR_NOISE, _CLIENT_NOISE = int(Purpose.PAIR_NOISE), int(Purpose.CLIENT_NOISE)
@@ -139,7 +139,7 @@ def below(word, n):
 
 @inlined
 def uniform(word):
-    return (np.float64(word >> _11) + 0.5) * 2.0**-53
+    return (np.float64(word >> _12) + 0.5) * 2.0**-52
 
 
 @compiled

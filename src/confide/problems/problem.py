@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.errors import InputError
 from confide.federation import Federation
-from confide.models import GLM, Linear, Model
+from confide.models import GLM, Linear, Logistic, Model
 
 if TYPE_CHECKING:
     from confide.problems.optimum import Quadratic
@@ -38,6 +39,13 @@ class Problem:
     spec: Mapping[str, Any] = field(default_factory=lambda: {"name": "custom"})
     notes: tuple[str, ...] = ()
     features: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, Logistic):
+            for d in (self.federation.d, *(() if self.test is None else (self.test[1],))):
+                wrong = d[np.abs(d) != 1.0]
+                if len(wrong):
+                    raise InputError("problem.label", float(wrong[0]), "logistic regression needs labels -1 and +1")
 
     @property
     def M(self) -> int:
