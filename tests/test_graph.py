@@ -150,9 +150,7 @@ def test_one_server_alone(make, rule: str) -> None:
 
 
 def test_one_server_in_other_ways() -> None:
-    assert (
-        Graph.hypercube(0).P == Graph.grid(1, 1).P == Graph.torus(1, 1).P == Graph.from_matrix([[1]]).P == 1
-    )
+    assert Graph.hypercube(0).P == Graph.grid(1, 1).P == Graph.torus(1, 1).P == Graph.from_matrix([[1]]).P == 1
     assert Graph.from_edges(None, []).P == Graph.from_dict(Graph.ring(1).to_dict()).P == 1
     assert Graph.from_networkx(Graph.ring(1).to_networkx()).P == 1
 
@@ -183,7 +181,7 @@ def test_an_unconnected_draw_is_redrawn_from_the_same_stream() -> None:
 
 
 def test_a_small_world_that_stays_unconnected_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("confide.graph._DRAWS", 1)
+    monkeypatch.setattr("confide.graph_edges._DRAWS", 1)
     seed = next(s for s in range(99) if not nx.is_connected(nx.watts_strogatz_graph(60, 2, 1.0, seed=s)))
     with pytest.raises(InputError, match=r"no connected graph in 1 draws; lower graph.rewire or raise"):
         Graph.small_world(60, 2, 1.0, seed=seed)
@@ -222,7 +220,8 @@ def test_large_sparse_spectrum_matches_the_dense_one(monkeypatch: pytest.MonkeyP
             dense = graph.with_weights(rule)
             assert dense.P <= 1500
             with monkeypatch.context() as patch:
-                patch.setattr("confide.graph._DENSE", 1)
+                patch.setattr("confide.graph.DENSE", 1)
+                patch.setattr("confide.graph_weights.DENSE", 1)
                 sparse = Graph.from_edges(graph.P, graph.edges, weights=rule)
                 assert sparse.iota_2 == pytest.approx(dense.iota_2, abs=1e-9)
             np.testing.assert_allclose(sparse.edge_weights, dense.edge_weights, rtol=1e-9)
@@ -559,9 +558,7 @@ def test_a_file_may_hold_the_matrix_itself(tmp_path: Path) -> None:
     path = tmp_path / "A.txt"
     np.savetxt(path, A)
     np.testing.assert_allclose(Graph.from_file(path, "given").A, A, atol=1e-15)
-    np.testing.assert_array_equal(
-        Graph.from_file(written(tmp_path, "0.75,0.25\n.25,.75"), "given").A[0], [0.75, 0.25]
-    )
+    np.testing.assert_array_equal(Graph.from_file(written(tmp_path, "0.75,0.25\n.25,.75"), "given").A[0], [0.75, 0.25])
 
 
 def test_the_format_can_be_forced(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -218,23 +217,19 @@ def test_both_engines_diverge_in_the_same_round(ragged: Maker) -> None:
 
 
 def test_a_round_does_not_pay_for_clients_that_were_not_drawn() -> None:
-    """K = 20 and K = 20,000 with two samples each: the same work for L = 10."""
+    """K = 20 and K = 200,000 with two samples each: the same work for L = 10, memory further away."""
 
     def problem(K: int) -> Problem:
-        rng = np.random.default_rng(0)
-        X, clients = rng.standard_normal((4 * K, 2)), np.arange(0, 4 * K + 1, 2)
-        return Problem(Federation(X, X @ np.ones(2), clients, np.array([0, K, 2 * K])), Linear(0.1))
+        X = np.random.default_rng(0).standard_normal((4 * K, 2))
+        offsets = np.arange(0, 4 * K + 1, 2), np.array([0, K, 2 * K])
+        return Problem(Federation(X, X @ np.ones(2), *offsets), Linear(0.1))
 
-    alg = GFL(scheme("none"), step=0.1, sampled=10, local_steps=5, batch=5)
-    problems = [problem(20), problem(20_000)]
-    best = [np.inf, np.inf]
+    alg = GFL(scheme("none"), step=0.1, sampled=10, local_steps=20, batch=20)
+    problems, best = [problem(20), problem(200_000)], [np.inf, np.inf]
     for _ in range(8):
         for n, p in enumerate(problems):
-            assert p.optimum is not None  # solved before the clock starts
-            began = time.perf_counter()
-            run = confide.simulate(p, Graph.path(2), alg, rounds=1500, evaluate_every=1500, engine="compiled")
+            run = confide.simulate(p, Graph.path(2), alg, rounds=600, evaluate_every=600, engine="compiled")
             best[n] = min(best[n], run.seconds)
-            assert run.seconds <= time.perf_counter() - began
     assert best[1] < 2.0 * best[0]
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -127,30 +127,36 @@ class _Course:
         chunk = 1
         with ThreadPoolExecutor(min(threads, len(self.states))) as pool:
             while self.done < self.rounds and self.broke is None:
-                first, last = self.done + 1, min(self.done + chunk, self.rounds)
-                before = [w.copy() for w in self.states]
-                began = time.perf_counter()
-                tasks = [pool.submit(self._advance, r, first, last) for r in range(len(self.states))]
+                before, tasks = self.states, list[Future[int]]()
                 try:
+                    before = [w.copy() for w in self.states]
+                    began = time.perf_counter()
+                    first, last = self.done + 1, min(self.done + chunk, self.rounds)
+                    for r in range(len(self.states)):
+                        tasks.append(pool.submit(self._advance, r, first, last))
                     wait(tasks)
                     broken = [(at, r) for r, t in enumerate(tasks) if (at := t.result())]
+                    if broken:
+                        self._go_back(before, first, min(broken))
+                        return
+                    seconds = time.perf_counter() - began
+                    chunk = max(1, min(4 * chunk, int(chunk * CHUNK_SECONDS / max(seconds, 1e-4))))
+                    tick(last)
+                    self.done = last
                 except KeyboardInterrupt:
                     for t in tasks:
                         t.cancel()
                     wait(tasks)
                     self.states, self.interrupted = before, True
                     return
-                if broken:
-                    self.broke = min(broken)
-                    self.done = self.broke[0] - 1
-                    self.states = before  # models as they were after the last whole round
-                    for r in range(len(before) if self.done >= first else 0):
-                        self._advance(r, first, self.done)
-                    return
-                self.done = last
-                tick(last)
-                seconds = time.perf_counter() - began
-                chunk = max(1, min(4 * chunk, int(chunk * CHUNK_SECONDS / max(seconds, 1e-4))))
+
+    def _go_back(self, before: list[State], first: int, broke: tuple[int, int]) -> None:
+        """The models as they were after the last round that all repetitions completed."""
+        last = broke[0] - 1
+        for r, w in enumerate(before):
+            if last >= first:
+                self.engine.advance(r, w, first, last, self.out)
+        self.states, self.done, self.broke = before, last, broke
 
     def _advance(self, repetition: int, first: int, last: int) -> int:
         with np.errstate(over="ignore", invalid="ignore"):  # a divergence is reported, not warned about
