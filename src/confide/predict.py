@@ -32,7 +32,7 @@ def predict(
     import polars as pl
 
     from confide.problems.features import FeatureMap
-    from confide.problems.table import read_table
+    from confide.problems.reading import read_table
 
     run = Run.load(folder)
     described = run.model.get("features")

@@ -93,9 +93,7 @@ def test_frequency_then_name_orders_the_categories() -> None:
 
 
 def test_hashes_are_stable_across_processes() -> None:
-    code = (
-        "from confide.problems.features import bucket; print([bucket('c', str(i), 1000) for i in range(50)])"
-    )
+    code = "from confide.problems.features import bucket; print([bucket('c', str(i), 1000) for i in range(50)])"
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"}
     ).stdout
@@ -110,9 +108,7 @@ def test_hashed_fields_share_buckets_and_collisions_add() -> None:
     X = FeatureMap.fit(frame, hashed=["a", "b"], buckets=1).apply(frame)
     assert X.tolist() == [[2, 1], [2, 1]]
     f = FeatureMap.fit(frame, hashed=["a", "b"], buckets=64)
-    assert np.flatnonzero(f.apply(frame)[0, :-1]).tolist() == sorted(
-        {bucket("a", "x", 64), bucket("b", "x", 64)}
-    )
+    assert np.flatnonzero(f.apply(frame)[0, :-1]).tolist() == sorted({bucket("a", "x", 64), bucket("b", "x", 64)})
     assert not f.computed
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from confide.errors import InputError
 from confide.models import Linear, Logistic
+from confide.problems import table
 from confide.problems.features import FeatureMap
-from confide.problems.table import read_table, table
+from confide.problems.reading import read_table
 
 ROWS = 240
 
@@ -98,9 +99,7 @@ def test_held_out_rows_are_a_fifth_of_every_client_and_depend_on_the_seed(path: 
 def test_every_client_keeps_a_training_row(tmp_path: Path) -> None:
     sizes = [1, 1, 2, 3, 30]
     who = np.repeat(np.arange(5), sizes)
-    pl.DataFrame({"u": [0] * 37, "c": who, "x": np.arange(37), "y": np.arange(37)}).write_csv(
-        tmp_path / "t.csv"
-    )
+    pl.DataFrame({"u": [0] * 37, "c": who, "x": np.arange(37), "y": np.arange(37)}).write_csv(tmp_path / "t.csv")
     p = table(tmp_path / "t.csv", label="y", numeric=["x"], unit="u", client="c", test_fraction=0.9)
     assert p.federation.N.min() == 1
     assert p.federation.N[:2].tolist() == [1, 1]
@@ -156,11 +155,7 @@ def test_the_other_splits(path: Path) -> None:
     assert np.ptp(table(path, **{**how, "split": "unequal"}).federation.N) > 20
     by_cost = {**how, "split": "dirichlet"}
     means = [
-        [
-            table(path, **by_cost, alpha=alpha).federation.client(p, k)[1].mean()
-            for p in (0, 1)
-            for k in (0, 1, 2)
-        ]
+        [table(path, **by_cost, alpha=alpha).federation.client(p, k)[1].mean() for p in (0, 1) for k in (0, 1, 2)]
         for alpha in (0.1, 1000)
     ]
     assert np.std(means[0]) > 3 * np.std(means[1])
@@ -288,15 +283,11 @@ def test_refusals_of_the_other_splits(path: Path, how, message) -> None:
 @pytest.mark.parametrize("label", ["", "nan"])
 def test_rows_without_a_label(tmp_path: Path, label: str) -> None:
     (tmp_path / "t.csv").write_text(f"y,x\n1,2\n{label},3\n3,4\n")
-    with pytest.raises(
-        InputError, match=r"problem.label = 'y': 1 (rows have no label|labels are not numbers)"
-    ):
+    with pytest.raises(InputError, match=r"problem.label = 'y': 1 (rows have no label|labels are not numbers)"):
         table(tmp_path / "t.csv", label="y", numeric=["x"], split="iid", units=1, clients=1)
 
 
 def test_a_constant_feature_is_named(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("y,x\n1,2\n2,2\n3,2\n")
-    with pytest.raises(
-        InputError, match=r"problem.numeric = 'x': .*drop it from features \(the model has its own"
-    ):
+    with pytest.raises(InputError, match=r"problem.numeric = 'x': .*drop it from features \(the model has its own"):
         table(tmp_path / "t.csv", label="y", numeric=["x"], split="iid", units=1, clients=1)

@@ -22,7 +22,7 @@ from confide.models import Logistic
 from confide.problems import splits
 from confide.problems.features import FeatureMap
 from confide.problems.problem import Problem
-from confide.problems.table import absolute, naming_errors, plain, scan_table
+from confide.problems.reading import absolute, naming_errors, plain, scan_table
 from confide.randomness import Purpose, generator
 from confide.validation import number, one_of, positive_int, whole
 

@@ -11,7 +11,7 @@ import pytest
 
 from confide.errors import InputError
 from confide.models import Logistic, auc
-from confide.problems.clicks import COLUMNS, FIELDS, clicks, disturb, effects, synthetic_log, vocabulary
+from confide.problems.click_log import COLUMNS, FIELDS, clicks, disturb, effects, synthetic_log, vocabulary
 from confide.problems.features import FeatureMap
 from confide.problems.problem import Problem
 
@@ -224,9 +224,7 @@ def test_refusals(how, message) -> None:
 
 def test_refusals_of_files(file: Path, tmp_path: Path) -> None:
     n = int(pl.read_csv(file)["click"].sum())
-    with pytest.raises(
-        InputError, match=rf"problem.test_rows = 2500: the file has {n} clicks and {3000 - n} others"
-    ):
+    with pytest.raises(InputError, match=rf"problem.test_rows = 2500: the file has {n} clicks and {3000 - n} others"):
         clicks(file, test_rows=2500)
     with pytest.raises(InputError, match=r"problem.rows = 2800: .* 3000 rows leave 2744"):
         clicks(file, rows=2800, balance=False)
