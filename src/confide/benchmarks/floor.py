@@ -8,7 +8,7 @@ from confide.engines.kernel import _GAMMA, compiled, compiled_reordering, mix
 
 
 @compiled
-def draw_words(key, count):  # type: ignore[no-untyped-def]
+def draw_words(key, count):
     """`count` random words, folded into one so that none can be left out."""
     total = np.uint64(0)
     for _ in range(count):
@@ -18,7 +18,7 @@ def draw_words(key, count):  # type: ignore[no-untyped-def]
 
 
 @compiled_reordering
-def gradients(X, d, w, grad):  # type: ignore[no-untyped-def]
+def gradients(X, d, w, grad):
     """The squared-loss gradient, sample after sample in the order of memory."""
     for n in range(X.shape[0]):
         z = 0.0

@@ -2,6 +2,9 @@
 
 True E and batch of every client, no padding; L of K clients by a partial Fisher-Yates shuffle whose swaps are undone,
 so a round costs nothing for the clients that were not drawn; edges in lists, never a P x P matrix.
+
+All compiled code is in this one file on purpose: Numba's disk cache notices a change only in the file that a function
+stands in, so a helper in another file could leave a stale kernel behind.
 """
 
 from __future__ import annotations
