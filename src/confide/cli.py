@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -58,10 +59,10 @@ def reproduce(
 
         print_claims(report)
     if report.interrupted:
-        err.print(f"interrupted: the figures made so far are in {out}")
-        raise typer.Exit(130)
+        err.print(f"interrupted: the figures made so far are in {out}", soft_wrap=True, markup=False)
+        sys.exit(130)  # not typer.Exit, which comes back from app() like any other result
     if not report.holds:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 @app.command()
@@ -94,20 +95,21 @@ def simulate(
         at = "round {round} of repetition {repetition}, with algorithm.step = {step:g}".format(**run.diverged)
         raise RunError(f"the run diverged in {at}; what came before is kept. Use a smaller step")
     if run.interrupted:
-        raise typer.Exit(130)
+        _stop(f"interrupted after round {run.rounds} of {parsed.rounds}; what was computed is in {folder}", 130)
 
 
 def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str]]:
     from dataclasses import replace
 
+    from confide.config import named_as_in_config
     from confide.engines.driver import simulate as run_rounds
-    from confide.files import check_replaceable
+    from confide.files import check_replaceable, no_empty_folders
     from confide.report import figures
     from confide.run import RECORD, DivergenceWarning
 
-    check_replaceable(folder, RECORD)
-    experiment = parsed.build()
-    with warnings.catch_warnings():
+    with no_empty_folders(folder), named_as_in_config(), warnings.catch_warnings():
+        check_replaceable(folder, RECORD)
+        experiment = parsed.build()
         warnings.simplefilter("ignore", DivergenceWarning)  # said below, once
         run = run_rounds(
             experiment.problem,
@@ -145,7 +147,8 @@ def predict(
             frame.write_csv(temporary)
     if as_json:
         rows = None if out is not None else frame.to_dict(as_series=False)
-        print(json.dumps({"rows": frame.height, "metrics": metrics, "predictions": rows, "file": out and str(out)}))
+        found = {"rows": frame.height, "metrics": metrics, "predictions": rows, "file": out and str(out)}
+        print(json.dumps(found, allow_nan=False))
         return
     if out is None:
         print(frame.write_csv(), end="")
@@ -176,13 +179,17 @@ def bench(
 def main() -> None:
     """Entry point: a user's mistake is one line, never a traceback."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)
+        if code == 130:  # how typer tells of a Ctrl-C that no command dealt with
+            raise KeyboardInterrupt
+        sys.stdout.flush()  # while a closed pipe or a full disk can still be told from success
+        sys.exit(code)
     except InputError as e:
         _stop(f"error: {e}", 2)
     except RunError as e:
         _stop(f"failed: {e}", 1)
-    except typer.Exit as e:
-        sys.exit(e.exit_code)
+    except MemoryError as e:
+        _stop(f"failed: not enough memory ({e}); make the run smaller", 1)
     except (KeyboardInterrupt, typer.Abort):
         _stop("interrupted", 130)
     except BrokenPipeError:
@@ -190,10 +197,13 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as e:
+        if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _stop("failed: the disk is full, the output could not be written", 1)
         usage = getattr(e, "format_message", None)  # click's usage errors
         if usage is None:
             raise
-        _stop(f"error: {usage()}", 2)
+        _stop(f"error: {usage() or 'name a command'}", 2)
 
 
 def _stop(line: str, code: int) -> None:

@@ -6,8 +6,10 @@ import copy
 import difflib
 import json
 import math
+import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
@@ -19,6 +21,20 @@ from confide.errors import InputError
 from confide.graph import Graph
 from confide.problems.problem import Problem
 from confide.schemes import scheme
+from confide.validation import whole
+
+LARGEST = 10**9  # of any count: beyond it a typing error, and hours before anything can be interrupted
+LARGEST_SEED = 2**63 - 1
+LARGEST_FLOAT = 1e30  # of any other number: its square, and that times the data, must be finite
+_IN_CONFIG = {  # the objects' names for a setting, where the config has another
+    "failures.link": "graph.link_failure",
+    "failures.unit": "graph.unit_failure",
+    "failures.links": "graph.failed_links",
+    "failures.units": "graph.failed_units",
+    "graph": "graph.topology",
+    "engine": "output.engine",
+    "evaluate_every": "output.evaluate_every",
+}
 
 
 class Table(BaseModel):
@@ -158,10 +174,62 @@ class Config(Table):
 
     def build(self) -> Experiment:
         """The objects, every range checked."""
-        problem = make_problem(self)
-        return Experiment(
-            problem, make_graphs(self, problem.federation.P), make_algorithm(self), self.rounds, self.repeats, self.seed
-        )
+        with named_as_in_config():
+            _check_sizes(self)
+            algorithm = make_algorithm(self)  # before the problem, which may take long to make
+            problem = make_problem(self)
+            graphs = make_graphs(self, problem.federation.P)
+        return Experiment(problem, graphs, algorithm, self.rounds, self.repeats, self.seed)
+
+
+@contextmanager
+def named_as_in_config() -> Iterator[None]:
+    """A refusal names the key of the config, also where the object that refused calls it otherwise."""
+    try:
+        yield
+    except InputError as e:
+        if e.field not in _IN_CONFIG:
+            raise
+        raise InputError(_IN_CONFIG[e.field], e.value, e.remedy) from None
+
+
+def _check_sizes(config: Config) -> None:
+    """Refuse what would fill the memory or never end: nothing else would stop it before it did."""
+    for field, value in _numbers("", config.model_dump(exclude={"problem": {"positive"}})):
+        if field.rpartition(".")[2] == "seed":
+            whole(field, value, 0, LARGEST_SEED)
+        elif (most := LARGEST if isinstance(value, int) else LARGEST_FLOAT) < abs(value) < math.inf:
+            raise InputError(field, value, f"is too large; at most {most:g} makes sense")
+    _check_memory("rounds", config.rounds, 8 * 8 * config.rounds * config.repeats, "rounds or repeats")
+    p = config.problem
+    if isinstance(p, RegressionConfig):
+        clients, features = p.units * p.clients, max(p.features, 0)
+        numbers = 3 * clients * features * (features + p.samples) + 3 * p.test_rows * features
+        _check_memory("problem.units", p.units, 8 * numbers, "units, clients, samples, features or test_rows")
+    if isinstance(p, ClicksConfig):
+        width = p.buckets if p.encoding == "hash" else 1
+        _check_memory("problem.rows", p.rows, 8 * 3 * (p.rows + p.test_rows) * width, "rows, test_rows or buckets")
+
+
+def _numbers(place: str, value: Any) -> Iterator[tuple[str, float]]:
+    """The numbers of a config, each with its key."""
+    if isinstance(value, Mapping):
+        for key, inside in value.items():
+            yield from _numbers(f"{place}.{key}".removeprefix("."), inside)
+    elif isinstance(value, list):
+        for inside in value:
+            yield from _numbers(place, inside)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield place, value
+
+
+def _check_memory(field: str, value: int, needed: int, remedy: str) -> None:
+    if not hasattr(os, "sysconf"):  # Windows
+        return
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        sizes = f"needs about {needed / 2**30:.3g} GiB and this machine has {memory / 2**30:.3g}"
+        raise InputError(field, value, f"{sizes}; lower {remedy}")
 
 
 def make_problem(config: Config) -> Problem:
@@ -179,8 +247,25 @@ def make_graphs(config: Config, units: int) -> list[Graph]:
     specs = [g.topology] if isinstance(g.topology, str) else g.topology
     if not specs:
         raise InputError("graph.topology", specs, "at least one topology is needed")
-    # A bare name such as "ring" takes its size from the problem.
-    return [Graph.parse(s if ":" in s else f"{s}:{units}", weights=g.weights, seed=seed) for s in specs]
+    return [_make_graph(s, units, g.weights, seed) for s in specs]
+
+
+def _make_graph(spec: str, units: int, weights: str, seed: int) -> Graph:
+    """A bare name such as "ring" takes its size from the problem."""
+    kind, _, size = spec.partition(":")
+    if kind not in ("file", "hypercube"):
+        factors = size.split("x") if kind in ("grid", "torus") else [size.partition(":")[0]]
+        servers = math.prod(int(n) for n in factors) if all(n.isdecimal() for n in factors) else None
+        if servers and servers != units:  # refused before it is made: it may be enormous
+            remedy = f"the problem has {units} units; the graph needs one server for each"
+            raise InputError("graph.topology", spec, remedy)
+    try:
+        return Graph.parse(spec if ":" in spec else f"{spec}:{units}", weights=weights, seed=seed)
+    except InputError as e:
+        if e.field in ("graph.weights", "graph.seed"):
+            raise
+        remedy = e.remedy if e.field == "graph" else str(e).removeprefix("graph.")
+        raise InputError("graph.topology", spec, remedy) from None
 
 
 def make_algorithm(config: Config) -> GFL:
@@ -229,14 +314,14 @@ def load(path: str | Path, changes: Sequence[str] = ()) -> Config:
     except FileNotFoundError:
         raise InputError("config", str(path), "no such file; `confide simulate --print-default` prints one") from None
     except OSError as e:
-        raise InputError("config", str(path), f"cannot be read ({e.strerror})") from None
+        raise InputError("config", str(path), f"cannot be read ({e.strerror}); name a TOML file") from None
     except UnicodeDecodeError:
         raise InputError("config", str(path), "is not UTF-8 text; save it as UTF-8") from None
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as e:
-        raise InputError("config", str(path), f"cannot be parsed: {e}") from None
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, RecursionError) as e:
+        raise InputError("config", str(path), f"cannot be parsed: {e}; mend the file") from None
     if path.suffix == ".json":
         content = content.get("config") if isinstance(content, dict) else None
-        if content is None:
+        if not isinstance(content, dict):
             raise InputError("config", str(path), "holds no config; give a TOML file, or a run.json made from one")
     return parse(content, changes)
 
@@ -257,7 +342,7 @@ def parse(content: Mapping[str, Any], changes: Sequence[str] = ()) -> Config:
 def _apply(tree: dict[str, Any], change: str) -> None:
     name, equals, value = change.partition("=")
     *tables, last = name.strip().split(".")
-    if not equals or not last:
+    if not equals or not all([*tables, last]):
         raise InputError("--set", change, "write table.key=value, e.g. algorithm.step=0.1")
     for table in tables:
         tree = tree.setdefault(table, {})
@@ -280,6 +365,8 @@ def _explain(error: ValidationError, tree: Mapping[str, Any]) -> InputError:
         return InputError(field, value, f"unknown key; {hint}known here: {', '.join(known) or 'nothing yet'}")
     if first["type"] == "union_tag_invalid":
         return InputError("problem.name", tree["problem"]["name"], "known: regression, clicks, table")
+    if first["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return InputError(field, value, f"must be a table, written [{field}]")
     if first["type"] == "missing":
         return InputError(field, None, "is missing and has no default")
     # A union (a number or a list) gives one message for each branch; together they say what would be right.

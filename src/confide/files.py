@@ -95,6 +95,21 @@ def check_writable(folder: str | Path) -> None:
 
 
 @contextmanager
+def no_empty_folders(folder: str | Path) -> Iterator[None]:
+    """If the work inside fails, the folders made for its results go again, unless something is in them."""
+    folder = Path(folder).absolute()
+    with _translated(folder):
+        missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    try:
+        yield
+    except BaseException:
+        for p in missing:
+            with suppress(OSError):
+                p.rmdir()
+        raise
+
+
+@contextmanager
 def _translated(path: Path) -> Iterator[None]:
     """The operating system's refusals in our words: a wrong place is the user's, a full disk is the run's."""
     try:
@@ -103,6 +118,10 @@ def _translated(path: Path) -> Iterator[None]:
         if e.errno in (errno.ENOSPC, errno.EDQUOT):
             raise RunError(f"{path}: the disk is full; nothing half-written was left") from e
         raise InputError("output.folder", str(path), f"cannot be written ({e.strerror or e}); name another") from e
+    except Exception as e:
+        if f"os error {errno.ENOSPC}" in str(e):  # how polars tells it
+            raise RunError(f"{path}: the disk is full; nothing half-written was left") from e
+        raise
 
 
 def _umask() -> int:

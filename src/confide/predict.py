@@ -44,9 +44,11 @@ def predict(
     w = models.mean(axis=0) if server is None else models[whole("server", server, 0, len(models) - 1)]
     frame = read_table(table, "table")
     X = FeatureMap.from_dict(described).apply(frame)
-    model = MODELS[run.model["name"]](run.model["rho"])
+    name, label = run.model.get("name"), described.get("label")
+    if name not in MODELS or not isinstance(label, dict) or X.shape[1] != len(w):
+        raise InputError("run", str(folder), f"its model {name!r} cannot be applied; use a run of 'table' or 'clicks'")
+    model = MODELS[name](run.model["rho"])
     scores = model.predict(w, X)
-    label: dict[str, Any] = described["label"]
     columns: dict[str, Any] = {"prediction": scores}
     if "positive" in label:
         classes = np.where(scores > 0.5, str(label["positive"]), str(label["negative"]))

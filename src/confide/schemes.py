@@ -152,3 +152,16 @@ def links(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Directed links as (sender, receiver): edge e gives link e (i to j) and link E + e (j to i)."""
     i, j = graph.edges[:, 0], graph.edges[:, 1]
     return np.concatenate([i, j]), np.concatenate([j, i])
+
+
+def noise_owners(s: Scheme, graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """For each noise z of `matrices`, the servers that know it: who drew it, or both ends of an edge."""
+    if s.exchange == "nothing":
+        return ()
+    if s.noise_on == "network":
+        return ((),)
+    if s.noise_on == "link":
+        own = [(p,) for p in range(graph.P)] if s.own_noise else []
+        return (*((int(p),) for p in links(graph)[0]), *own)
+    pairs = [(int(i), int(j)) for i, j in graph.edges] if s.sigma_pair else []
+    return (*((p,) for p in range(graph.P)), *pairs)

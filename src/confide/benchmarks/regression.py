@@ -17,6 +17,7 @@ from confide.engines.recording import Recording
 from confide.graph import Graph
 from confide.problems import regression
 from confide.problems.problem import Problem
+from confide.validation import whole
 
 ROUNDS, REFERENCE_ROUNDS, TRIES = 2000, 20, 5
 
@@ -26,6 +27,7 @@ def bench(seed: int = 0) -> dict[str, Any]:
 
     The best of several interleaved tries of each, so that a busy moment of the machine hits all alike.
     """
+    whole("seed", seed, 0, 2**63 - 1)
     problem, graph, algorithm = regression(seed=seed), Graph.random(10, 0.4, seed=seed), GFL()
     # Repeats are an even number, so that two threads have the same amount of work.
     one = _engine(CompiledEngine(problem, [graph], algorithm, ROUNDS, seed), ROUNDS, problem.M)

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from confide.errors import InputError
 from confide.experiments.claims import Claim
-from confide.files import atomic_file, check_writable
-from confide.validation import one_of, positive_int
+from confide.files import atomic_file, check_writable, no_empty_folders
+from confide.problems.reading import scan_table
+from confide.validation import one_of, positive_int, whole
 
 NAMES = ("regression", "classification", "all")
 Figure = Callable[[], tuple[list[str], list[Claim]]]
@@ -59,10 +61,15 @@ def reproduce(
         one_of("experiment", name, NAMES)
     repeats = positive_int("repeats", repeats) if repeats is not None else 4 if quick else 20
     rounds = 300 if quick else 1000
+    whole("seed", seed, 0, 2**63 - 1)
+    if data is not None:
+        if not {"classification", "all"} & set(names):
+            raise InputError("data", str(data), "only the classification reads a file; name it too, or leave this out")
+        scan_table(data, "data")
     folder = Path(out)
-    check_writable(folder)
     began, report = time.perf_counter(), Report()
-    with _recorded(report, folder, began):
+    with no_empty_folders(folder), _recorded(report, folder, began):
+        check_writable(folder)
         for what, figure in _figures(names, rounds, repeats, seed, folder, Path(data) if data is not None else None):
             announce(what)
             files, claims = figure()
@@ -91,14 +98,13 @@ def _figures(
 
 @contextmanager
 def _recorded(report: Report, folder: Path, began: float) -> Iterator[None]:
-    """Write claims.json whatever happens, with what is known by then."""
+    """Write claims.json at the end, and after Ctrl-C with what is known by then."""
     try:
         yield
     except KeyboardInterrupt:
         report.interrupted = True
-    finally:
-        report.seconds = time.perf_counter() - began
-        path = folder / "claims.json"
-        report.files.append(str(path))
-        with atomic_file(path) as temporary:
-            temporary.write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    report.seconds = time.perf_counter() - began
+    path = folder / "claims.json"
+    report.files.append(str(path))
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")

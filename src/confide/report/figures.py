@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
+MOST_POINTS = 2000  # of a curve; matplotlib fails on millions
 # The paper's colours: no perturbations blue, homomorphic green, random red.
 COLOURS = {"none": "#1f5fbf", "homomorphic": "#2a9134", "per-link": "#c8322b"}
 
@@ -55,7 +56,10 @@ def decibel(x: Floats) -> Floats:
 def draw(
     axes: Axes, rounds: Floats, rows: Floats, label: str, colour: str, in_db: bool = True, **style: object
 ) -> None:
-    """One curve with its band."""
+    """One curve with its band; of a long one as many points as a picture can show."""
+    if len(rounds) > MOST_POINTS:
+        shown = np.linspace(0, len(rounds) - 1, MOST_POINTS).astype(np.int64)
+        rounds, rows = rounds[shown], rows[:, shown]
     b = band(rows, ratio=in_db)
     scale = decibel if in_db else np.asarray
     axes.plot(rounds, scale(b.mean), label=label, color=colour, linewidth=1.4, **style)  # type: ignore[arg-type]
@@ -83,10 +87,13 @@ def save(figure: Figure, stem: Path) -> list[str]:
 
 
 def save_csv(columns: Mapping[str, Iterable[float] | Sequence[str]], path: Path) -> str:
+    """Columns side by side; a shorter one (of a run that diverged) ends in blanks."""
     import polars as pl
 
+    lists = {name: list(values) for name, values in columns.items()}
+    rows = max(map(len, lists.values()))
     with atomic_file(path) as temporary:
-        pl.DataFrame({k: list(v) for k, v in columns.items()}).write_csv(temporary)
+        pl.DataFrame({name: v + [None] * (rows - len(v)) for name, v in lists.items()}).write_csv(temporary)
     return str(path)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from confide.experiments.reproduce import Report
@@ -21,12 +22,13 @@ def print_claims(report: Report) -> None:
     table.add_column("numbers", ratio=4)
     for claim in report.claims:
         verdict = "[green]yes[/green]" if claim.holds else "[red]NO[/red]"
-        table.add_row(claim.id, verdict, claim.statement, "\n".join(_lines(claim.to_dict()["numbers"])))
+        numbers = "\n".join(_lines(claim.to_dict()["numbers"]))
+        table.add_row(claim.id, verdict, escape(claim.statement), escape(numbers))
     console.print(table)
     console.print(f"{len(report.files)} files in {report.seconds:.1f} s; privacy: not accounted")
     for path in report.files:
         if path.endswith((".png", ".json")):
-            console.print(f"  {path}", soft_wrap=True)
+            console.print(f"  {path}", soft_wrap=True, markup=False)
 
 
 def _lines(numbers: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,253 @@
+"""The commands about privacy: account, plan, audit, verify."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confide.errors import InputError
+
+if TYPE_CHECKING:
+    from confide.graph import Graph
+    from confide.privacy.sensitivity import Sensitivity
+
+app = typer.Typer()
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
+GraphSpec = Annotated[str, typer.Option("--graph", help="ring:10, random:10:0.4, file:PATH ...")]
+Weights = Annotated[str, typer.Option(help="lazy, metropolis, uniform, constant or given")]
+Noise = Annotated[str, typer.Option(help="gaussian, laplace, discrete-gaussian or discrete-laplace")]
+Rounds = Annotated[int, typer.Option(help="T")]
+Step = Annotated[float, typer.Option(help="mu")]
+Bound = Annotated[float, typer.Option(help="B, of the clip")]
+Norm = Annotated[str, typer.Option(help="l1 or l2")]
+Level = Annotated[str, typer.Option(help="unit, client or example")]
+Adjacency = Annotated[str, typer.Option(help="replace or zero-out")]
+Sampled = Annotated[int | None, typer.Option(help="L")]
+Clients = Annotated[int | None, typer.Option(help="K")]
+Dim = Annotated[int | None, typer.Option(help="M")]
+LocalSteps = Annotated[int, typer.Option(help="E")]
+Batch = Annotated[int | None, typer.Option(help="mini-batch size, for level example")]
+ProofOption = Annotated[str, typer.Option("--proof", help="none, regulariser:RHO, convex-glm:NU or public-point")]
+Smoothness = Annotated[float | None, typer.Option(help="delta of every sampled loss; checks the step for convex-glm")]
+ClipKind = Annotated[str, typer.Option("--clip", help="example or update")]
+Part = Annotated[str, typer.Option("--participation", help="all, cap:N, random:Q or amplified:Q")]
+ThreatOption = Annotated[
+    str, typer.Option("--threat", help="links, colluders:1,2, neighbours, own-client or own-server")
+]
+Delta = Annotated[float, typer.Option(help="of epsilon(delta)")]
+
+
+@app.command()
+def account(
+    ledgers: Annotated[list[Path] | None, typer.Argument(help="Ledgers to add up instead.")] = None,
+    graph: GraphSpec = "ring:10",
+    weights: Weights = "lazy",
+    scheme: Annotated[
+        str, typer.Option(help="homomorphic, shared, own-clean, per-link, partial:C, pairwise ...")
+    ] = "homomorphic",
+    noise: Noise = "gaussian",
+    sigma: Annotated[float, typer.Option(help="standard deviation per coordinate")] = 1.0,
+    sigma_pair: Annotated[float, typer.Option(help="of pairwise")] = 0.0,
+    rounds: Rounds = 100,
+    step: Step = 0.1,
+    bound: Bound = 1.0,
+    norm: Norm = "l2",
+    level: Level = "unit",
+    adjacency: Adjacency = "replace",
+    sampled: Sampled = None,
+    clients: Clients = None,
+    dim: Dim = None,
+    local_steps: LocalSteps = 1,
+    batch: Batch = None,
+    proof: ProofOption = "none",
+    smoothness: Smoothness = None,
+    clip: ClipKind = "example",
+    participation: Part = "all",
+    threat: ThreatOption = "links",
+    release: Annotated[str, typer.Option(help="none, centroid:SIGMA or local")] = "none",
+    delta: Delta = 1e-5,
+    theorem: Annotated[str, typer.Option(help="'paper' prints the paper's Theorem 2, with its gaps")] = "confide",
+    as_json: Json = False,
+) -> None:
+    """epsilon for a named adversary, with the assumptions it rests on."""
+    from confide.validation import one_of
+
+    if one_of("theorem", theorem, ("confide", "paper")) == "paper":
+        _paper(step, bound, sigma, rounds, as_json)
+        return
+    if ledgers:
+        _ledgers(ledgers, delta, as_json)
+        return
+    from confide.privacy.accountant import account as spend
+    from confide.schemes import scheme as make
+
+    one_of("noise", noise, ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace"))
+    s = _sensitivity(locals())
+    made = make(scheme, sigma, noise=noise.removeprefix("discrete-"), sigma_pair=sigma_pair)
+    a = spend(made, _graph(graph, weights), s, rounds=rounds, noise=noise, threat=threat, release=release, delta=delta)
+    if as_json:
+        print(json.dumps(a.to_dict(), allow_nan=False))
+        return
+    from confide.privacy.statement import lines
+
+    for line in lines({"accounts": [a.to_dict()], "refused": []}):
+        print(line)
+    for name in ("rho", "mu_gdp", "epsilon_pure"):
+        if getattr(a, name) is not None:
+            print(f"{name:14} {getattr(a, name):.6g}")
+    print("assumptions")
+    for line in a.assumptions:
+        print(f"  - {line}")
+
+
+@app.command()
+def plan(
+    config: Annotated[Path | None, typer.Argument(help="A config: schemes are then compared by short runs.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="budget at delta")] = None,
+    rho: Annotated[float | None, typer.Option(help="budget as zCDP, instead")] = None,
+    graph: GraphSpec = "ring:10",
+    weights: Weights = "lazy",
+    scheme: Annotated[str, typer.Option(help="a scheme's name, or auto")] = "auto",
+    noise: Noise = "gaussian",
+    rounds: Rounds = 100,
+    step: Step = 0.1,
+    bound: Bound = 1.0,
+    norm: Norm = "l2",
+    level: Level = "unit",
+    adjacency: Adjacency = "replace",
+    sampled: Sampled = None,
+    clients: Clients = None,
+    dim: Dim = None,
+    local_steps: LocalSteps = 1,
+    batch: Batch = None,
+    proof: ProofOption = "none",
+    smoothness: Smoothness = None,
+    clip: ClipKind = "example",
+    participation: Part = "all",
+    threat: ThreatOption = "links",
+    release: Annotated[
+        str, typer.Option(help="none, centroid (its noise is sized too), centroid:SIGMA or local")
+    ] = "centroid",
+    delta: Delta = 1e-5,
+    hessian: Annotated[float, typer.Option(help="of the quadratic that predicts errors without a config")] = 1.0,
+    as_json: Json = False,
+) -> None:
+    """The noise that a budget asks for; with `auto`, the scheme that leaves the least error, and why."""
+    from confide.privacy import planner
+    from confide.privacy.calibrate import Budget
+
+    budget = Budget(epsilon, rho, delta)
+    names = planner.CANDIDATES if scheme == "auto" else (scheme,)
+    if config is not None:
+        made, s, measure, rounds, dim = _from_config(config)
+        basis = "short runs of the config"
+    else:
+        made, s = _graph(graph, weights), _sensitivity(locals())
+        measure = planner.by_formula(made, step, hessian, rounds, dim or 1)
+        basis = f"a quadratic with Hessian {hessian:g} (no clipping, equal data)"
+    options = planner.compare(
+        names, made, s, budget, measure, rounds=rounds, noise=noise, threat=threat, release=release, dim=dim or 1
+    )
+    best = options[0]
+    if best.calibrated is None:
+        raise InputError("scheme", scheme, best.reason)
+    answer = {
+        "recommended": best.name,
+        **best.to_dict(),
+        "account": best.calibrated.account.to_dict(),
+        "table": [o.to_dict() for o in options],
+        "errors_by": basis,
+    }
+    if as_json:
+        print(json.dumps(answer, allow_nan=False))
+        return
+    _print_plan(answer)
+
+
+def _print_plan(answer: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from confide.privacy.statement import lines
+
+    table = Table(title=f"Errors by {answer['errors_by']}", title_justify="left")
+    for name in ("scheme", "sigma", "sigma pair", "release", "released error", "individual error"):
+        table.add_column(name)
+    for row in answer["table"]:
+        if row["reason"]:
+            table.add_row(row["scheme"], row["reason"])
+            continue
+        pair = f"{row['sigma_pair']:.4g}" if row["sigma_pair"] else ""
+        numbers = (f"{row['released_error']:.4g}", f"{row['individual_error']:.4g}")
+        table.add_row(row["scheme"], f"{row['sigma']:.4g}", pair, row["release"], *numbers)
+    Console(highlight=False).print(table)
+    print(f"recommended: {answer['recommended']} with sigma {answer['sigma']:.6g}, release {answer['release']}")
+    for line in lines({"accounts": [answer["account"]], "refused": []}):
+        print(line)
+
+
+def _graph(spec: str, weights: str) -> Graph:
+    from confide.graph import Graph
+
+    return Graph.parse(spec, weights=weights)
+
+
+def _sensitivity(given: dict[str, Any]) -> Sensitivity:
+    from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+
+    names = ("step", "bound", "norm", "level", "adjacency", "sampled", "clients", "dim", "local_steps", "batch")
+    return Sensitivity(
+        **{name: given[name] for name in names},
+        proof=Proof.parse(given["proof"]),
+        participation=Participation.parse(given["participation"]),
+        smoothness=given["smoothness"],
+        clip=given["clip"],
+    )
+
+
+def _paper(step: float, bound: float, sigma: float, rounds: int, as_json: bool) -> None:
+    from confide.privacy.accountant import paper_theorem
+    from confide.validation import positive, positive_int
+
+    epsilon, gaps = paper_theorem(
+        positive("step", step), positive("bound", bound), positive("sigma", sigma), positive_int("rounds", rounds)
+    )
+    if as_json:
+        print(json.dumps({"epsilon": epsilon, "theorem": "paper", "valid": False, "warnings": gaps}))
+        return
+    print(f"Theorem 2 as printed: epsilon {epsilon:.6g}")
+    for line in gaps:
+        print(f"  warning: {line}")
+
+
+def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
+    """Graph, sensitivity and a measure by short runs."""
+    from dataclasses import replace
+
+    from confide import config as settings
+    from confide.engines.driver import simulate
+    from confide.privacy.planner import by_simulation
+
+    parsed = settings.load(path)
+    x = parsed.build()
+    s = x.privacy.sensitivity(x.problem, x.algorithm, x.seed)
+
+    def run(scheme: Any) -> tuple[float, float]:
+        done = simulate(
+            x.problem,
+            x.graph,
+            replace(x.algorithm, scheme=scheme),
+            rounds=x.rounds,
+            repeats=min(x.repeats, 8),
+            seed=x.seed,
+        )
+        return float(done.levels("centroid_msd").mean()), float(done.levels("individual_msd").mean())
+
+    return x.graph[0], s, by_simulation(run), x.rounds, x.problem.M
+
+
+def _ledgers(paths: list[Path], delta: float, as_json: bool) -> None:
+    raise InputError("ledgers", [str(p) for p in paths], "not wired yet")

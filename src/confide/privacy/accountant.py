@@ -1,0 +1,343 @@
+"""epsilon for a named adversary: scheme, sensitivity and threat in, a number with its assumptions out.
+
+Named schemes have closed forms (privacy.md, sections 1, 2, 4, 5): given the messages, psi of the target is seen
+through Gaussian or Laplace noise of its own in every round, with precision `factor`, and the state keeps a share `c`
+of its deviation. Any other linear scheme goes through `view.expose`; tests hold the two equal to 1e-10.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import InputError
+from confide.graph import Graph
+from confide.privacy import conversion
+from confide.privacy.participation import amplified_curve, random_curve
+from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.threat import Release, Threat
+from confide.privacy.view import Exposure, Round, expose
+from confide.schemes import Scheme
+from confide.validation import number, one_of, positive_int
+
+Floats = NDArray[np.float64]
+NOISES = ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace")
+
+
+@dataclass(frozen=True)
+class Account:
+    """What an adversary can learn, at most.
+
+    Attributes:
+        epsilon: at `delta`; None for a leak. For Laplace the smaller of pure and composed.
+        epsilon_pure: at delta = 0, for Laplace.
+        rho: zero-concentrated; mu_gdp: Gaussian (not for discrete noise); None where they do not apply.
+        leak: the view determines a noiseless function of the target's data.
+        valid: a theorem covers this number; exact: it is attained, not only a bound.
+        deltas: Delta_1..Delta_T of the worst target, in the noise's norm.
+    """
+
+    threat: str
+    adversary: str
+    level: str
+    adjacency: str
+    epsilon: float | None
+    delta: float
+    epsilon_pure: float | None = None
+    rho: float | None = None
+    mu_gdp: float | None = None
+    leak: bool = False
+    valid: bool = True
+    exact: bool = False
+    target: int | None = None
+    assumptions: tuple[str, ...] = ()
+    deltas: tuple[float, ...] = field(default=(), repr=False)
+
+    @property
+    def success(self) -> float:
+        """The best true positive rate at 1% false positives of a test for one client's (unit's, example's) data."""
+        if self.leak or self.epsilon is None:
+            return 1.0
+        if self.mu_gdp is not None:
+            return conversion.true_positive_rate(0.01, mu=self.mu_gdp)
+        rates = [conversion.true_positive_rate(0.01, epsilon=self.epsilon, delta=self.delta)]
+        if self.epsilon_pure is not None:
+            rates.append(conversion.true_positive_rate(0.01, epsilon=self.epsilon_pure))
+        return min(rates)
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("epsilon", "delta", "epsilon_pure", "rho", "mu_gdp", "leak", "valid", "exact", "target")
+        return {
+            "threat": self.threat,
+            "adversary": self.adversary,
+            "level": self.level,
+            "adjacency": self.adjacency,
+            **{name: getattr(self, name) for name in names},
+            "success_at_1_percent": self.success,
+            "assumptions": list(self.assumptions),
+        }
+
+
+@dataclass(frozen=True)
+class _Target:
+    """One server under one adversary: carries c_1..c_T, precisions f_1..f_T, and the noise's independent copies."""
+
+    p: int
+    carry: Floats
+    factor: Floats  # of Gaussian noise: mu^2 = sum f_j Delta_j^2
+    copies: Floats  # of Laplace noise: epsilon = sum copies_j Delta_j / b
+
+    @property
+    def remembers(self) -> bool:
+        return bool(np.any(self.carry > 0))
+
+
+def account(
+    scheme: Scheme,
+    graph: Graph | Sequence[Graph],
+    sensitivity: Sensitivity,
+    *,
+    rounds: int,
+    noise: str | None = None,
+    threat: Threat | str = "links",
+    release: Release | str = "none",
+    delta: float = 1e-5,
+) -> Account:
+    """The privacy of `rounds` rounds against one adversary, for the worst honest server.
+
+    Args:
+        graph: one graph, or several that take turns.
+        noise: the law actually drawn; `scheme.law` by default. `scheme.sigma` is its standard deviation.
+    """
+    threat = Threat.parse(threat) if isinstance(threat, str) else threat
+    release = Release.parse(release) if isinstance(release, str) else release
+    noise = one_of("noise", noise or scheme.law, NOISES)
+    rounds = positive_int("rounds", rounds)
+    if not 0.0 < number("delta", delta) < 1.0:
+        raise InputError("delta", delta, "must lie strictly between 0 and 1")
+    graphs = [graph] if isinstance(graph, Graph) else list(graph)
+    threat.check(graphs[0].P)
+    if scheme.name == "pairwise" and scheme.sigma_pair and noise != "gaussian":
+        remedy = "edge noise that cancels between two ends has a proof for Gaussian noise only"
+        raise InputError("noise", noise, remedy)
+    why = _leak(scheme, graphs, threat, release)
+    blank = _blank(scheme, sensitivity, threat, release, delta, noise)
+    if why is not None:
+        return replace(blank, leak=True, assumptions=(f"leak: {why}", *blank.assumptions))
+    honest = [p for p in range(graphs[0].P) if p not in threat.colluders]
+    found = []
+    for p in _representatives(scheme, graphs, honest):
+        t = _target(scheme, graphs, threat, p, rounds)
+        found.append(_spend(t, scheme, graphs[0].P, sensitivity, blank, noise, release, threat))
+    return max(found, key=lambda a: math.inf if a.epsilon is None else a.epsilon)
+
+
+def account_general(
+    rounds: Sequence[Round],
+    sensitivity: Sensitivity,
+    *,
+    colluders: Sequence[int] = (),
+    delta: float = 1e-5,
+    targets: Sequence[int] | None = None,
+) -> Account:
+    """Any linear scheme with Gaussian noise, round by round: other graphs, failed links, schemes of your own."""
+    P, T = rounds[0].matrices.W.shape[0], len(rounds)
+    threat = Threat("colluders", frozenset(colluders)) if colluders else Threat()
+    threat.check(P)
+    if sensitivity.participation.kind not in ("all", "cap"):
+        raise InputError("participation", str(sensitivity.participation), "the general accountant knows all and cap:N")
+    chosen = [p for p in range(P) if p not in threat.colluders] if targets is None else targets
+    found = []
+    for p in chosen:
+        e = expose(rounds, p, threat.colluders)
+        found.append(_spend_exposed(e, p, T, sensitivity, threat, delta))
+    return max(found, key=lambda a: math.inf if a.epsilon is None else a.epsilon)
+
+
+def paper_theorem(step: float, bound: float, sigma: float, rounds: int) -> tuple[float, list[str]]:
+    """Theorem 2 as printed: epsilon(i) = sqrt 2 mu B i (i + 1) / sigma_g, and what it leaves open."""
+    return math.sqrt(2.0) * step * bound * rounds * (rounds + 1) / sigma, [
+        "the paper's Theorem 2 as printed, not a statement of confide",
+        "B must be an l1 bound (or multiply by sqrt M); the paper's Lemma 4 does not give one: clip",
+        "true at unit level; the text speaks of one client",
+        "one adversary only: an eavesdropper; the own server, own clients and a final model are not covered",
+        "comparisons at equal sigma_g are not comparisons at equal privacy",
+    ]
+
+
+def _blank(scheme: Scheme, s: Sensitivity, threat: Threat, release: Release, delta: float, noise: str) -> Account:
+    adversary = threat.words + ("" if release.kind == "none" else f", and the release ({release})")
+    assumptions = ["secure aggregation hides single updates from the server, and noise is drawn once per round"]
+    if noise.startswith("discrete"):
+        assumptions.append("discrete noise on an integer grid; its sampler's statistical distance is added to delta")
+    else:
+        assumptions.append("real-valued noise: true of the mathematics, simulated in floating point")
+    return Account(str(threat), adversary, s.level, s.adjacency, None, delta, assumptions=tuple(assumptions))
+
+
+def _leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Release) -> str | None:
+    """Why this adversary learns a noiseless function of the data, or None."""
+    if threat.kind == "own-server":
+        return (
+            "the own server sees the sum of its clients' updates in clear: single clients are masked, nothing is "
+            "differentially private against it unless noise is inside the secure sum"
+        )
+    silent = scheme.exchange == "nothing" or graphs[0].P == 1
+    if not silent and scheme.sigma == 0.0:
+        if scheme.sigma_pair:
+            return "edge noises cancel over the network: without local noise their sum reveals the sum of the models"
+        return "messages carry no noise"
+    keeps = silent or any(np.any(scheme.carries(g) > 0) for g in graphs) or scheme.noise_on == "link"
+    keeps = keeps and scheme.exchange != "average"
+    if keeps and threat.kind == "own-client":
+        return "the unit's model and the messages give the exact sum of the unit's clean updates (carry > 0)"
+    if keeps and release.kind == "local":
+        return "a local model and the messages give the exact sum of that unit's clean updates (carry > 0)"
+    if keeps and release.kind == "centroid" and release.sigma == 0.0:
+        return "a centroid revealed without noise is a noiseless function of every unit's data"
+    return None
+
+
+def _representatives(scheme: Scheme, graphs: Sequence[Graph], honest: list[int]) -> list[int]:
+    """Servers that can be the worst: with one draw a server it is the largest carry, so few need a full account."""
+    if scheme.sigma_pair:
+        return honest
+    keys: list[tuple[float, ...]]
+    if scheme.noise_on == "link":
+        keys = [tuple(float(x) for g in graphs for x in (g.own_weights[p], g.degrees[p])) for p in honest]
+    else:
+        carries = [scheme.carries(g) for g in graphs]
+        keys = [tuple(float(c[p]) for c in carries) for p in honest]
+    return list(dict(zip(reversed(keys), reversed(honest), strict=True)).values())
+
+
+def _target(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, p: int, rounds: int) -> _Target:
+    turn = np.arange(rounds) % len(graphs)
+
+    def each(values: list[float]) -> Floats:
+        return np.asarray(values, dtype=np.float64)[turn]
+
+    P, sigma = graphs[0].P, scheme.sigma
+    if scheme.exchange == "nothing" or P == 1:
+        nothing = np.zeros(rounds)
+        return _Target(p, np.ones(rounds), nothing, nothing)
+    if scheme.exchange == "average":
+        return _Target(p, np.zeros(rounds), np.full(rounds, (P * sigma) ** -2.0), np.full(rounds, 1.0 / P))
+    if scheme.noise_on == "link":
+        degree = each([float(g.degrees[p]) for g in graphs])
+        return _Target(p, each([float(g.own_weights[p]) for g in graphs]), degree / sigma**2, degree)
+    carry = each([float(scheme.carries(g)[p]) for g in graphs])
+    if scheme.sigma_pair:
+        factor = each([_pairwise_precision(scheme, g, threat.against(g, p), p) for g in graphs])
+        return _Target(p, carry, factor, np.full(rounds, np.nan))
+    return _Target(p, carry, np.full(rounds, sigma**-2.0), np.ones(rounds))
+
+
+def _pairwise_precision(scheme: Scheme, graph: Graph, colluders: frozenset[int], p: int) -> float:
+    """[(sigma_l^2 I + sigma_c^2 L_honest)^-1]_pp: edge noise counts only between honest ends."""
+    honest = [q for q in range(graph.P) if q not in colluders]
+    place = {q: n for n, q in enumerate(honest)}
+    V = scheme.sigma**2 * np.eye(len(honest))
+    for i, j in graph.edges.tolist():
+        if i in place and j in place:
+            a, b = place[i], place[j]
+            V[[a, b], [a, b]] += scheme.sigma_pair**2
+            V[[a, b], [b, a]] -= scheme.sigma_pair**2
+    e = np.zeros(len(honest))
+    e[place[p]] = 1.0
+    return float(np.linalg.solve(V, e)[place[p]])
+
+
+def _spend(
+    t: _Target, scheme: Scheme, P: int, s: Sensitivity, blank: Account, noise: str, release: Release, threat: Threat
+) -> Account:
+    """The account of one target."""
+    T, remembers = len(t.carry), t.remembers
+    factor_to_norm, norm_notes = s.to_norm(noise)
+    notes = [*blank.assumptions, *s.assumptions(remembers), *norm_notes]
+    released = 0.0 if release.kind != "centroid" else float(t.carry[-1]) / P  # Delta w_c = c Delta_T / P
+    if release.kind == "centroid":
+        notes.append("release: a secure sum over servers reveals only the mean plus noise; honest shares alone counted")
+    gaussian = noise.endswith("gaussian")
+    if s.participation.kind in ("random", "amplified"):
+        curve, why = _curve(t, s, noise, release, released, threat, scheme.sigma)
+        epsilon = conversion.renyi_epsilon(curve, blank.delta)
+        return replace(blank, epsilon=epsilon, target=t.p, assumptions=(*notes, *why))
+    deltas = factor_to_norm * s.deltas(lambda j, before: float(t.carry[j - 1] * before[-1]), T, remembers)
+    last = released * deltas[-1]
+    common: dict[str, Any] = {"target": t.p, "deltas": tuple(deltas.tolist()), "assumptions": tuple(notes)}
+    exact = s.participation.kind == "all" and not noise.startswith("discrete")
+    if gaussian:
+        mu_squared = float(np.sum(t.factor * deltas**2)) + ((last / release.sigma) ** 2 if last > 0 else 0.0)
+        rho, mu = mu_squared / 2.0, math.sqrt(mu_squared)
+        if noise == "discrete-gaussian":
+            return replace(blank, epsilon=conversion.zcdp_epsilon(rho, blank.delta), rho=rho, exact=False, **common)
+        epsilon = conversion.gaussian_epsilon(mu, blank.delta)
+        return replace(blank, epsilon=epsilon, rho=rho, mu_gdp=mu, exact=exact, **common)
+    scale = scheme.sigma / math.sqrt(2.0) if scheme.sigma else math.inf
+    ratios = deltas / scale if scale < math.inf else np.zeros(T)
+    parts = [np.repeat(ratios, t.copies.astype(int)) if np.all(t.copies == np.rint(t.copies)) else t.copies * ratios]
+    if last > 0:
+        parts.append(np.array([last * math.sqrt(2.0) / release.sigma]))
+    every = np.concatenate(parts)
+    pure = float(every.sum())
+    return replace(
+        blank,
+        epsilon=min(pure, conversion.laplace_epsilon(every, blank.delta)),
+        epsilon_pure=pure,
+        exact=exact,
+        **common,
+    )
+
+
+def _curve(
+    t: _Target, s: Sensitivity, noise: str, release: Release, released: float, threat: Threat, sigma: float
+) -> tuple[Any, list[str]]:
+    if threat.kind in ("own-client", "own-server"):
+        remedy = f"{threat.kind} learns who takes part; random participation counts only for those who cannot"
+        raise InputError("participation", str(s.participation), remedy)
+    if s.participation.kind == "amplified":
+        if t.remembers:
+            remedy = "the state remembers earlier participations (carry > 0): amplification has no proof; use random:Q"
+            raise InputError("participation", str(s.participation), remedy)
+        return amplified_curve(s, noise, t.factor)
+    factor_to_norm, _ = s.to_norm(noise)
+    return random_curve(
+        q=s.participation.value,
+        added=factor_to_norm * s.added(t.remembers),
+        keep=(s.contraction if t.remembers else 1.0) * t.carry,
+        factor=t.factor if noise.endswith("gaussian") else t.copies * math.sqrt(2.0) / sigma if sigma else t.copies,
+        gaussian=noise.endswith("gaussian"),
+        final=released / release.sigma if release.sigma else 0.0,
+    )
+
+
+def _spend_exposed(e: Exposure, p: int, T: int, s: Sensitivity, threat: Threat, delta: float) -> Account:
+    blank = Account(str(threat), threat.words, s.level, s.adjacency, None, delta, target=p)
+    if e.leak:
+        return replace(blank, leak=True, assumptions=("leak: the view determines a noiseless function of the data",))
+    remembers = bool(np.any(np.abs(e.kept) > 1e-12))
+    deltas = s.deltas(lambda j, before: float(np.abs(e.kept[j - 1, :j]) @ before), T, remembers)
+    mu_squared = float(deltas @ np.abs(e.S) @ deltas)
+    notes = s.assumptions(remembers)
+    if e.revealed:
+        notes.append(f"{e.revealed} hidden noises were given to the adversary, so that updates may be adaptive")
+    valid = e.others < 1e-9
+    if not valid:
+        notes.append("other servers' states change with the target's data given this view: the number is not a bound")
+    mu = math.sqrt(mu_squared)
+    return replace(
+        blank,
+        epsilon=conversion.gaussian_epsilon(mu, delta),
+        rho=mu_squared / 2.0,
+        mu_gdp=mu,
+        valid=valid,
+        exact=bool(np.all(e.S >= -1e-12)) and s.participation.kind == "all",
+        deltas=tuple(deltas.tolist()),
+        assumptions=tuple(notes),
+    )

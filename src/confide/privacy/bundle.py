@@ -1,0 +1,358 @@
+"""A signed bundle: plan, ledger, versions and statement in one file that an auditor checks without us.
+
+The file is canonical JSON; the Ed25519 signature is over the canonical JSON of everything but itself. A valid
+signature says that the holder of the key vouches for the whole: compare the key with one received another way.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confide.errors import InputError
+from confide.files import atomic_file
+from confide.privacy import canonical
+from confide.privacy.ledger import Book, Total, compose, lines, read, verify_lines
+from confide.privacy.plan import Plan
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+FORMAT = 1
+LARGEST = 256 * 2**20  # bytes of a bundle
+LARGEST_KEY = 2**14
+TOLERANCE = 1e-9  # of sums of costs: relative, far above rounding and far below meaning
+_PARTS = {  # the fields of a bundle and their types
+    "format": int,
+    "plan": dict,
+    "ledger": list,
+    "versions": dict,
+    "statement": dict,
+    "public_key": str,
+    "signature": str,
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of a bundle: passed (True), failed (False) or not made (None), and why."""
+
+    name: str
+    ok: bool | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a bundle was found to be. `signer` is the key that signed it, in hex."""
+
+    checks: tuple[Check, ...]
+    signer: str
+    plan_hash: str | None
+    dataset: str | None
+    totals: tuple[Mapping[str, Any], ...]
+
+    @property
+    def ok(self) -> bool:
+        """No check failed. One that was not made is listed with its reason."""
+        return all(check.ok is not False for check in self.checks)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        return tuple(check.name for check in self.checks if check.ok is False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "ok": self.ok,
+            "checks": [{"name": c.name, "ok": c.ok, "reason": c.reason} for c in self.checks],
+            "signer": self.signer,
+            "plan": self.plan_hash,
+            "dataset": self.dataset,
+            "totals": [dict(t) for t in self.totals],
+        }
+
+
+def make_bundle(
+    plan: Plan,
+    ledger_path: str | Path,
+    statement: Mapping[str, Any],
+    versions: Mapping[str, str],
+    key: Ed25519PrivateKey,
+) -> str:
+    """The text of a signed bundle.
+
+    `statement` may hold anything; its "totals", the ledger's sums for each unit, are added if absent. What does not
+    hold together is not signed; a budget that was passed is, for the auditor to see.
+    """
+    book = read(ledger_path)
+    statement = {"totals": unit_totals(book)} | dict(statement)
+    for check in (_same_plan(plan, book), _rounds(plan, book), _statement(statement, book)):
+        if check.ok is False:
+            raise InputError(f"bundle.{check.name}", str(ledger_path), check.reason)
+    content = {
+        "format": FORMAT,
+        "plan": plan.to_dict(),
+        "ledger": list(lines(book.header, book.events)),
+        "versions": dict(versions),
+        "statement": statement,
+        "public_key": public_hex(key.public_key()),
+    }
+    signature = key.sign(canonical.dumps(content, "bundle").encode())
+    return canonical.dumps(content | {"signature": signature.hex()}, "bundle")
+
+
+def save_bundle(path: str | Path, text: str) -> None:
+    with atomic_file(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def verify_bundle(
+    path: str | Path,
+    trusted_key: str | Ed25519PublicKey | None = None,
+    convert: Callable[[float, float], float] | None = None,
+) -> Report:
+    """Check a bundle, offline. A bad bundle gives failed checks; a file that is no bundle raises InputError.
+
+    Args:
+        trusted_key: the signer's public key (hex), received another way; without it the signer is not checked.
+        convert: (rho, delta) -> epsilon, for budgets in epsilon at a delta: the ledger's own sums are rho and pure
+            epsilon. Without it such a budget cannot be confirmed, and the check fails.
+    """
+    trusted = None if trusted_key is None else _public(trusted_key)
+    try:
+        content = canonical.loads(canonical.read_text(path, "bundle", LARGEST), "bundle")
+        canonical.check_keys("bundle", content, _PARTS)
+    except InputError as e:
+        problem = e.remedy if e.field == "bundle" else str(e)
+        raise InputError("bundle", str(path), problem) from None
+    for name, kind in _PARTS.items():
+        if type(content[name]) is not kind:
+            raise InputError(
+                "bundle", str(path), f"its {name} is a {type(content[name]).__name__}, not a {kind.__name__}"
+            )
+    if content["format"] != FORMAT:
+        raise InputError("bundle", str(path), f"has format {content['format']}; this confide reads {FORMAT}")
+
+    signer = content["public_key"]
+    checks = [_signature(content), _signer(signer, trusted)]
+    plan, check = _plan(content["plan"])
+    checks.append(check)
+    book, check = _ledger(content["ledger"])
+    checks.append(check)
+    if plan is None or book is None:
+        reason = f"needs a valid {'plan' if plan is None else 'ledger'}"
+        checks += [Check(name, None, reason) for name in ("events", "rounds", "budget", "statement")]
+    else:
+        checks += [_same_plan(plan, book), _rounds(plan, book), _budget(plan, book, convert)]
+        checks.append(_statement(content["statement"], book))
+    return Report(
+        tuple(checks),
+        signer,
+        plan.hash if plan else None,
+        book.dataset if book else None,
+        tuple(unit_totals(book)) if book else (),
+    )
+
+
+def unit_totals(book: Book) -> list[dict[str, Any]]:
+    """A statement's "totals": what each unit spent by the ledger, {"unit", "events", "rho", "epsilon"}."""
+    return [{"unit": unit} | total._asdict() for (_, unit), total in compose([book]).items()]
+
+
+# ---- keys
+
+
+def generate_key(path: str | Path) -> str:
+    """Make a signing key in a new file that only its owner can read; returns the public key in hex."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise InputError("key", str(path), "exists; a key is never overwritten, name another") from None
+    except (OSError, ValueError) as e:
+        raise InputError("key", str(path), f"cannot be written ({getattr(e, 'strerror', None) or e})") from None
+    try:
+        with open(fd, "wb") as file:
+            file.write(pem)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+    return public_hex(key.public_key())
+
+
+def load_key(path: str | Path) -> Ed25519PrivateKey:
+    """The signing key in a file; one that others can read is refused."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    with open(canonical.open_regular(path, "key", os.O_RDONLY, LARGEST_KEY), "rb") as file:
+        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+            raise InputError("key", str(path), f"can be read by others; chmod 600 {path}")
+        pem = file.read(LARGEST_KEY)
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except TypeError:
+        raise InputError("key", str(path), "is encrypted; give one without a password, readable by you only") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise InputError("key", str(path), "is not a private key in PEM (PKCS8)") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise InputError("key", str(path), "is not an Ed25519 key; make one with generate_key")
+    return key
+
+
+def public_hex(key: Ed25519PublicKey) -> str:
+    return key.public_bytes_raw().hex()
+
+
+def _public(key: str | Ed25519PublicKey) -> str:
+    if not isinstance(key, str):
+        return public_hex(key)
+    key = key.strip().lower()
+    if not canonical.is_digest(key):
+        raise InputError("trusted_key", key, "must be an Ed25519 public key in 64 hex digits")
+    return key
+
+
+# ---- checks
+
+
+def _signature(content: Mapping[str, Any]) -> Check:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    signed = {name: value for name, value in content.items() if name != "signature"}
+    try:
+        key = Ed25519PublicKey.from_public_bytes(_hex(content["public_key"], 32))
+        key.verify(_hex(content["signature"], 64), canonical.dumps(signed, "bundle").encode())
+    except ValueError as e:
+        return Check("signature", False, str(e))
+    except InvalidSignature:
+        return Check("signature", False, "does not belong to this content and key: one of them was changed")
+    return Check("signature", True, "belongs to this content and key")
+
+
+def _signer(signer: str, trusted: str | None) -> Check:
+    if trusted is None:
+        return Check("signer", None, f"compare the key {signer[:80]} with one received another way")
+    if signer != trusted:
+        return Check("signer", False, f"signed with {signer[:80]}, trusted is {trusted}")
+    return Check("signer", True, "signed with the trusted key")
+
+
+def _plan(data: Any) -> tuple[Plan | None, Check]:
+    try:
+        plan = Plan.from_json(canonical.dumps(data, "plan"))
+    except InputError as e:
+        return None, Check("plan", False, str(e))
+    return plan, Check("plan", True, f"is a plan, {plan.hash}")
+
+
+def _ledger(texts: Sequence[Any]) -> tuple[Book | None, Check]:
+    if not all(isinstance(text, str) for text in texts):
+        return None, Check("ledger", False, "must be a list of lines")
+    try:
+        book = verify_lines(texts, "bundle")
+    except InputError as e:
+        return None, Check("ledger", False, e.remedy)
+    return book, Check("ledger", True, f"{len(book.events)} events in an unbroken chain")
+
+
+def _same_plan(plan: Plan, book: Book) -> Check:
+    """Was every event made under this plan?"""
+    for n, event in enumerate(book.events, 1):
+        if event.plan != plan.hash:
+            return Check("events", False, f"event {n} was made under plan {event.plan}, the bundle's is {plan.hash}")
+    return Check("events", True, "all were made under the plan")
+
+
+def _rounds(plan: Plan, book: Book) -> Check:
+    """At most one message or skip in a round of a unit, and one release of a unit, as the plan allows."""
+    P, T = plan.units, plan.rounds
+    seen: set[tuple[str, int, int]] = set()
+    for n, event in enumerate(book.events, 1):
+        what = f"event {n}, a {event.kind} of unit {event.unit} in round {event.round},"
+        if event.unit >= P or event.round > T:
+            return Check("rounds", False, f"{what} is outside the plan's {P} units and {T} rounds")
+        if event.kind == "release" and plan.release == "none":
+            return Check("rounds", False, f"{what} is not in the plan")
+        key = ("release", event.unit, 0) if event.kind == "release" else ("round", event.unit, event.round)
+        if key in seen:
+            return Check("rounds", False, f"{what} comes a second time")
+        seen.add(key)
+    return Check("rounds", True, f"{len(book.events)} events within {T} rounds of {P} units, none twice")
+
+
+def _budget(plan: Plan, book: Book, convert: Callable[[float, float], float] | None) -> Check:
+    limits = {name: limit for name, limit in plan.budget.items() if limit is not None}
+    for (_, unit), total in compose([book]).items():
+        for name, limit in limits.items():
+            problem = _over(name, limit, total, plan.delta, convert)
+            if problem:
+                return Check("budget", False, f"unit {unit}: {problem}")
+    words = " and ".join(f"{name} {limit:g}" for name, limit in limits.items())
+    return Check("budget", True, f"every unit stayed within {words}" if words else "the plan sets none")
+
+
+def _over(
+    name: str, limit: float, total: Total, delta: float, convert: Callable[[float, float], float] | None
+) -> str | None:
+    """What is wrong with this total, or None. Pure epsilon bounds epsilon at every delta; else rho is converted."""
+    spent = total.rho if name == "rho" else total.epsilon
+    found = [] if spent is None else [spent]
+    if name == "epsilon" and delta > 0.0 and total.rho is not None:
+        if convert is not None:
+            found.append(convert(total.rho, delta))
+        elif spent is None or not _within(spent, limit):
+            return f"epsilon at delta {delta:g} follows from rho {total.rho:g} only by a conversion; none was given"
+    if not found:
+        return f"an event has no bound in {name}, the budget is {limit:g}"
+    if not _within(min(found), limit):
+        return f"spent {name} {min(found):g}, the budget is {limit:g}"
+    return None
+
+
+def _within(spent: float, limit: float) -> bool:
+    return spent <= limit * (1.0 + TOLERANCE)
+
+
+def _statement(statement: Mapping[str, Any], book: Book) -> Check:
+    """Do the statement's totals agree with the ledger's?"""
+    stated, found = statement.get("totals"), unit_totals(book)
+    if not isinstance(stated, list | tuple) or len(stated) != len(found):
+        return Check("statement", False, f"totals must be a list for the {len(found)} units in the ledger")
+    for said, true in zip(stated, found, strict=True):
+        if not isinstance(said, Mapping) or set(said) != set(true):
+            return Check("statement", False, f"totals must hold {', '.join(true)} for each unit")
+        for name in true:
+            if not _agree(said[name], true[name]):
+                claim = f"{name} is stated as {said[name]!r:.80}, the ledger adds to {true[name]!r}"
+                reason = f"totals of unit {true['unit']}: {claim}"
+                return Check("statement", False, reason)
+    return Check("statement", True, "its totals are the ledger's")
+
+
+def _agree(a: object, b: object) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=TOLERANCE)
+    return type(a) is type(b) and a == b
+
+
+def _hex(text: str, size: int) -> bytes:
+    if len(text) != 2 * size or not set(text) <= set("0123456789abcdef"):
+        raise ValueError(f"{text[:40]!r} is not {size} bytes in hex")
+    return bytes.fromhex(text)

@@ -1,0 +1,144 @@
+"""The noise that a budget asks for: the smallest sigma whose account stays within it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from confide.errors import InputError
+from confide.graph import Graph
+from confide.privacy.accountant import Account, account
+from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.threat import Release, Threat
+from confide.schemes import Scheme, scheme
+from confide.validation import number, positive
+
+PAIR_RATIO = 10.0  # sigma_pair / sigma of pairwise, where nothing else is said
+NOISELESS = ("none", "local-only")
+SHARE = 0.5  # of rho that the messages get when a release is paid from the same budget
+
+
+@dataclass(frozen=True)
+class Budget:
+    """epsilon at delta, or rho."""
+
+    epsilon: float | None = None
+    rho: float | None = None
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if (self.epsilon is None) == (self.rho is None):
+            raise InputError("epsilon", self.epsilon, "give a budget either as epsilon or as rho")
+        for name in ("epsilon", "rho"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+        if not 0.0 < number("delta", self.delta) < 1.0:
+            raise InputError("delta", self.delta, "must lie strictly between 0 and 1")
+
+    def spent(self, a: Account) -> float:
+        """What an account uses, in the budget's own unit."""
+        value = a.epsilon if self.rho is None else a.rho
+        if a.leak:
+            return math.inf
+        if value is None:
+            raise InputError("rho", self.rho, f"the account of {a.threat} has no rho; give epsilon and delta instead")
+        return value
+
+    @property
+    def limit(self) -> float:
+        return float(self.epsilon if self.rho is None else self.rho)  # type: ignore[arg-type]
+
+    def part(self, share: float) -> Budget:
+        """A share of rho; of an epsilon its root, because about its square adds up."""
+        if self.rho is not None:
+            return replace(self, rho=share * self.rho)
+        return replace(self, epsilon=math.sqrt(share) * self.limit)
+
+    def allows(self, a: Account) -> bool:
+        return self.spent(a) <= self.limit * (1 + 1e-12)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    scheme: Scheme
+    release: Release
+    account: Account
+
+
+def calibrate(
+    name: str,
+    graph: Graph | Sequence[Graph],
+    sensitivity: Sensitivity,
+    budget: Budget,
+    *,
+    rounds: int,
+    noise: str = "gaussian",
+    threat: Threat | str = "links",
+    release: str = "none",
+    pair_ratio: float = PAIR_RATIO,
+) -> Calibrated:
+    """The scheme `name` with the least noise that the budget allows against this adversary.
+
+    `release` is "none", "local", "centroid:SIGMA" (its noise given) or "centroid": its noise is sized too, the
+    messages getting half of the budget and the release the rest, unless one of the two costs nothing.
+    """
+    law = noise.removeprefix("discrete-")
+
+    def at(sigma: float, released: str) -> Account:
+        s = _noisy(name, sigma, law, pair_ratio)
+        return account(
+            s, graph, sensitivity, rounds=rounds, noise=noise, threat=threat, release=released, delta=budget.delta
+        )
+
+    def done(sigma: float, released: str) -> Calibrated:
+        return Calibrated(_noisy(name, sigma, law, pair_ratio), Release.parse(released), at(sigma, released))
+
+    noiseless = name in NOISELESS
+    if release != "centroid":
+        sigma = 0.0 if noiseless else _least(lambda x: at(x, release), budget)
+        found = done(sigma, release)
+        if not budget.allows(found.account):
+            raise InputError("scheme", name, f"has no noise to calibrate, and does not stay within {budget.limit:g}")
+        return found
+    if at(0.0 if noiseless else 1e12, "centroid:1").epsilon == 0.0:
+        return replace(done(_least(lambda x: at(x, "none"), budget), "none"), release=Release("centroid", 0.0))
+    sigma = 0.0 if noiseless else _least(lambda x: at(x, "none"), budget.part(SHARE))
+    return done(sigma, f"centroid:{_least(lambda x: at(sigma, f'centroid:{x!r}'), budget)!r}")
+
+
+def affordable_rounds(spend: Callable[[int], Account], budget: Budget, rounds: int) -> int:
+    """The most rounds, at most `rounds`, whose account stays within the budget."""
+    low, high = 0, rounds
+    while low < high:
+        middle = (low + high + 1) // 2
+        if budget.allows(spend(middle)):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _least(spend: Callable[[float], Account], budget: Budget) -> float:
+    """The smallest noise within the budget; epsilon falls as noise grows."""
+    low, high = 1e-12, 1.0
+    if spend(1e15).leak:
+        raise InputError("threat", spend(1e15).threat, f"no noise helps: {spend(1e15).assumptions[0]}")
+    while not budget.allows(spend(high)):
+        low, high = high, high * 8.0
+        if high > 1e15:
+            raise InputError("epsilon", budget.limit, "no noise below 1e15 meets this budget")
+    while budget.allows(spend(high / 8.0)) and high > 1e-9:
+        high /= 8.0
+    low = max(low, high / 8.0)
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if budget.allows(spend(middle)) else (middle, high)
+        if high / low < 1 + 1e-9:
+            break
+    return high
+
+
+def _noisy(name: str, sigma: float, law: str, pair_ratio: float) -> Scheme:
+    pair = pair_ratio * sigma if name == "pairwise" else 0.0
+    return scheme(name, 0.0 if name in NOISELESS else sigma, noise=law, sigma_pair=pair)

@@ -1,0 +1,121 @@
+"""From what was spent (mu_GDP, rho, a Rényi curve, Laplace ratios) to epsilon(delta), and to words.
+
+Known results: Gaussian trade-off (Balle and Wang 2018; Dong, Roth and Su 2022), Rényi to (epsilon, delta) (Balle et
+al. 2020; Canonne, Kamath and Steinke 2020), Laplace composition by privacy loss distributions (dp-accounting).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+# Rényi orders for curves without a closed form: dense near 1, where large epsilons live, then geometric.
+ORDERS: Floats = np.unique(np.concatenate([1.0 + np.geomspace(1e-3, 1.0, 40), np.geomspace(2.0, 2048.0, 80)]))
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """delta(epsilon) of mu-GDP: Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)."""
+    from scipy.stats import norm
+
+    if mu == 0.0:
+        return 0.0
+    a, b = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
+    # e^eps Phi(b) in logarithms: both factors leave the floating range long before their product does.
+    return float(norm.cdf(a) - math.exp(min(epsilon + norm.logcdf(b), 0.0)))
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The smallest epsilon >= 0 with delta(epsilon) <= delta, for mu-GDP.
+
+    >>> round(gaussian_epsilon(1.0, 1e-5), 3)
+    4.377
+    """
+    from scipy.optimize import brentq
+
+    if mu == 0.0 or gaussian_delta(mu, 0.0) <= delta:
+        return 0.0
+    high = 1.0 + mu * mu
+    while gaussian_delta(mu, high) > delta:
+        high *= 2.0
+    return float(brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, high, xtol=1e-12, rtol=1e-12))
+
+
+def renyi_epsilon(curve: Callable[[Floats], Floats], delta: float) -> float:
+    """min over orders a of  R(a) + log(1 - 1/a) - (log delta + log a)/(a - 1)."""
+    a = ORDERS
+    values = curve(a) + np.log1p(-1.0 / a) - (math.log(delta) + np.log(a)) / (a - 1.0)
+    return max(0.0, float(np.min(values)))
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """epsilon(delta) of rho-zCDP, the optimum over all orders.
+
+    >>> zcdp_epsilon(0.0, 1e-5)
+    0.0
+    """
+    from scipy.optimize import minimize_scalar
+
+    if rho == 0.0:
+        return 0.0
+
+    def bound(log_excess: float) -> float:
+        a = 1.0 + math.exp(log_excess)
+        return rho * a + math.log1p(-1.0 / a) - (math.log(delta) + math.log(a)) / (a - 1.0)
+
+    start = 0.5 * math.log(math.log(1.0 / delta) / rho)
+    found = minimize_scalar(bound, bounds=(start - 8.0, start + 8.0), method="bounded", options={"xatol": 1e-10})
+    return max(0.0, float(found.fun))
+
+
+def laplace_renyi(ratio: Floats, order: float) -> Floats:
+    """R_a of a Laplace mechanism with sensitivity / scale = ratio (Mironov 2017)."""
+    a, t = order, np.asarray(ratio, dtype=np.float64)
+    terms = np.logaddexp(math.log(a / (2 * a - 1)) + (a - 1) * t, math.log((a - 1) / (2 * a - 1)) - a * t)
+    return np.asarray(terms / (a - 1))
+
+
+def laplace_epsilon(ratios: Floats, delta: float) -> float:
+    """epsilon(delta) of adaptively composed Laplace mechanisms with sensitivity / scale = ratios.
+
+    Pure composition, Rényi, and dp-accounting's privacy loss distributions: the smallest of the three. A vector with
+    l1 sensitivity D is dominated by one coordinate with all of D: T_{D1+D2} <= T_{D1} (x) T_{D2}, which follows from
+    delta_D(eps) = 1 - exp((eps - D)/2) on [-D, D] by one integration (tests/privacy/test_conversion.py checks it).
+    """
+    ratios = ratios[ratios > 0]
+    if len(ratios) == 0:
+        return 0.0
+    pure = float(ratios.sum())
+    best = min(pure, renyi_epsilon(lambda orders: np.array([laplace_renyi(ratios, a).sum() for a in orders]), delta))
+    values, counts = np.unique(ratios, return_counts=True)
+    if len(values) > 50:  # each distinct mechanism costs a convolution
+        return best
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    interval = max(1e-4, pure / 50_000)
+    total = None
+    for value, count in zip(values, counts, strict=True):
+        one = pld.from_laplace_mechanism(1.0, sensitivity=float(value), value_discretization_interval=interval)
+        many = one.self_compose(int(count)) if count > 1 else one
+        total = many if total is None else total.compose(many)
+    assert total is not None  # noqa: S101 - there is at least one ratio
+    return min(best, float(total.get_epsilon_for_delta(delta)))
+
+
+def true_positive_rate(
+    false_positive: float, *, mu: float | None = None, epsilon: float | None = None, delta: float = 0.0
+) -> float:
+    """The best any test can do: its true positive rate at this false positive rate.
+
+    From mu_GDP exactly; from (epsilon, delta) the bound min(e^eps x + delta, 1 - e^-eps (1 - delta - x)).
+    """
+    from scipy.stats import norm
+
+    if mu is not None:
+        return float(norm.cdf(mu + norm.ppf(false_positive)))
+    assert epsilon is not None  # noqa: S101
+    up = math.exp(min(epsilon, 700.0)) * false_positive + delta
+    return min(1.0, up, 1.0 - math.exp(-epsilon) * (1.0 - delta - false_positive))

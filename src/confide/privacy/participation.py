@@ -1,0 +1,128 @@
+"""What it is worth that a client takes part only sometimes: Rényi curves for random and for amplified participation.
+
+random:Q     valid for any carry: given the pattern of participation the mechanism is known, and exp((a - 1) D_a) is
+             jointly convex, so D_a <= log E exp((a - 1) D_a(pattern)) / (a - 1)   (privacy.md 1.3, Valid 2).
+amplified:Q  standard amplification by subsampling, true only where the state is public (carry 0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import InputError
+from confide.privacy.conversion import laplace_renyi
+from confide.privacy.sensitivity import Sensitivity
+
+Floats = NDArray[np.float64]
+Curve = Callable[[Floats], Floats]
+CELLS = 64  # of the deviation's grid per unit of s, where the carry is neither 0 nor 1
+
+
+def random_curve(
+    *, q: float, added: float, keep: Floats, factor: Floats, gaussian: bool, final: float
+) -> tuple[Curve, list[str]]:
+    """Rényi divergence bound when a client takes part in each round independently with probability q.
+
+    The deviation x follows x <- keep_j x + added (with probability q) or keep_j x, rounded up on a grid, which can
+    only overstate it; each round costs R_a(x). One pass over the rounds gives E exp((a - 1) sum of costs).
+
+    Args:
+        factor: precision 1/sigma^2 of Gaussian noise, or copies/b of Laplace noise, in each round.
+        final: precision of a release's standard deviation: it costs (final x)^2 / 2 or final x (Laplace).
+    """
+    T = len(keep)
+    steady = bool(np.all((keep == 0.0) | (keep == 1.0)))
+    cells = 1 if steady else CELLS
+    h = added / cells
+    worst, x = 0.0, 0.0
+    for k in keep:
+        worst = max(worst, x := x + added)
+        x *= k
+    size = math.ceil(worst / h * (1 + 1e-12)) + (0 if steady else math.ceil(T)) + 1
+    size = min(size, math.ceil(T * cells) + T + 1)
+    grid: Floats = h * np.arange(size, dtype=np.float64)
+    start = np.full(size, -np.inf)
+    start[0] = 0.0
+
+    def moved(j: int) -> NDArray[np.int64]:
+        """Cells after the state has kept its share, rounded up."""
+        share = float(keep[j - 1]) if j else 1.0
+        return np.asarray(np.minimum(np.ceil(share * np.arange(size) - 1e-9).astype(np.int64), size - 1))
+
+    def curve(orders: Floats) -> Floats:
+        found = np.empty(len(orders))
+        for n, a in enumerate(orders):
+            log_mass = start.copy()
+            for j in range(T):
+                log_mass = _gather(log_mass, moved(j), size)
+                up = np.full(size, -np.inf)
+                up[cells:] = log_mass[:-cells]
+                up[-1] = np.logaddexp.reduce(log_mass[-cells - 1 :])  # what would leave the grid stays at its end
+                absent = math.log1p(-q) + log_mass if q < 1.0 else np.full(size, -np.inf)
+                log_mass = np.logaddexp(absent, math.log(q) + up)
+                log_mass = log_mass + (a - 1.0) * _cost(grid, float(factor[j]), float(a), gaussian)
+            log_mass = log_mass + (a - 1.0) * _cost(grid, final**2 if gaussian else final, float(a), gaussian)
+            found[n] = np.logaddexp.reduce(log_mass) / (a - 1.0)
+        return np.where(np.isfinite(found), found, np.inf)
+
+    return curve, [
+        f"random participation: in each round with probability {q:g}, independently, hidden from the adversary; "
+        "sampling is uniform over the enrolled and participant lists are secret"
+    ]
+
+
+def amplified_curve(s: Sensitivity, noise: str, factor: Floats) -> tuple[Curve, list[str]]:
+    """Subsampled Gaussian (dp-accounting): Poisson for zero-out, fixed size for replace."""
+    if noise != "gaussian":
+        raise InputError("noise", noise, "amplification is implemented for Gaussian noise; use random:Q or all")
+    import dp_accounting as dp
+    from dp_accounting.rdp import rdp_privacy_accountant as rdp
+
+    q = s.participation.value
+    if s.sampled is not None and s.clients is not None and abs(s.sampled / s.clients - q) > 1e-9:
+        remedy = f"sampling L = {s.sampled} of K = {s.clients} gives {s.sampled / s.clients:g}"
+        raise InputError("participation", str(s.participation), remedy)
+    multipliers = 1.0 / (np.sqrt(factor) * s.single)
+
+    def curve(orders: Floats) -> Floats:
+        usable = np.unique(np.maximum(2, np.rint(orders)))  # the fixed-size bound knows whole orders
+        total = np.zeros(len(usable))
+        for multiplier, count in zip(*np.unique(multipliers, return_counts=True), strict=True):
+            inner = dp.GaussianDpEvent(float(multiplier))
+            if s.adjacency == "zero-out":
+                relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+                event: dp.DpEvent = dp.PoissonSampledDpEvent(q, inner)
+            else:
+                relation = dp.NeighboringRelation.REPLACE_ONE
+                event = dp.SampledWithoutReplacementDpEvent(10**6, round(q * 10**6), inner)
+            accountant = rdp.RdpAccountant(orders=usable.tolist(), neighboring_relation=relation)
+            accountant.compose(dp.SelfComposedDpEvent(event, int(count)))
+            total += np.asarray(accountant._rdp)
+        return np.asarray(np.interp(orders, usable, total, left=np.inf))
+
+    how = (
+        "Poisson sampling: each client takes part with this probability, independently"
+        if s.adjacency == "zero-out"
+        else "fixed-size sampling without replacement"
+    )
+    return curve, [f"amplification by subsampling at rate {q:g}, {how}, hidden from the adversary"]
+
+
+def _gather(log_mass: Floats, to: NDArray[np.int64], size: int) -> Floats:
+    """Sum the masses that move to the same cell."""
+    if to[-1] == size - 1 and np.array_equal(to, np.arange(size)):
+        return log_mass
+    top = float(log_mass.max())
+    mass = np.bincount(to, np.exp(log_mass - top), minlength=size)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(mass) + top)
+
+
+def _cost(x: Floats, factor: float, order: float, gaussian: bool) -> Floats:
+    if factor == 0.0:
+        return np.zeros_like(x)
+    return order * factor * x**2 / 2.0 if gaussian else laplace_renyi(factor * x, order)

@@ -1,0 +1,119 @@
+"""Which scheme, and how much noise: every scheme calibrated to one budget, compared by the error it leaves.
+
+Without a simulation the error is that of a quadratic with Hessian h (privacy.md, section 3): with W the combination
+matrix of the scheme, g = 1 - mu h and noise covariance N = R R', the deviation of the states after T rounds is
+sum_t (g W)^t N (g W')^t, its mean over servers the centroid's. It leaves out clipping and heterogeneity; with a config
+the schemes are run instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import InputError
+from confide.graph import Graph
+from confide.privacy.calibrate import Budget, Calibrated, calibrate
+from confide.privacy.sensitivity import Sensitivity
+from confide.schemes import Scheme, matrices
+
+Floats = NDArray[np.float64]
+CANDIDATES = ("homomorphic", "shared", "own-clean", "per-link", "pairwise", "central", "local-only")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One scheme at the budget: its noise, and the squared error of what comes out."""
+
+    name: str
+    calibrated: Calibrated | None
+    released: float | None  # error of the released (or unreleased) centroid, its noise included
+    individual: float | None
+    reason: str = ""  # why there is no number
+
+    def to_dict(self) -> dict[str, Any]:
+        c = self.calibrated
+        noise = (
+            {} if c is None else {"sigma": c.scheme.sigma, "sigma_pair": c.scheme.sigma_pair, "release": str(c.release)}
+        )
+        return {
+            "scheme": self.name,
+            **noise,
+            "released_error": self.released,
+            "individual_error": self.individual,
+            "reason": self.reason,
+        }
+
+
+Measure = Callable[[Calibrated], tuple[float, float]]  # -> (centroid error without release noise, individual error)
+
+
+def compare(
+    names: tuple[str, ...],
+    graph: Graph,
+    sensitivity: Sensitivity,
+    budget: Budget,
+    measure: Measure,
+    *,
+    rounds: int,
+    noise: str = "gaussian",
+    threat: str = "links",
+    release: str = "none",
+    dim: int = 1,
+) -> list[Option]:
+    """All schemes at the same budget, the best first; those that cannot meet it last, with the reason.
+
+    With a release the released model decides; without one there are only the individual models.
+    """
+    found = []
+    for name in names:
+        try:
+            # `local-only` never talks, so its only use is the sum at the end.
+            wanted = "centroid" if name == "local-only" and release == "none" else release
+            c = calibrate(name, graph, sensitivity, budget, rounds=rounds, noise=noise, threat=threat, release=wanted)
+        except InputError as e:
+            found.append(Option(name, None, None, None, str(e)))
+            continue
+        centroid, individual = measure(c)
+        if release == "none" and name == "local-only":
+            found.append(
+                Option(name, None, None, None, "talks to nobody: without a release nothing is learnt together")
+            )
+            continue
+        extra = dim * c.release.sigma**2 if c.release.kind == "centroid" else 0.0
+        found.append(Option(name, c, centroid + extra, individual))
+    decides = (lambda o: o.individual) if release == "none" else (lambda o: o.released)
+    return sorted(found, key=lambda o: (decides(o) is None, decides(o) or 0.0))
+
+
+def by_formula(graph: Graph, step: float, hessian: float, rounds: int, dim: int) -> Measure:
+    """Variances of a quadratic, in closed form."""
+    g = 1.0 - step * hessian
+    if not abs(g) < 1.0:
+        raise InputError("hessian", hessian, f"the step {step:g} is not stable for it; mu h must lie in (0, 2)")
+
+    def measure(c: Calibrated) -> tuple[float, float]:
+        return tuple(dim * v for v in noise_variance(c.scheme, graph, g, rounds))  # type: ignore[return-value]
+
+    return measure
+
+
+def noise_variance(scheme: Scheme, graph: Graph, g: float, rounds: int) -> tuple[float, float]:
+    """(centroid, mean individual) variance per coordinate that the scheme's noise leaves after `rounds` rounds."""
+    m = matrices(scheme, graph)
+    eigenvalues, V = np.linalg.eigh(m.W)
+    shares = np.sum((V.T @ m.R) ** 2, axis=1)  # v_k' N v_k
+    x = (g * eigenvalues) ** 2
+    series = np.where(x < 1.0, (1.0 - x**rounds) / np.maximum(1.0 - x, 1e-300), float(rounds))
+    mean = np.full(graph.P, 1.0 / graph.P)
+    centroid = float(np.sum((mean @ m.R) ** 2)) * (1.0 - g ** (2 * rounds)) / (1.0 - g * g)
+    return centroid, float(np.sum(shares * series) / graph.P)
+
+
+def by_simulation(run: Callable[[Scheme], tuple[float, float]]) -> Measure:
+    """Errors measured by running the schemes with their calibrated noise."""
+    return lambda c: run(c.scheme)

@@ -1,0 +1,266 @@
+"""How far two neighbouring data sets can drive a server's psi apart: Delta_1..Delta_T, with the proof that was used.
+
+Given the messages, the deviation obeys Delta_{j+1} <= gamma c Delta_j + s (privacy.md, 1.2): c is the carry of the
+scheme, s what one round's change of data adds, gamma what the local map does to a deviation that is already there.
+Each proof licenses its own s and gamma, and only that; what no proof licenses is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import InputError
+from confide.validation import number, one_of, positive, positive_int, whole
+
+Floats = NDArray[np.float64]
+LEVELS = ("unit", "client", "example")
+ADJACENCIES = ("replace", "zero-out")
+NORMS = ("l1", "l2")
+
+
+@dataclass(frozen=True)
+class Proof:
+    """`none`, `regulariser:RHO`, `convex-glm:NU` or `public-point`."""
+
+    kind: str
+    constant: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Proof:
+        kind, colon, value = str(text).partition(":")
+        one_of("proof", kind, ("none", "regulariser", "convex-glm", "public-point"))
+        if kind in ("none", "public-point"):
+            if colon:
+                raise InputError("proof", text, f"{kind} takes no number")
+            return cls(kind)
+        try:
+            constant = float(value)
+        except ValueError:
+            symbol = "RHO" if kind == "regulariser" else "NU"
+            raise InputError("proof", text, f"write {kind}:{symbol} with a number, e.g. {kind}:0.1") from None
+        if kind == "regulariser":
+            return cls(kind, positive("proof", constant))
+        return cls(kind, number("proof", constant, least=0.0))
+
+    def __str__(self) -> str:
+        return self.kind if self.kind in ("none", "public-point") else f"{self.kind}:{self.constant:g}"
+
+
+@dataclass(frozen=True)
+class Participation:
+    """`all`, `cap:N`, `random:Q` or `amplified:Q`."""
+
+    kind: str = "all"
+    value: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Participation:
+        kind, _, value = str(text).partition(":")
+        one_of("participation", kind, ("all", "cap", "random", "amplified"))
+        if kind == "all":
+            if value:
+                raise InputError("participation", text, "all takes no number")
+            return cls()
+        try:
+            x = float(value)
+        except ValueError:
+            raise InputError(
+                "participation", text, f"write {kind}:{'N' if kind == 'cap' else 'Q'} with a number"
+            ) from None
+        if kind == "cap":
+            return cls(kind, whole("participation", int(x) if x.is_integer() else x, 1))
+        if not 0.0 < number("participation", x) <= 1.0:
+            raise InputError("participation", text, "the rate must lie in (0, 1]")
+        return cls(kind, x)
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "all" else f"{self.kind}:{self.value:g}"
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The facts that bound one client's (example's, unit's) influence.
+
+    Attributes:
+        step: mu.
+        bound: B, of `clip = "example"` or "update"; `norm` is its norm.
+        level: whose data may change: a whole "unit", one "client", one "example".
+        adjacency: "replace" (other data) or "zero-out" (no contribution).
+        sampled: L; fixed in the denominator. clients: K. dim: M. local_steps: E. batch: mini-batch size.
+        smoothness: delta of every sampled loss, declared; checks the step where a proof needs it.
+        clip: "example" or "update"; some proofs hold only for per-example clipping.
+    """
+
+    step: float
+    bound: float
+    norm: str = "l2"
+    level: str = "client"
+    adjacency: str = "replace"
+    sampled: int | None = None
+    clients: int | None = None
+    dim: int | None = None
+    local_steps: int = 1
+    batch: int | None = None
+    proof: Proof = Proof("none")
+    participation: Participation = Participation()
+    smoothness: float | None = None
+    clip: str = "example"
+
+    def __post_init__(self) -> None:
+        positive("step", self.step)
+        positive("bound", self.bound)
+        one_of("norm", self.norm, NORMS)
+        one_of("level", self.level, LEVELS)
+        one_of("adjacency", self.adjacency, ADJACENCIES)
+        one_of("clip", self.clip, ("example", "update"))
+        positive_int("local_steps", self.local_steps)
+        for name in ("sampled", "clients", "dim", "batch"):
+            if getattr(self, name) is not None:
+                positive_int(name, getattr(self, name))
+        if self.smoothness is not None:
+            positive("smoothness", self.smoothness)
+        if self.sampled is not None and self.clients is not None and self.sampled > self.clients:
+            raise InputError("sampled", self.sampled, f"there are only {self.clients} clients")
+        if self.level != "unit" and self.sampled is None:
+            raise InputError("sampled", None, f"level {self.level!r} divides by L; give --sampled L")
+        if self.level == "example" and self.batch is None:
+            raise InputError("batch", None, "level 'example' divides by the batch; give --batch N")
+        if self.level == "example" and self.clip != "example":
+            raise InputError("clip", self.clip, "level 'example' needs per-example clipping")
+        if self.participation.kind != "all" and self.level == "unit":
+            raise InputError("participation", str(self.participation), "a unit takes part in every round; use all")
+        if self.proof.kind in ("regulariser", "convex-glm") and self.clip != "example":
+            remedy = "clipping the whole update breaks this proof; clip examples, or use none or public-point"
+            raise InputError("proof", str(self.proof), remedy)
+        _check_proof(self)
+
+    @property
+    def single(self) -> float:
+        """s: what the change of data can add to psi in one round, in the clip's norm."""
+        full = 2.0 * self.step * self.bound
+        share = 1.0
+        if self.level != "unit":
+            assert self.sampled is not None  # noqa: S101 - checked
+            share = 1.0 / self.sampled
+        if self.level == "example":
+            assert self.batch is not None  # noqa: S101 - checked
+            share /= self.batch
+        return full * share / (2.0 if self.adjacency == "zero-out" else 1.0)
+
+    @property
+    def contraction(self) -> float:
+        """gamma of the proof."""
+        if self.proof.kind == "regulariser":
+            return float((1.0 - 2.0 * self.proof.constant * self.step / self.local_steps) ** self.local_steps)
+        if self.proof.kind == "convex-glm":
+            return float((1.0 - self.step * self.proof.constant / self.local_steps) ** self.local_steps)
+        return 1.0
+
+    def added(self, remembers: bool) -> float:
+        """s of the recursion: the share 1/L is credited only where a proof covers the other clients.
+
+        With carry 0 (`remembers` false) the others start from a public model and their updates do not change.
+        """
+        if not remembers or self.level == "unit" or self.proof.kind in ("convex-glm", "public-point"):
+            whole_unit = self.single
+        elif self.proof.kind == "regulariser":
+            whole_unit = 2.0 * self.step * self.bound / (2.0 if self.adjacency == "zero-out" else 1.0)
+        else:
+            remedy = (
+                f"with carry > 0 the other clients start from another model, so their updates change too; level "
+                f"{self.level!r} needs a proof (regulariser, convex-glm, public-point), or use level 'unit'"
+            )
+            raise InputError("proof", str(self.proof), remedy)
+        if self.proof.kind == "regulariser" and remembers:
+            # (B / rho)(1 - g): the geometric sum of E clipped steps, each shrunk by those after it.
+            return whole_unit * (1.0 - self.contraction) / (2.0 * self.proof.constant * self.step)
+        return whole_unit
+
+    def to_norm(self, law: str) -> tuple[float, list[str]]:
+        """Factor from the clip's norm to the norm of the noise, with what it rests on."""
+        if law.endswith("gaussian"):
+            return 1.0, ["l1 clipping bounds the l2 norm too"] if self.norm == "l1" else []
+        l2_fact = self.proof.kind == "convex-glm"
+        if self.norm == "l1" and not l2_fact:
+            return 1.0, []
+        if self.dim is None:
+            why = "non-expansiveness is an l2 fact" if l2_fact else "the clip bounds the l2 norm"
+            raise InputError("dim", None, f"{why}; Laplace noise needs l1, a factor sqrt(M): give --dim M")
+        return math.sqrt(self.dim), [f"l1 sensitivity = sqrt(M) times l2, M = {self.dim}"]
+
+    def assumptions(self, remembers: bool) -> list[str]:
+        what = {
+            "unit": "all data of one unit",
+            "client": "all data of one client",
+            "example": "one example of one client",
+        }[self.level]
+        change = "is replaced by any other" if self.adjacency == "replace" else "contributes nothing instead"
+        found = [
+            f"adjacency: {what} {change}",
+            f"clipping ({self.clip}) bounds a client's update by mu B = {self.step * self.bound:g} in {self.norm}",
+            "units and clients are disjoint: a client belongs to one unit",
+        ]
+        if self.level != "unit":
+            found.append(f"L = {self.sampled} stays in the denominator under dropout")
+        if self.level == "example":
+            found.append(f"worst case over batches: the example is in every mini-batch of {self.batch}")
+        if remembers and self.proof.kind == "regulariser":
+            found.append(
+                f"proof regulariser: rho |w|^2 with rho = {self.proof.constant:g} outside the clip; all clients of the "
+                "unit may change, 1/L is not credited"
+            )
+        if remembers and self.proof.kind == "convex-glm":
+            nu = self.proof.constant
+            found.append(
+                f"proof convex-glm: per-example clipped generalised linear model, every sampled loss {nu:g}-strongly "
+                f"convex (2 rho >= {nu:g})"
+            )
+            if self.smoothness is None:
+                found.append("declared, not checked: mu/E <= 2/(delta + nu) for the smoothness delta of every loss")
+        if remembers and self.proof.kind == "public-point":
+            found.append("proof public-point: gradients are evaluated at a function of the messages")
+        if remembers and self.proof.kind == "none":
+            found.append("proof none: clipping alone, deviations add up")
+        return found
+
+    def deltas(self, kept: Callable[[int, Floats], float], rounds: int, remembers: bool) -> Floats:
+        """Delta_1..Delta_T in the clip's norm.
+
+        Args:
+            kept: (j, Delta_1..Delta_j) -> deviation of w after round j given the messages, c Delta_j for a carry c.
+            remembers: whether any deviation is kept.
+        """
+        s, gamma = self.added(remembers), self.contraction if remembers else 1.0
+        cap = int(self.participation.value) if self.participation.kind == "cap" else rounds
+        found = np.zeros(rounds)
+        if not remembers:
+            found[: min(cap, rounds)] = s  # at most `cap` rounds see the client at all; which ones does not matter
+            return found
+        for j in range(rounds):
+            found[j] = s + (gamma * kept(j, found[:j]) if j else 0.0)
+        if cap < rounds:
+            # At most `cap` participations, and no deviation ever grows by itself: at most `cap` times s.
+            found = np.minimum(found, s * np.minimum(np.arange(1, rounds + 1), cap))
+        return found
+
+
+def _check_proof(s: Sensitivity) -> None:
+    eta = s.step / s.local_steps
+    if s.proof.kind == "regulariser" and 2.0 * s.proof.constant * eta > 1.0:
+        largest = s.local_steps / (2.0 * s.proof.constant)
+        raise InputError("step", s.step, f"proof regulariser needs 2 rho mu/E <= 1: at most {largest:g}")
+    if s.proof.kind == "convex-glm":
+        nu = s.proof.constant
+        if nu * eta > 1.0:
+            raise InputError("step", s.step, f"proof convex-glm needs nu mu/E <= 1: at most {s.local_steps / nu:g}")
+        if s.smoothness is not None and eta > 2.0 / (s.smoothness + nu):
+            largest = 2.0 * s.local_steps / (s.smoothness + nu)
+            remedy = f"proof convex-glm needs mu/E <= 2/(delta + nu): a step of at most {largest:g}"
+            raise InputError("step", s.step, remedy)
+        if s.smoothness is not None and nu > s.smoothness:
+            raise InputError("proof", str(s.proof), f"strong convexity cannot exceed the smoothness {s.smoothness:g}")

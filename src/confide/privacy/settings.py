@@ -1,0 +1,103 @@
+"""What a user says about privacy beside an algorithm, and the sensitivity that follows from the two.
+
+Facts that a proof uses (strong convexity, smoothness) are declared here or follow from the model's regulariser; they
+are never measured on private data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from confide.algorithm import GFL
+from confide.errors import InputError
+from confide.local import sgd
+from confide.models import GLM
+from confide.privacy.calibrate import Budget
+from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.threat import Release, Threat
+from confide.problems.problem import Problem
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Whose data, against whom, by which proof, within which budget.
+
+    Attributes:
+        level, adjacency, proof, participation: as in `confide account`.
+        smoothness: declared bound on the smoothness of every sampled loss (for convex-glm).
+        threat: the adversary that the budget is about; the statement names all.
+        release: what is revealed at the end.
+        epsilon, rho: budget, at most one; a run stops before the round that would pass it.
+    """
+
+    level: str = "client"
+    adjacency: str = "replace"
+    proof: str = "none"
+    participation: str = "all"
+    smoothness: float | None = None
+    threat: str = "links"
+    release: str = "none"
+    delta: float = 1e-5
+    epsilon: float | None = None
+    rho: float | None = None
+
+    def __post_init__(self) -> None:
+        Proof.parse(self.proof)
+        Participation.parse(self.participation)
+        Threat.parse(self.threat)
+        Release.parse(self.release)
+        if self.epsilon is not None and self.rho is not None:
+            raise InputError("privacy.rho", self.rho, "give a budget either as epsilon or as rho")
+
+    @property
+    def budget(self) -> Budget | None:
+        if self.epsilon is None and self.rho is None:
+            return None
+        return Budget(self.epsilon, self.rho, self.delta)
+
+    def sensitivity(self, problem: Problem, algorithm: GFL, seed: int) -> Sensitivity:
+        """Conditions of the proof are checked against the model, the clip and the step; the worst client counts."""
+        if algorithm.clip is None:
+            remedy = "without a clip nothing bounds a client's influence; set algorithm.clip and algorithm.bound"
+            raise InputError("algorithm.clip", "none", remedy)
+        E, batch = algorithm.settle(problem.federation, seed)
+        proof = Proof.parse(self.proof)
+        _check_model(proof, problem, algorithm)
+        return Sensitivity(
+            step=algorithm.step,
+            bound=algorithm.clip.bound,
+            norm=algorithm.clip.norm,
+            level=self.level,
+            adjacency=self.adjacency,
+            sampled=algorithm.sampled,
+            clients=int(problem.federation.K.min()),
+            dim=problem.M,
+            # Fewer steps shrink less (regulariser), more steps contract less (convex-glm): take the worse end.
+            local_steps=int(E.min() if proof.kind == "regulariser" else E.max()),
+            batch=int(batch.min()),
+            proof=proof,
+            participation=Participation.parse(self.participation),
+            smoothness=self.smoothness,
+            clip=algorithm.clip.kind,
+        )
+
+
+def _check_model(proof: Proof, problem: Problem, algorithm: GFL) -> None:
+    if proof.kind in ("none", "public-point"):
+        if proof.kind == "public-point":
+            remedy = (
+                "clients here evaluate gradients at w_p, which is not a function of the messages; use another proof"
+            )
+            raise InputError("privacy.proof", str(proof), remedy)
+        return
+    model = problem.model
+    if algorithm.local is not sgd:
+        raise InputError("privacy.proof", str(proof), "holds for the built-in local step only; use none")
+    if proof.kind == "regulariser" and abs(proof.constant - model.rho) > 1e-12 * model.rho:
+        raise InputError("privacy.proof", str(proof), f"the model's regulariser is rho = {model.rho:g}")
+    if proof.kind == "convex-glm":
+        if not isinstance(model, GLM):
+            raise InputError("privacy.proof", str(proof), "holds for linear and logistic models only")
+        if proof.constant > 2.0 * model.rho * (1 + 1e-12):
+            remedy = f"every sampled loss is only 2 rho = {2 * model.rho:g} strongly convex"
+            raise InputError("privacy.proof", str(proof), remedy)

@@ -1,0 +1,100 @@
+"""The privacy statement: one object, printed everywhere, that names who is protected from whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confide.errors import InputError
+from confide.graph import Graph
+from confide.privacy.accountant import Account, account
+from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.threat import Release, Threat
+from confide.schemes import Scheme
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Accounts for every adversary that a careful reader asks for; what cannot be answered is in `refused`."""
+
+    rounds: int
+    noise: str
+    accounts: tuple[Account, ...]
+    refused: tuple[tuple[str, str], ...] = ()  # (threat, reason)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "rounds": self.rounds,
+            "noise": self.noise,
+            "accounts": [a.to_dict() for a in self.accounts],
+            "refused": [{"threat": t, "reason": r} for t, r in self.refused],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(lines(self.to_dict()))
+
+
+def statement(
+    scheme: Scheme,
+    graph: Graph | Sequence[Graph],
+    sensitivity: Sensitivity,
+    *,
+    rounds: int,
+    noise: str | None = None,
+    release: Release | str = "none",
+    delta: float = 1e-5,
+) -> Statement:
+    """Links, the worst single colluder, all neighbours, own clients, own server, and the receiver of a release."""
+    release = Release.parse(release) if isinstance(release, str) else release
+    graphs = [graph] if isinstance(graph, Graph) else list(graph)
+    P = graphs[0].P
+    asked: list[tuple[Threat, Release]] = [(Threat(), Release())]
+    if P > 1:
+        # Only noise that two servers share is weakened by a colluder; elsewhere one stands for all.
+        singles = range(P) if scheme.sigma_pair else range(1)
+        asked += [(Threat("colluders", frozenset({m})), Release()) for m in singles]
+        if all(len(g.neighbours(p)) < P for g in graphs for p in range(P)):
+            asked.append((Threat("neighbours"), Release()))
+    asked += [(Threat("own-client"), Release()), (Threat("own-server"), Release())]
+    if release.kind != "none":
+        asked.append((Threat(), release))
+    found: list[Account] = []
+    refused: list[tuple[str, str]] = []
+    for threat, released in asked:
+        try:
+            one = account(
+                scheme, graphs, sensitivity, rounds=rounds, noise=noise, threat=threat, release=released, delta=delta
+            )
+        except InputError as e:
+            refused.append((str(threat), str(e)))
+            continue
+        if threat.kind == "colluders" and found and found[-1].threat.startswith("colluders"):
+            if _worse(one, found[-1]):
+                found[-1] = one
+        else:
+            found.append(one)
+    return Statement(rounds, noise or scheme.law, tuple(found), tuple(refused))
+
+
+def lines(plain: dict[str, Any]) -> list[str]:
+    """A statement in words, from its plain data (a run read back from disk has only that)."""
+    said = []
+    for a in plain["accounts"]:
+        who, what = a["adversary"], f"{a['level']} level, {a['adjacency']}"
+        if a["leak"]:
+            reason = next((x for x in a["assumptions"] if x.startswith("leak: ")), "leak")
+            said.append(f"NOT PROTECTED from {who}: {reason.removeprefix('leak: ')}")
+            continue
+        said.append(
+            f"epsilon {a['epsilon']:.4g} (delta {a['delta']:g}; {what}) against {who}: it finds out whether the data "
+            f"took part in at most {100 * a['success_at_1_percent']:.3g}% of cases, at 1% false alarms"
+        )
+    said += [f"no statement against {r['threat']}: {r['reason']}" for r in plain["refused"]]
+    return said
+
+
+def _worse(a: Account, b: Account) -> bool:
+    if a.leak != b.leak:
+        return a.leak
+    return (a.epsilon or 0.0) > (b.epsilon or 0.0)

@@ -1,0 +1,90 @@
+"""Who is looking: an adversary is named before a number is given.
+
+links        every message between servers, in all rounds; the graph, the weights, the step, the code.
+colluders    the same, and the data, states and noises of some servers.
+neighbours   the same, with all neighbours of the target colluding.
+own-client   the same, and w_p in every round in which it is handed out to a client of the target's unit.
+own-server   the target's own server, which sees the sum of its clients' updates in clear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from confide.errors import InputError
+from confide.graph import Graph
+from confide.validation import number, one_of
+
+KINDS = ("links", "colluders", "neighbours", "own-client", "own-server")
+
+
+@dataclass(frozen=True)
+class Threat:
+    kind: str = "links"
+    colluders: frozenset[int] = frozenset()
+
+    @classmethod
+    def parse(cls, text: str) -> Threat:
+        """`links`, `colluders:1,2`, `neighbours`, `own-client` or `own-server`."""
+        kind, colon, rest = str(text).partition(":")
+        one_of("threat", kind, KINDS)
+        if kind != "colluders":
+            if colon:
+                raise InputError("threat", text, f"{kind} takes no servers")
+            return cls(kind)
+        try:
+            servers = [int(x) for x in rest.split(",")]
+        except ValueError:
+            raise InputError("threat", text, "write colluders:1,2 with the servers' numbers") from None
+        return cls(kind, frozenset(servers))
+
+    def __str__(self) -> str:
+        return f"colluders:{','.join(map(str, sorted(self.colluders)))}" if self.kind == "colluders" else self.kind
+
+    def check(self, P: int) -> None:
+        for server in sorted(self.colluders):
+            if not 0 <= server < P:
+                raise InputError("threat", str(self), f"server {server} does not exist; they are 0 to {P - 1}")
+        if len(self.colluders) == P:
+            raise InputError("threat", str(self), "all servers collude: nobody is left to protect")
+
+    def against(self, graph: Graph, target: int) -> frozenset[int]:
+        """The servers that collude against this target."""
+        if self.kind == "neighbours":
+            return frozenset(int(m) for m in graph.neighbours(target))
+        return self.colluders
+
+    @property
+    def words(self) -> str:
+        return {
+            "links": "an eavesdropper on all links between servers",
+            "colluders": f"colluding servers {sorted(self.colluders)} who also see all links",
+            "neighbours": "all neighbours of the target server, colluding, who also see all links",
+            "own-client": "a client of the same unit, who is handed the unit's model and sees all links",
+            "own-server": "the unit's own server",
+        }[self.kind]
+
+
+@dataclass(frozen=True)
+class Release:
+    """What is revealed at the end: `none`, `centroid:SIGMA` (honest noise on the mean) or `local`."""
+
+    kind: str = "none"
+    sigma: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Release:
+        kind, _, value = str(text).partition(":")
+        one_of("release", kind, ("none", "centroid", "local"))
+        if kind != "centroid":
+            if value:
+                raise InputError("release", text, f"{kind} takes no number")
+            return cls(kind)
+        try:
+            sigma = float(value)
+        except ValueError:
+            raise InputError("release", text, "write centroid:SIGMA, the noise's deviation on the mean") from None
+        return cls(kind, number("release", sigma, least=0.0))
+
+    def __str__(self) -> str:
+        return f"centroid:{self.sigma:g}" if self.kind == "centroid" else self.kind

@@ -1,0 +1,395 @@
+"""The paper's figures: files, numbers and verdicts, and that each verdict can be no."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from confide import cli
+from confide.engines.driver import simulate
+from confide.errors import InputError
+from confide.experiments import classification as c
+from confide.experiments import regression as r
+from confide.experiments import reproduce as module
+from confide.experiments.claims import Claim
+from confide.experiments.reproduce import Report, reproduce
+from confide.problems import click_log
+from confide.run import Run
+
+FIGURES = {"a": r.figure_a, "b": r.figure_b, "c": r.figure_c, "e": r.figure_e}
+BAND = ("mean", "low", "high")
+
+
+@pytest.fixture(scope="module")
+def tiny() -> r.Regression:
+    """The paper's problem for a few rounds: nothing that it says matters here, only its shape."""
+    return r.Regression(12, 2, 0)
+
+
+@pytest.fixture(scope="module")
+def made(tiny: r.Regression, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("figures")
+    return folder, {name: figure(tiny, folder) for name, figure in FIGURES.items()}
+
+
+def test_every_figure_is_a_picture_and_its_data(made: tuple[Path, dict[str, Any]]) -> None:
+    folder, results = made
+    files = [f for figure, _ in results.values() for f in figure]
+    assert sorted(Path(f).name for f in files) == sorted(os.listdir(folder))
+    stems = ["a_three_algorithms", "b_noise_centroid", "b_noise_individual", "c_step_size", "e_final_sum"]
+    assert {f"{s}{suffix}" for s in stems for suffix in (".png", ".svg")} <= {Path(f).name for f in files}
+
+
+def columns(made: tuple[Path, dict[str, Any]], name: str) -> pl.DataFrame:
+    return pl.read_csv(made[0] / name)
+
+
+def test_the_data_of_figure_a(made: tuple[Path, dict[str, Any]], tiny: r.Regression) -> None:
+    table = columns(made, "a_three_algorithms.csv")
+    names = [f"{n} {b}" for n in ("none", "homomorphic", "per-link") for b in BAND]
+    assert table.columns == ["round", *names]
+    assert table["round"].to_list() == list(range(1, 13))
+    np.testing.assert_allclose(table["none mean"], tiny.run("none").metrics["centroid_msd"].mean(axis=0))
+    assert (table["none low"] <= table["none high"]).all()
+
+
+def test_the_data_of_the_sweeps(made: tuple[Path, dict[str, Any]]) -> None:
+    noise = [
+        f"{which}_msd {name} {v} {b}"
+        for which in ("centroid", "individual")
+        for name in ("homomorphic", "per-link")
+        for v in ("0.001", "0.01", "0.1", "1", "2", "10")
+        for b in BAND
+    ]
+    assert columns(made, "b_noise.csv").columns == ["round", *noise]
+    steps = [f"centroid_msd {n} {v} {b}" for n in ("homomorphic", "per-link") for v in ("0.1", "0.5", "1", "5") for b in BAND]  # fmt: skip # noqa: E501
+    assert columns(made, "c_step_size.csv").columns == ["round", *steps]
+    final = columns(made, "e_final_sum.csv")
+    sums = [f"{n} {w} the sum {b}" for n in ("homomorphic", "per-link") for w in ("before", "after") for b in BAND]
+    assert final.columns == ["sigma_g^2", *sums]
+    assert final["sigma_g^2"].to_list() == [0.001, 0.01, 0.1, 1, 2, 10]
+
+
+def test_claims_are_plain_json_with_numbers(made: tuple[Path, dict[str, Any]]) -> None:
+    claims = [claim for _, found in made[1].values() for claim in found]
+    assert [claim.id for claim in claims] == ["a1", "a2", "b1", "b2", "b3", "b4", "c1", "c2", "c3", "e1"]
+    for claim in claims:
+        assert isinstance(claim.holds, bool)
+        plain = claim.to_dict()
+        assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+        assert plain["numbers"]
+        assert list(plain) == ["id", "statement", "holds", "numbers"]
+
+
+def test_infinities_are_null_in_json() -> None:
+    plain = Claim("x", "y", True, {"a": math.inf, "b": [math.nan, 1.23456789], "c": {"d": (1, True)}}).to_dict()
+    assert plain["numbers"] == {"a": None, "b": [None, 1.2346], "c": {"d": [1, True]}}
+
+
+def test_a_run_is_made_once_and_the_noiseless_one_for_all_variances(tiny: r.Regression) -> None:
+    assert tiny.run("homomorphic") is tiny.run("homomorphic", 0.1, 0.7)
+    assert tiny.run("none", 0.1) is tiny.run("none", 10.0)
+    assert tiny.run("homomorphic", 1.0) is not tiny.run("homomorphic", 2.0)
+
+
+# ---- verdicts: fed with levels that make every claim hold, and then with one change that makes it fail
+
+GOOD_CENTROID = {"homomorphic": [-37, -37, -36, -34, -33, -30], "per-link": [-35, -28, -18, -8, -5, 2]}
+GOOD_INDIVIDUAL = {"homomorphic": [-30, -24, -14, -4, -1, 6], "per-link": [-29, -19, -9, 1, 4, 11]}
+GOOD_STEPS = {"homomorphic": [-47, -39, -34, -21], "per-link": [-11, -17, -19, -17]}
+
+
+class Told:
+    """A `Regression` whose levels are told, and whose runs are the tiny one's."""
+
+    def __init__(self, tiny: r.Regression) -> None:
+        self.tiny, self.rounds, self.repeats = tiny, tiny.rounds, tiny.repeats
+        self.centroid = {k: list(v) for k, v in GOOD_CENTROID.items()}
+        self.individual = {k: list(v) for k, v in GOOD_INDIVIDUAL.items()}
+        self.steps = {k: list(v) for k, v in GOOD_STEPS.items()}
+        self.floor = -37.5
+        self.spread = {"homomorphic": [1, 2, 3, 4, 5, 6], "per-link": [2, 3, 4, 5, 6, 7]}
+
+    def level(self, which: str, name: str, variance: float = 0.1, mu: float = 0.7, **reading: Any) -> float:
+        if name == "none":
+            return self.floor
+        if mu != 0.7:
+            return float(self.steps[name][r.STEPS.index(mu)])
+        levels = self.centroid if which == "centroid" else self.individual
+        return float(levels[name][r.VARIANCES.index(variance)])
+
+    def run(self, name: str, variance: float = 0.1, mu: float = 0.7, **reading: Any) -> Run:
+        from dataclasses import replace
+
+        run = self.tiny.run(name, variance, mu, **reading)
+        if name == "none":
+            return run
+        value = self.spread[name][r.VARIANCES.index(variance)]
+        metrics = run.metrics | {"disagreement": np.full((2, 12), float(value))}
+        # a curve that falls to its floor of 1 sooner for a larger step
+        fall = {0.1: 9, 0.5: 6, 1.0: 3}.get(mu, 1)
+        curve = np.where(np.arange(12) < fall, 100.0, 1.0)
+        return replace(run, metrics=metrics | {"centroid_msd": np.tile(curve, (2, 1))})
+
+
+@pytest.fixture
+def told(tiny: r.Regression) -> Told:
+    return Told(tiny)
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("confide.report.figures.save", lambda figure, stem: [])
+    monkeypatch.setattr("confide.report.figures.save_csv", lambda columns, path: "")
+
+
+def verdicts(x: Any, *names: str) -> dict[str, bool]:
+    found = [claim for n in names for claim in FIGURES[n](x, Path("unused"))[1]]
+    return {claim.id: claim.holds for claim in found}
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_good_levels_make_every_claim_hold(told: Told) -> None:
+    assert all(verdicts(told, *FIGURES).values())
+
+
+def change(table: str, name: str, place: int, value: float) -> Callable[[Told], None]:
+    def apply(x: Told) -> None:
+        getattr(x, table)[name][place] = value
+
+    return apply
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize(
+    ("claim", "spoil"),
+    [
+        ("a1", change("centroid", "homomorphic", 2, -34.4)),
+        ("a2", change("centroid", "per-link", 2, -26.1)),
+        ("a1", lambda x: setattr(x, "floor", math.inf)),
+        ("b1", change("centroid", "per-link", 3, -16.0)),
+        ("b1", change("centroid", "homomorphic", 3, -20.0)),
+        ("b1", lambda x: [x.centroid[n].__setitem__(3, math.inf) for n in x.centroid]),
+        ("b2", change("centroid", "homomorphic", 4, -20.0)),
+        ("b2", lambda x: x.centroid.update({"per-link": [-37.0] * 6})),
+        ("b3", change("individual", "homomorphic", 0, -28.0)),
+        ("b3", change("individual", "homomorphic", 5, 12.0)),
+        ("b3", change("individual", "per-link", 5, -29.5)),
+        ("b4", change("spread", "homomorphic", 3, 3.0)),
+        ("b4", change("spread", "per-link", 5, 6.0)),
+        ("c1", change("steps", "homomorphic", 0, -38.0)),
+        ("c1", change("steps", "homomorphic", 3, -35.0)),
+        ("c1", change("steps", "homomorphic", 2, math.inf)),
+        ("c2", change("steps", "per-link", 0, -20.0)),
+        ("c2", change("steps", "per-link", 3, -19.5)),
+        ("e1", change("individual", "homomorphic", 2, -17.0)),
+        ("e1", change("centroid", "per-link", 2, -28.0)),
+    ],
+)
+def test_a_claim_can_fail(told: Told, claim: str, spoil: Callable[[Told], None]) -> None:
+    spoil(told)
+    assert verdicts(told, claim[0])[claim] is False
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_c3_fails_where_convergence_does_not_slow_down(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(r, "_settling", lambda run: 5)
+    assert verdicts(told, "c")["c3"] is False
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_other_readings_decide_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With metropolis weights everything is as bad as can be; the default reading is not."""
+    level = told.level
+
+    def reading(which: str, name: str, variance: float = 0.1, **how: Any) -> float:
+        return 99.0 if how.get("weights") == "metropolis" or how.get("client_links") else level(which, name, variance)
+
+    monkeypatch.setattr(told, "level", reading)
+    assert all(verdicts(told, "a", "b").values())
+    a1, a2 = FIGURES["a"](told, Path("unused"))[1]
+    assert a1.numbers["with_metropolis_weights_db"]["none"] == 99.0
+    assert a2.numbers["with_noise_on_client_links_db"] == 99.0
+
+
+def test_settling_by_hand(told: Told) -> None:
+    assert [r._settling(told.run("homomorphic", mu=mu)) for mu in (0.1, 0.5, 1.0)] == [10, 7, 4]
+
+
+@pytest.mark.filterwarnings("ignore::confide.run.DivergenceWarning")
+def test_a_diverged_run_counts_as_infinitely_bad(tmp_path: Path) -> None:
+    x = r.Regression(40, 1, 0)
+    assert x.run("homomorphic", mu=1000.0).diverged
+    assert x.level("centroid", "homomorphic", mu=1000.0) == math.inf
+
+
+# ---- figure (d)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("log") / "train.csv"
+    click_log.synthetic_log(2500, 3)[0].write_csv(path)
+    return path
+
+
+def test_figure_d_on_a_log_of_kaggles_format(log: Path, tmp_path: Path) -> None:
+    files, claims = c.figure_d(c.Classification(6, 2, 0, log), tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["d_clicks.csv", "d_clicks.png", "d_clicks.svg"]
+    assert sorted(Path(f).name for f in files) == sorted(os.listdir(tmp_path))
+    table = pl.read_csv(tmp_path / "d_clicks.csv")
+    names = [
+        f"{n} {m} {b}"
+        for m in ("test_error", "test_auc", "test_log_loss")
+        for n in ("none", "homomorphic", "per-link")
+        for b in BAND
+    ]
+    assert table.columns == ["round", *names]
+    assert [claim.id for claim in claims] == ["d1", "d2"]
+    json.dumps([claim.to_dict() for claim in claims], allow_nan=False)
+    notes = claims[0].numbers["notes"]
+    assert any("not private" in n for n in notes)  # categories are counted from a real log
+    assert not any("synthetic" in n for n in notes)
+
+
+def test_figure_d_without_a_log_says_synthetic(tmp_path: Path) -> None:
+    _, claims = c.figure_d(c.Classification(2, 1, 0, None), tmp_path)
+    assert any("synthetic" in n for n in claims[0].numbers["notes"])
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize(
+    ("errors", "holds"),
+    [((0.30, 0.31, 0.40), (True, True)), ((0.30, 0.33, 0.40), (False, True)), ((0.30, 0.31, 0.33), (True, False))],
+)
+def test_the_claims_of_figure_d_can_fail(
+    errors: tuple[float, ...], holds: tuple[bool, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_name = dict(zip(("none", "homomorphic", "per-link"), errors, strict=True))
+
+    class Made:
+        notes = ()
+
+        def __init__(self, error: float) -> None:
+            self.metrics = {m: np.full((1, 5), error) for m in c.METRICS}
+
+    monkeypatch.setattr(c.Classification, "runs", lambda self: {n: Made(e) for n, e in by_name.items()})
+    _, claims = c.figure_d(c.Classification(5, 1, 0, None), tmp_path)
+    assert tuple(claim.holds for claim in claims) == holds
+
+
+# ---- the whole
+
+
+Figures = Iterator[tuple[str, Callable[[], tuple[list[str], list[Claim]]]]]
+
+
+def given(monkeypatch: pytest.MonkeyPatch, *figures: Callable[[], tuple[list[str], list[Claim]]]) -> None:
+    def replacement(*arguments: object) -> Figures:
+        for n, figure in enumerate(figures):
+            yield f"figure {n}", figure
+
+    monkeypatch.setattr(module, "_figures", replacement)
+
+
+def fine() -> tuple[list[str], list[Claim]]:
+    return ["a.png"], [Claim("a1", "yes", True, {"x": 1.0})]
+
+
+def wrong() -> tuple[list[str], list[Claim]]:
+    return ["b.png"], [Claim("b1", "no", False, {"x": math.inf})]
+
+
+def stopped() -> tuple[list[str], list[Claim]]:
+    raise KeyboardInterrupt
+
+
+def test_a_report_is_written_beside_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, fine, wrong)
+    told: list[str] = []
+    report = reproduce(out=tmp_path / "new", announce=told.append)
+    assert told == ["figure 0", "figure 1"]
+    assert not report.holds
+    assert report.files == ["a.png", "b.png", str(tmp_path / "new" / "claims.json")]
+    assert json.loads((tmp_path / "new" / "claims.json").read_text()) == report.to_dict()
+    assert report.to_dict().keys() >= {"claims", "files", "seconds"}
+
+
+def test_an_interruption_keeps_the_figures_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, fine, stopped, wrong)
+    report = reproduce(out=tmp_path)
+    assert report.interrupted
+    assert [claim.id for claim in report.claims] == ["a1"]
+    assert json.loads((tmp_path / "claims.json").read_text())["interrupted"] is True
+
+
+def test_an_interrupted_run_makes_no_half_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    def interrupted(*arguments: Any, **options: Any) -> Run:
+        return replace(simulate(*arguments, **options), interrupted=True)
+
+    monkeypatch.setattr(r, "simulate", interrupted)
+    x = r.Regression(2, 1, 0)
+    with pytest.raises(KeyboardInterrupt):
+        r.figure_a(x, tmp_path)
+    assert os.listdir(tmp_path) == []
+    monkeypatch.setattr(c, "simulate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        c.figure_d(c.Classification(2, 1, 0, None), tmp_path)
+
+
+@pytest.mark.parametrize(("figure", "code"), [(fine, 0), (wrong, 1), (stopped, 130)])
+def test_the_exit_code_is_the_verdict(
+    figure: Callable[[], Any], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given(monkeypatch, figure)
+    monkeypatch.setattr(sys, "argv", ["confide", "reproduce", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as done:
+        cli.main()
+    assert (done.value.code or 0) == code
+
+
+def test_which_figures_a_name_makes() -> None:
+    def ids(*names: str) -> str:
+        return "".join(what[1] for what, _ in module._figures(names, 1, 1, 0, Path("x"), None))
+
+    assert ids("regression") == "abce"
+    assert ids("classification") == "d"
+    assert ids("regression", "classification") == ids("all") == "abced"
+
+
+@pytest.mark.parametrize(("quick", "expected"), [(True, (300, 4)), (False, (1000, 20))])
+def test_quick_and_full_sizes(quick: bool, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # fmt: skip # noqa: E501
+    sizes: list[tuple[int, int]] = []
+    monkeypatch.setattr(module, "_figures", lambda names, rounds, repeats, *rest: sizes.append((rounds, repeats)) or ())
+    reproduce(quick=quick, out=tmp_path)
+    reproduce(quick=quick, repeats=3, out=tmp_path)
+    assert sizes == [expected, (expected[0], 3)]
+
+
+def test_an_error_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses() -> Any:
+        raise InputError("problem.path", "x", "no column click")
+
+    given(monkeypatch, fine)
+    reproduce(out=tmp_path)
+    before = (tmp_path / "claims.json").read_bytes()
+    given(monkeypatch, refuses)
+    with pytest.raises(InputError):
+        reproduce(out=tmp_path)
+    assert (tmp_path / "claims.json").read_bytes() == before
+    assert os.listdir(tmp_path) == ["claims.json"]
+
+
+def test_an_empty_report_holds() -> None:
+    assert Report().holds

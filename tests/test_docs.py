@@ -1,0 +1,111 @@
+"""What the README, the docs and the examples show is run, and what they print is compared."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from confide import cli
+from confide.run import Run
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+SNIPPETS = [pytest.param(page, n, id=f"{page.name}-{n}") for page in PAGES for n in range(len(blocks(page, "python")))]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_there_is_something_to_run() -> None:
+    assert len(blocks(ROOT / "README.md", "python")) >= 1
+    assert len(SNIPPETS) >= 2
+    assert len(list((ROOT / "examples").glob("*.py"))) >= 3
+    assert len(COMMANDS) >= 5
+
+
+@pytest.mark.parametrize(("page", "n"), SNIPPETS)
+def test_a_snippet_runs_and_prints_what_the_page_says(
+    page: Path, n: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "snippet.py").write_text(blocks(page, "python")[n], encoding="utf-8")
+    runpy.run_path(str(tmp_path / "snippet.py"))
+    printed = capsys.readouterr().out
+    shown = blocks(page, "text")
+    if n < len(shown):
+        assert printed.splitlines() == shown[n].splitlines()
+    assert os.listdir() == ["snippet.py"]  # nothing is written behind the reader's back
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
+def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(path), run_name="__main__")
+    assert "privacy        not accounted" in capsys.readouterr().out
+
+
+def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["confide", *arguments])
+    with pytest.raises(SystemExit) as done:
+        cli.main()
+    return done.value.code or 0
+
+
+def test_the_table_of_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the README says: from the root of the repository, and then applied to rows of the same kind."""
+    monkeypatch.chdir(ROOT)
+    assert run_command(monkeypatch, "simulate", "examples/own_table.toml", "--out", str(tmp_path / "run")) == 0
+    run = Run.load(tmp_path / "run")
+    assert run.rounds == 200
+    assert run.final["test_error"] is not None
+    assert run.final["test_error"] < 0.5
+    assert not [n for n in run.notes if "not private" in n]  # scaling and categories are declared
+    out = str(tmp_path / "p.csv")
+    assert run_command(monkeypatch, "predict", str(tmp_path / "run"), "examples/patients.csv", "--out", out) == 0
+    assert len(Path(out).read_text().splitlines()) > 100
+
+
+COMMANDS = [
+    line
+    for page in PAGES
+    for line in re.findall(r"(?:^ {4}|`)(confide \w[^`\n]*)", page.read_text(encoding="utf-8"), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_line_that_is_shown_parses(line: str) -> None:
+    words = shlex.split(line.partition("#")[0].partition(">")[0])[1:]
+    group = typer.main.get_command(cli.app)
+    name, *arguments = words
+    command = group.commands[name]
+    command.make_context(name, arguments)  # raises what the user would be told
+
+
+def test_the_files_that_the_pages_name_exist() -> None:
+    for page in PAGES:
+        for name in re.findall(r"`((?:docs|examples|src|tests)/[\w./-]+)`", page.read_text(encoding="utf-8")):
+            assert (ROOT / name).exists(), f"{page.name} names {name}"
+        for name in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / name).exists(), f"{page.name} links {name}"
+
+
+def test_every_dependency_has_its_reason() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    reasons = (ROOT / "docs" / "dependencies.md").read_text()
+    for line in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+        assert re.match(r"[\w-]+", line)[0] in reasons
