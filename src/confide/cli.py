@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from confide import cli_privacy
 from confide.errors import InputError, RunError
 
 app = typer.Typer(
@@ -104,7 +105,6 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str]]:
     from confide.config import named_as_in_config
     from confide.engines.driver import simulate as run_rounds
     from confide.files import check_replaceable, no_empty_folders
-    from confide.report import figures
     from confide.run import RECORD, DivergenceWarning
 
     with no_empty_folders(folder), named_as_in_config(), warnings.catch_warnings():
@@ -118,12 +118,15 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str]]:
             rounds=experiment.rounds,
             repeats=experiment.repeats,
             seed=experiment.seed,
+            privacy=experiment.privacy,
             evaluate_every=parsed.output.evaluate_every,
             engine=parsed.output.engine,
         )
     run = replace(run, config=parsed.model_dump(mode="json", exclude_none=True))
     files = run.save(folder)
     if run.rounds:
+        from confide.report import figures  # matplotlib only now: the first round need not wait for it
+
         files += figures.save(run.plot(), folder / "curves")
     return run, files
 
@@ -174,6 +177,9 @@ def bench(
         return
     for key, value in numbers.items():
         print(f"{key:24} {value:12,.1f}")
+
+
+app.registered_commands += cli_privacy.app.registered_commands
 
 
 def main() -> None:

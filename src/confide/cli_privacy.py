@@ -233,6 +233,8 @@ def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
 
     parsed = settings.load(path)
     x = parsed.build()
+    if x.privacy is None:
+        raise InputError("algorithm.clip", "none", "a plan needs a clip; set algorithm.clip and algorithm.bound")
     s = x.privacy.sensitivity(x.problem, x.algorithm, x.seed)
 
     def run(scheme: Any) -> tuple[float, float]:

@@ -19,6 +19,7 @@ from confide.algorithm import GFL, Failures, PerClient
 from confide.clipping import Clip
 from confide.errors import InputError
 from confide.graph import Graph
+from confide.privacy.settings import Privacy
 from confide.problems.problem import Problem
 from confide.schemes import scheme
 from confide.validation import whole
@@ -34,6 +35,15 @@ _IN_CONFIG = {  # the objects' names for a setting, where the config has another
     "graph": "graph.topology",
     "engine": "output.engine",
     "evaluate_every": "output.evaluate_every",
+    **{
+        name: f"privacy.{name}"
+        for name in ("level", "adjacency", "proof", "participation", "smoothness", "threat", "release", "delta")
+    },
+    "epsilon": "privacy.epsilon",
+    "rho": "privacy.rho",
+    "step": "algorithm.step",
+    "clip": "algorithm.clip",
+    "batch": "algorithm.batch",
 }
 
 
@@ -138,7 +148,16 @@ class SchemeConfig(Table):
 
 
 class PrivacyConfig(Table):
-    """Empty until the accountant exists: a run says "not accounted"."""
+    level: str = Field("client", description="whose data may change: unit, client or example; needs algorithm.clip")
+    adjacency: str = Field("replace", description="replace or zero-out")
+    proof: str = Field("none", description="none, regulariser:RHO or convex-glm:NU")
+    participation: str = Field("all", description="all, cap:N, random:Q or amplified:Q")
+    smoothness: float | None = Field(None, description="declared smoothness of every sampled loss, for convex-glm")
+    threat: str = Field("links", description="the budget's adversary: links, colluders:1,2, neighbours, own-client")
+    release: str = Field("none", description="revealed at the end: none, centroid:SIGMA or local")
+    delta: float = Field(1e-5, description="of epsilon(delta)")
+    epsilon: float | None = Field(None, description="budget: the run stops before the round that would pass it")
+    rho: float | None = Field(None, description="budget as zCDP, instead of epsilon")
 
 
 class OutputConfig(Table):
@@ -159,6 +178,7 @@ class Experiment(NamedTuple):
     rounds: int
     repeats: int
     seed: int
+    privacy: Privacy | None
 
 
 class Config(Table):
@@ -169,17 +189,17 @@ class Config(Table):
     problem: ProblemConfig = RegressionConfig()  # type: ignore[call-arg]
     algorithm: AlgorithmConfig = AlgorithmConfig()  # type: ignore[call-arg]
     scheme: SchemeConfig = SchemeConfig()  # type: ignore[call-arg]
-    privacy: PrivacyConfig = PrivacyConfig()
+    privacy: PrivacyConfig = PrivacyConfig()  # type: ignore[call-arg]
     output: OutputConfig = OutputConfig()  # type: ignore[call-arg]
 
     def build(self) -> Experiment:
         """The objects, every range checked."""
         with named_as_in_config():
             _check_sizes(self)
-            algorithm = make_algorithm(self)  # before the problem, which may take long to make
+            algorithm, privacy = make_algorithm(self), make_privacy(self)  # before the problem, which may take long
             problem = make_problem(self)
             graphs = make_graphs(self, problem.federation.P)
-        return Experiment(problem, graphs, algorithm, self.rounds, self.repeats, self.seed)
+        return Experiment(problem, graphs, algorithm, self.rounds, self.repeats, self.seed, privacy)
 
 
 @contextmanager
@@ -237,8 +257,15 @@ def make_problem(config: Config) -> Problem:
 
     settings = config.problem.model_dump(exclude={"name"})
     settings["seed"] = config.seed if settings["seed"] is None else settings["seed"]
-    maker = {"regression": problems.regression, "clicks": problems.clicks, "table": problems.table}
-    return maker[config.problem.name](**settings)  # type: ignore[no-any-return, operator]
+    problem: Problem = getattr(problems, config.problem.name)(**settings)
+    return problem
+
+
+def make_privacy(config: Config) -> Privacy | None:
+    """None where nothing was said and nothing bounds an update: the run is then not accounted."""
+    if config.algorithm.clip == "none" and config.privacy == PrivacyConfig():  # type: ignore[call-arg]
+        return None
+    return Privacy(**config.privacy.model_dump())
 
 
 def make_graphs(config: Config, units: int) -> list[Graph]:

@@ -144,7 +144,7 @@ class Run:
         tests.pop("metric", None)
         if tests:
             lines.append("test           " + ", ".join(f"{k} {v:.4g}" for k, v in tests.items()))
-        lines.append(f"privacy        {'not accounted' if self.privacy is None else self.privacy}")
+        lines += self._privacy_lines()
         lines += [f"note           {note}" for note in self.notes]
         if self.interrupted:
             lines.append(
@@ -155,6 +155,13 @@ class Run:
                 **self.diverged
             ))  # fmt: skip
         return "\n".join(lines)
+
+    def _privacy_lines(self) -> list[str]:
+        if self.privacy is None:
+            return ["privacy        not accounted"]
+        from confide.privacy.statement import lines
+
+        return [f"privacy        {line}" for line in lines(self.privacy["statement"])]
 
     def save(self, folder: str | Path) -> list[str]:
         """Write metrics.parquet, run.json and model.npz into `folder`, all or nothing; returns their paths."""

@@ -225,6 +225,14 @@ def test_distance_counted_exactly(law: str, scale: float) -> None:
     assert max(abs(x) for x in found) <= (84 if law == "laplace" else 20) * scale + 1
 
 
+def test_joins_are_as_close_as_the_proof_needs() -> None:
+    v_1, v = Fraction(noise.JOIN), Fraction(noise.SPLIT_GAUSSIAN)  # the smallest v that is split has the smallest t
+    t_squared = v_1 * (v - v_1) / noise.K**2 / v
+    assert t_squared >= 4
+    e = 2 * sum(math.exp(-2 * (math.pi * j) ** 2 * float(t_squared)) for j in (1, 2, 3))
+    assert e / (1 - e) < 2**-112
+
+
 @pytest.mark.parametrize("law", LAWS)
 def test_distance_is_small_for_every_scale(law: str) -> None:
     distances = [statistical_distance(law, 2.0**k) for k in range(-10, 51)]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,10 @@ from confide.problems.problem import Problem
 from confide.reference import check_failures
 from confide.run import Divergence, DivergenceWarning, Run, describe, describe_model
 from confide.validation import one_of, positive_int, whole
+
+if TYPE_CHECKING:
+    from confide.privacy.of_run import Accounting
+    from confide.privacy.settings import Privacy
 
 Floats = NDArray[np.float64]
 NO_OPTIMUM = "no unique optimum is known (own model, or no regulariser): no mean-square deviation"
@@ -49,6 +53,7 @@ def simulate(
     rounds: int = 1000,
     repeats: int = 1,
     seed: int = 0,
+    privacy: Privacy | None = None,
     evaluate_every: int | None = None,
     engine: str = "auto",
     threads: int | None = None,
@@ -60,6 +65,8 @@ def simulate(
         problem: data and model, e.g. `confide.problems.regression()`.
         graph: the servers' graph, or several that take turns from round to round.
         algorithm: step, sampling, scheme...; the paper's by default.
+        privacy: whose data, against whom, by which proof, within which budget. It gives the run its statement and
+            stops it before the round that would pass the budget; without it a run is not accounted.
         evaluate_every: rounds between evaluations of train loss and test metrics (default: rounds / 100).
         engine: "compiled" (linear and logistic models, float), "reference" (anything), or "auto".
         threads: repetitions run at once (default: the cores); the results do not depend on it.
@@ -74,6 +81,12 @@ def simulate(
     seed = whole("seed", seed, 0, 2**63 - 1)
     every = positive_int("evaluate_every", evaluate_every if evaluate_every is not None else max(1, rounds // 100))
     check_failures(algorithm.failures, graphs, rounds)
+    planned, accounting = rounds, None
+    if privacy is not None:
+        from confide.privacy.of_run import Accounting
+
+        accounting = Accounting.of(privacy, problem, graphs, algorithm, seed)
+        rounds = accounting.affordable(rounds)
     name = choose_engine(engine, problem, algorithm)
     work = make_engine(name, problem, graphs, algorithm, rounds, seed)
     threads = positive_int("threads", threads if threads is not None else (os.cpu_count() or 1))
@@ -88,25 +101,43 @@ def simulate(
     if course.broke:
         at, repetition = course.broke
         warnings.warn(DivergenceWarning(at, repetition, algorithm.step), stacklevel=2)
+    notes = problem.notes + (() if problem.optimum is not None else (NO_OPTIMUM,))
+    if rounds < planned:
+        notes += (f"budget: stopped before round {rounds + 1} of {planned}, which would have passed it",)
+    metrics = course.metrics()
+    if accounting is not None and course.done:
+        metrics |= _epsilon_so_far(accounting, recording, course.done, rounds)
     return Run(
-        metrics=course.metrics(),
+        metrics=metrics,
         models=np.stack([work.models(w) for w in course.states]),
         inputs=describe(
             problem,
             tuple(graphs),
             algorithm,
-            rounds=rounds,
+            rounds=planned,
             repeats=repeats,
             seed=seed,
             evaluate_every=every,
             engine=name,
         ),
         model=describe_model(problem),
-        notes=problem.notes + (() if problem.optimum is not None else (NO_OPTIMUM,)),
+        notes=notes,
+        privacy=None if accounting is None or course.done == 0 else accounting.summary(course.done),
         seconds=time.perf_counter() - began,
         interrupted=course.interrupted,
         diverged=Divergence(*course.broke, algorithm.step) if course.broke else None,
     )
+
+
+def _epsilon_so_far(accounting: Accounting, out: Recording, done: int, rounds: int) -> dict[str, Floats]:
+    """epsilon at the evaluation rounds, the same for every repetition."""
+    at = out.evaluation_rounds(1, done, rounds)
+    found = accounting.epsilons(at)
+    rows = np.full((len(out.residual), done), np.nan)
+    if not found:
+        return {}
+    rows[:, np.array(at) - 1] = found
+    return {"epsilon": rows}
 
 
 @dataclass

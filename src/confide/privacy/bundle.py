@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from confide.errors import InputError
+from confide.errors import InputError, RunError
 from confide.files import atomic_file
 from confide.privacy import canonical
 from confide.privacy.ledger import Book, Total, compose, lines, read, verify_lines
@@ -187,9 +187,11 @@ def generate_key(path: str | Path) -> str:
             file.write(pem)
             file.flush()
             os.fsync(file.fileno())
-    except BaseException:
+    except BaseException as e:
         with suppress(OSError):
             os.unlink(path)
+        if isinstance(e, OSError):
+            raise RunError(f"{path}: the key could not be written ({e.strerror or e})") from None
         raise
     return public_hex(key.public_key())
 

@@ -22,6 +22,7 @@ from confide.privacy.sensitivity import Sensitivity
 from confide.schemes import Scheme, matrices
 
 Floats = NDArray[np.float64]
+BASELINES = ("central",)  # shown, never recommended: it needs a secure sum over all servers in every round
 CANDIDATES = ("homomorphic", "shared", "own-clean", "per-link", "pairwise", "central", "local-only")
 
 
@@ -65,7 +66,7 @@ def compare(
     release: str = "none",
     dim: int = 1,
 ) -> list[Option]:
-    """All schemes at the same budget, the best first; those that cannot meet it last, with the reason.
+    """All schemes at the same budget, the best first, then baselines, then those that cannot meet it and why.
 
     With a release the released model decides; without one there are only the individual models.
     """
@@ -86,8 +87,12 @@ def compare(
             continue
         extra = dim * c.release.sigma**2 if c.release.kind == "centroid" else 0.0
         found.append(Option(name, c, centroid + extra, individual))
-    decides = (lambda o: o.individual) if release == "none" else (lambda o: o.released)
-    return sorted(found, key=lambda o: (decides(o) is None, decides(o) or 0.0))
+
+    def order(o: Option) -> tuple[bool, bool, float]:
+        error = o.individual if release == "none" else o.released
+        return error is None, o.name in BASELINES, error or 0.0
+
+    return sorted(found, key=order)
 
 
 def by_formula(graph: Graph, step: float, hessian: float, rounds: int, dim: int) -> Measure:

@@ -13,9 +13,10 @@ from confide.errors import InputError
 from confide.local import sgd
 from confide.models import GLM
 from confide.privacy.calibrate import Budget
-from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.sensitivity import ADJACENCIES, LEVELS, Participation, Proof, Sensitivity
 from confide.privacy.threat import Release, Threat
 from confide.problems.problem import Problem
+from confide.validation import number, one_of, positive
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,13 @@ class Privacy:
     rho: float | None = None
 
     def __post_init__(self) -> None:
+        one_of("privacy.level", self.level, LEVELS)
+        one_of("privacy.adjacency", self.adjacency, ADJACENCIES)
+        for name in ("smoothness", "epsilon", "rho"):
+            if getattr(self, name) is not None:
+                positive(f"privacy.{name}", getattr(self, name))
+        if not 0.0 < number("privacy.delta", self.delta) < 1.0:
+            raise InputError("privacy.delta", self.delta, "must lie strictly between 0 and 1")
         Proof.parse(self.proof)
         Participation.parse(self.participation)
         Threat.parse(self.threat)

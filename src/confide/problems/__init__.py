@@ -1,8 +1,33 @@
-"""Problems to learn: each a federation, a model and what is known of the optimum."""
+"""Problems to learn: each a federation, a model and what is known of the optimum.
 
-from confide.problems.click_log import clicks
-from confide.problems.gaussian import regression
-from confide.problems.problem import Problem
-from confide.problems.user_table import table
+Loaded when first used: reading tables needs polars, which the built-in regression does not.
+"""
 
-__all__ = ["Problem", "clicks", "regression", "table"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from confide.problems.click_log import clicks as clicks
+    from confide.problems.gaussian import regression as regression
+    from confide.problems.problem import Problem as Problem
+    from confide.problems.user_table import table as table
+
+_HOME = {
+    "Problem": "confide.problems.problem",
+    "clicks": "confide.problems.click_log",
+    "regression": "confide.problems.gaussian",
+    "table": "confide.problems.user_table",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'confide.problems' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,506 @@
+"""A bundle holds together or says what does not; keys stay with their owner."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
+from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as elliptic_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from confide.errors import InputError, RunError
+from confide.graph import Graph
+from confide.privacy import bundle, canonical
+from confide.privacy.bundle import (
+    Report,
+    generate_key,
+    load_key,
+    make_bundle,
+    public_hex,
+    save_bundle,
+    unit_totals,
+    verify_bundle,
+)
+from confide.privacy.ledger import Cost, Event, dataset_id, lines, read, write_events
+from confide.privacy.plan import Plan
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+OTHER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
+DATA = dataset_id("tests")
+VERSIONS = {"confide": "0.1.0", "python": "3.11"}
+CHECKS = ["signature", "signer", "plan", "ledger", "events", "rounds", "budget", "statement"]
+
+
+def plan(**changes: Any) -> Plan:
+    base: dict[str, Any] = {
+        "graph": Graph.ring(3).to_dict(),
+        "scheme": {"name": "shared", "law": "gaussian", "carry": 0.0, "noise_on": "server", "sigma": 1.0},
+        "rounds": 4,
+        "step": 0.1,
+        "bound": 1.0,
+        "norm": "l2",
+        "clip": "example",
+        "sampled": 5,
+        "clients": 5,
+        "dim": 2,
+        "local_steps": 1,
+        "batch": 1,
+        "level": "client",
+        "adjacency": "replace",
+        "proof": "none",
+        "participation": "all",
+        "threat": "links",
+        "release": "none",
+        "delta": 1e-5,
+        "budget": {"epsilon": None, "rho": 0.4},
+    }
+    return Plan(**base | changes)
+
+
+def events(p: Plan, rho: float | None = 0.1, epsilon: float | None = None) -> list[Event]:
+    cost = Cost(rho, epsilon, 0.1, 1.0, "gaussian")
+    return [Event(p.hash, "message", t, unit, cost) for t in range(1, 5) for unit in range(3)]
+
+
+def bundled(folder: Path, p: Plan, found: list[Event], **more: Any) -> Path:
+    """A bundle of what may not hold together: signed by hand, as someone with a key could."""
+    ledger, path = folder / "ledger.jsonl", folder / "bundle.json"
+    for old in (ledger, path):
+        old.unlink(missing_ok=True)
+    write_events(ledger, DATA, plan_of(found, p), found)
+    book = read(ledger)
+    content = {
+        "format": 1,
+        "plan": p.to_dict(),
+        "ledger": list(lines(book.header, book.events)),
+        "versions": VERSIONS,
+        "statement": {"totals": unit_totals(book)},
+        "public_key": public_hex(KEY.public_key()),
+    } | more
+    return sign(path, content)
+
+
+def plan_of(found: list[Event], p: Plan) -> Any:
+    return type("Any", (), {"hash": found[0].plan if found else p.hash})
+
+
+def sign(path: Path, content: dict[str, Any], key: Ed25519PrivateKey = KEY) -> Path:
+    content = {name: value for name, value in content.items() if name != "signature"}
+    signature = key.sign(canonical.dumps(content).encode()).hex()
+    save_bundle(path, canonical.dumps(content | {"signature": signature}))
+    return path
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    p = plan()
+    write_events(tmp_path / "l", DATA, p, events(p))
+    text = make_bundle(p, tmp_path / "l", {"words": "rho 0.4 in 4 rounds"}, VERSIONS, KEY)
+    save_bundle(tmp_path / "bundle.json", text)
+    return tmp_path / "bundle.json"
+
+
+def failed(path: Path, *names: str, words: str = "", **more: Any) -> Report:
+    report = verify_bundle(path, **more)
+    assert report.failed == names
+    assert not report.ok
+    assert words in " ".join(check.reason for check in report.checks if check.ok is False)
+    return report
+
+
+# ---- what holds
+
+
+def test_a_good_bundle_passes_every_check(good: Path) -> None:
+    report = verify_bundle(good, public_hex(KEY.public_key()))
+    assert [(c.name, c.ok) for c in report.checks] == [(name, True) for name in CHECKS]
+    assert report.ok
+    assert (report.plan_hash, report.dataset, report.signer) == (plan().hash, DATA, public_hex(KEY.public_key()))
+    assert [dict(t) for t in report.totals] == [
+        {"unit": unit, "events": 4, "rho": pytest.approx(0.4), "epsilon": None} for unit in range(3)
+    ]
+    json.dumps(report.to_dict(), allow_nan=False)
+    assert report.to_dict()["checks"][0] == {"name": "signature", "ok": True, "reason": report.checks[0].reason}
+
+
+def test_the_key_may_be_an_object(good: Path) -> None:
+    assert verify_bundle(good, KEY.public_key()).ok
+    assert verify_bundle(good, public_hex(KEY.public_key()).upper() + "\n").ok
+
+
+def test_an_auditor_needs_nothing_of_ours(good: Path) -> None:
+    """The signature is over sorted, compact JSON without the signature: any JSON reader can check it."""
+    content = json.loads(good.read_text())
+    signature = bytes.fromhex(content.pop("signature"))
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    Ed25519PublicKey.from_public_bytes(bytes.fromhex(content["public_key"])).verify(signature, text)
+
+
+def test_the_ledger_comes_out_as_it_went_in(good: Path) -> None:
+    assert "\n".join([*json.loads(good.read_text())["ledger"], ""]) == (good.parent / "l").read_text()
+
+
+def test_the_same_inputs_give_the_same_bundle(good: Path) -> None:
+    again = make_bundle(plan(), good.parent / "l", {"words": "rho 0.4 in 4 rounds"}, VERSIONS, KEY)
+    assert again + "\n" == good.read_text()
+
+
+def test_without_a_trusted_key_the_signer_is_not_checked(good: Path) -> None:
+    report = verify_bundle(good)
+    [signer] = [c for c in report.checks if c.name == "signer"]
+    assert signer.ok is None
+    assert public_hex(KEY.public_key()) in signer.reason
+    assert report.ok
+
+
+# ---- what does not
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same type."""
+    if isinstance(value, str):
+        return ("1" if value[0] == "0" else "0") + value[1:]
+    if isinstance(value, list):
+        return value[:-1]
+    return value + 1 if isinstance(value, int) else value | {"threat": "own-server", "extra": "x"}
+
+
+@pytest.mark.parametrize("name", list(bundle._PARTS))
+def test_every_field_is_signed(good: Path, name: str) -> None:
+    content = canonical.loads(good.read_text().strip())
+    content[name] = changed(content[name])
+    good.write_text(canonical.dumps(content) + "\n")
+    if name == "format":
+        with pytest.raises(InputError, match="has format 2"):
+            verify_bundle(good)
+    else:
+        report = verify_bundle(good)
+        assert "signature" in report.failed
+
+
+@given(data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+def test_any_changed_byte_is_noticed(good: Path, data: st.DataObject) -> None:
+    text = bytearray(good.read_bytes())
+    body = len(text) - 1
+    at = data.draw(st.integers(0, body - 1))
+    text[at] ^= data.draw(st.integers(1, 255))
+    other = good.with_name("other.json")
+    other.write_bytes(text)
+    try:
+        noticed = "signature" in verify_bundle(other).failed
+    except InputError as e:
+        noticed = e.field == "bundle"  # no longer a bundle at all
+    assert noticed
+
+
+def test_another_key_cannot_stand_in(good: Path) -> None:
+    """Signed anew by someone else: the signature is valid, the signer is not the trusted one."""
+    content = canonical.loads(good.read_text().strip()) | {"public_key": public_hex(OTHER.public_key())}
+    sign(good, content, OTHER)
+    assert verify_bundle(good).ok
+    failed(good, "signer", words=public_hex(OTHER.public_key()), trusted_key=KEY.public_key())
+
+
+def test_another_key_under_the_trusted_name(good: Path) -> None:
+    sign(good, canonical.loads(good.read_text().strip()), OTHER)  # the public key still says KEY
+    failed(good, "signature", trusted_key=KEY.public_key())
+
+
+@pytest.mark.parametrize("key", ["", "00", "zz" * 32, "0x" + "00" * 31])
+def test_trusted_keys_are_checked(good: Path, key: str) -> None:
+    with pytest.raises(InputError, match="trusted_key"):
+        verify_bundle(good, key)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("public_key", "00"), ("public_key", "é"), ("signature", ""), ("signature", "0" * 128)]
+)
+def test_malformed_keys_and_signatures_fail(good: Path, name: str, value: str) -> None:
+    content = canonical.loads(good.read_text().strip()) | {name: value}
+    good.write_text(canonical.dumps(content))
+    failed(good, "signature")
+
+
+def test_events_of_another_plan(tmp_path: Path) -> None:
+    failed(bundled(tmp_path, plan(), events(plan(step=0.2))), "events", words="event 1 was made under plan")
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({"round": 5}, "outside"),
+        ({"unit": 3}, "outside"),
+        ({"round": 4}, "second time"),
+        ({"kind": "skip", "round": 4}, "second time"),
+        ({"kind": "release", "round": 4}, "not in the plan"),
+    ],
+)
+def test_events_that_the_plan_does_not_allow(tmp_path: Path, event: dict[str, Any], words: str) -> None:
+    p = plan()
+    extra = Event(**{"plan": p.hash, "kind": "message", "round": 1, "unit": 0} | event)
+    failed(bundled(tmp_path, p, [*events(p), extra]), "rounds", words=words)
+
+
+def test_one_release_of_a_unit_where_the_plan_has_one(tmp_path: Path) -> None:
+    p = plan(release="centroid:0.5")
+    release = Event(p.hash, "release", 4, 0)
+    assert verify_bundle(bundled(tmp_path, p, [*events(p), release])).ok
+    failed(bundled(tmp_path, p, [*events(p), release, release]), "rounds", words="second time")
+
+
+NONE = {"epsilon": None, "rho": None}
+
+
+@pytest.mark.parametrize(
+    ("budget", "delta", "costs", "words"),
+    [
+        ({"rho": 0.4}, 0.0, (0.1, None), None),  # exactly, up to rounding
+        ({"rho": 0.4}, 0.0, (0.1000001, None), "spent rho 0.4"),
+        ({"rho": 0.4}, 0.0, (None, 0.1), "no bound in rho"),
+        ({"epsilon": 0.4}, 0.0, (None, 0.1), None),
+        ({"epsilon": 0.4}, 0.0, (None, 0.1000001), "spent epsilon 0.4"),
+        ({"epsilon": 0.4}, 1e-5, (None, 0.1), None),
+        ({"epsilon": 0.4}, 0.0, (0.1, None), "no bound in epsilon"),
+        ({"epsilon": 4.0}, 1e-5, (0.1, None), "only by a conversion"),
+        ({"epsilon": 1.0, "rho": 0.4}, 0.0, (0.1, 1.0), "spent epsilon 4"),
+        ({"epsilon": 4.0, "rho": 0.3}, 0.0, (0.1, 1.0), "spent rho 0.4"),
+        ({}, 0.0, (None, None), None),
+    ],
+)
+def test_budgets(
+    tmp_path: Path, budget: dict[str, float], delta: float, costs: tuple[float | None, float | None], words: str | None
+) -> None:
+    p = plan(budget=NONE | budget, delta=delta)
+    path = bundled(tmp_path, p, events(p, *costs))
+    if words is None:
+        assert verify_bundle(path).ok
+    else:
+        failed(path, "budget", words=words)
+
+
+def test_epsilon_at_a_delta_by_the_callers_conversion(tmp_path: Path) -> None:
+    p = plan(budget=NONE | {"epsilon": 4.0})
+    path = bundled(tmp_path, p, events(p))
+    seen: list[tuple[float, float]] = []
+
+    def convert(rho: float, delta: float) -> float:
+        seen.append((rho, delta))
+        return 10 * rho
+
+    assert verify_bundle(path, convert=convert).ok
+    assert seen == [(pytest.approx(0.4), 1e-5)] * 3
+    failed(path, "budget", words="spent epsilon 40", convert=lambda rho, delta: 100 * rho)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda t: t[:-1],
+        lambda t: [*t[:-1], t[-1] | {"rho": 0.39}],
+        lambda t: [*t[:-1], t[-1] | {"rho": None}],
+        lambda t: [*t[:-1], t[-1] | {"epsilon": 1.0}],
+        lambda t: [*t[:-1], t[-1] | {"events": 3}],
+        lambda t: t[::-1],
+        lambda t: [{"unit": row["unit"]} for row in t],
+        lambda t: "none",
+        lambda t: [1, 2, 3],
+        lambda t: None,
+    ],
+)
+def test_a_statement_that_says_something_else(tmp_path: Path, spoil: Callable[[Any], Any]) -> None:
+    p = plan()
+    book = write_events(tmp_path / "x", DATA, p, events(p))
+    statement = {"totals": spoil(unit_totals(book))}
+    failed(bundled(tmp_path, p, events(p), statement=statement), "statement")
+    with pytest.raises(InputError, match=r"bundle\.statement"):
+        make_bundle(p, tmp_path / "x", statement, VERSIONS, KEY)
+
+
+def test_a_signed_plan_that_is_no_plan(tmp_path: Path) -> None:
+    p = plan()
+    for wrong in ({}, p.to_dict() | {"rounds": -1}, p.to_dict() | {"more": 1}, p.to_dict() | {"step": 1}):
+        report = failed(bundled(tmp_path, p, events(p), plan=wrong), "plan")
+        assert report.plan_hash is None
+        assert [c.ok for c in report.checks[-4:]] == [None] * 4
+
+
+def test_a_signed_ledger_that_is_broken(tmp_path: Path) -> None:
+    p = plan()
+    book = write_events(tmp_path / "x", DATA, p, events(p))
+    texts = list(lines(book.header, book.events))
+    for wrong, words in (
+        ([], "line 1 is missing"),
+        (texts[:-1], "line 13 is missing"),
+        (texts[:3] + texts[4:], "line 4 "),
+        ([*texts[:2], texts[2] + "\n" + texts[3], *texts[4:]], "line 3 "),
+        ([1, 2], "list of lines"),
+    ):
+        report = failed(bundled(tmp_path, p, events(p), ledger=wrong), "ledger", words=words)
+        assert (report.dataset, report.totals) == (None, ())
+
+
+# ---- files
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "null",
+        "garbage",
+        '{"format":1}',
+        "\ufeff{}",
+        "[" * 10**5,
+    ],
+    ids=range(8),
+)
+def test_a_file_that_is_no_bundle(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bundle.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"bundle\.json"):
+        verify_bundle(path)
+
+
+@pytest.mark.parametrize("name", list(bundle._PARTS))
+def test_fields_of_the_wrong_type_or_missing(good: Path, name: str) -> None:
+    content = canonical.loads(good.read_text().strip())
+    good.write_text(canonical.dumps(content | {name: None}))
+    with pytest.raises(InputError, match=f"its {name} is a NoneType"):
+        verify_bundle(good)
+    del content[name]
+    good.write_text(canonical.dumps(content))
+    with pytest.raises(InputError, match=rf"{name}.*is missing"):
+        verify_bundle(good)
+
+
+def test_unknown_fields_and_other_spellings(good: Path) -> None:
+    content = json.loads(good.read_text())
+    good.write_text(json.dumps(content | {"note": 1}, sort_keys=True, separators=(",", ":")))
+    with pytest.raises(InputError, match="unknown"):
+        verify_bundle(good)
+    good.write_text(json.dumps(content, sort_keys=True, indent=1))
+    with pytest.raises(InputError, match="not canonical JSON"):
+        verify_bundle(good)
+
+
+def test_size_is_bounded(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "LARGEST", 1000)
+    with pytest.raises(InputError, match="at most 1000 are read"):
+        verify_bundle(good)
+
+
+def test_what_does_not_hold_together_is_not_signed(tmp_path: Path) -> None:
+    p = plan()
+    write_events(tmp_path / "l", DATA, p, events(p))
+    with pytest.raises(InputError, match=r"bundle\.events"):
+        make_bundle(plan(step=0.5), tmp_path / "l", {}, VERSIONS, KEY)
+    data = (tmp_path / "l").read_bytes()
+    (tmp_path / "l").write_bytes(data[:-3])
+    with pytest.raises(InputError, match="line 13 is truncated"):
+        make_bundle(p, tmp_path / "l", {}, VERSIONS, KEY)
+
+
+def test_a_passed_budget_is_signed_for_the_auditor_to_see(tmp_path: Path) -> None:
+    p = plan(budget=NONE | {"rho": 0.1})
+    write_events(tmp_path / "l", DATA, p, events(p))
+    save_bundle(tmp_path / "b", make_bundle(p, tmp_path / "l", {}, VERSIONS, KEY))
+    failed(tmp_path / "b", "budget")
+
+
+# ---- keys
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_a_key_is_its_owners(tmp_path: Path, umask: int) -> None:
+    path = tmp_path / "key.pem"
+    old = os.umask(umask)
+    try:
+        public = generate_key(path)
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert public_hex(load_key(path).public_key()) == public
+    assert path.read_bytes().startswith(b"-----BEGIN PRIVATE KEY-----")
+    with pytest.raises(InputError, match="never overwritten"):
+        generate_key(path)
+    assert public_hex(load_key(path).public_key()) == public
+
+
+def test_two_keys_differ(tmp_path: Path) -> None:
+    assert generate_key(tmp_path / "a") != generate_key(tmp_path / "b")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620, 0o601, 0o666])
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "key.pem"
+    generate_key(path)
+    path.chmod(mode)
+    with pytest.raises(InputError, match=r"chmod 600 .*key\.pem"):
+        load_key(path)
+    path.chmod(0o400)
+    load_key(path)
+
+
+def pem(key: Any, password: bytes | None = None) -> bytes:
+    lock = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not a private key"),
+        (b"hello", "not a private key"),
+        (pem(KEY)[:60], "not a private key"),
+        (pem(KEY, b"secret"), "encrypted"),
+        (pem(elliptic_key(SECP256R1())), "not an Ed25519 key"),
+        (b"x" * (bundle.LARGEST_KEY + 1), "are read"),
+    ],
+    ids=["empty", "text", "torn", "encrypted", "elliptic", "large"],
+)
+def test_files_that_are_no_key(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "key.pem"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(InputError, match=words):
+        load_key(path)
+
+
+def test_no_secret_in_any_message(tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    generate_key(path)
+    secret = path.read_text().splitlines()[1]
+    key = load_key(path)
+    assert secret not in repr(key)
+    assert key.private_bytes_raw().hex() not in repr(key)
+    path.write_text(path.read_text().replace("PRIVATE KEY", "PRIVATE THING"))
+    with pytest.raises(InputError) as e:
+        load_key(path)
+    assert secret not in "".join(traceback.format_exception(e.value))
+    with pytest.raises(InputError):
+        load_key(tmp_path / "missing")
+    with pytest.raises(InputError, match="cannot be written"):
+        generate_key(tmp_path / "no" / "folder")
+
+
+def test_a_key_half_written_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(RunError, match="No space"):
+        generate_key(tmp_path / "key.pem")
+    assert list(tmp_path.iterdir()) == []
