@@ -21,9 +21,9 @@ from confide.privacy import conversion
 from confide.privacy.participation import amplified_curve, random_curve
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.threat import Release, Threat
-from confide.privacy.view import Exposure, Round, expose
+from confide.privacy.view import Exposure, Round, expose_each
 from confide.schemes import Scheme
-from confide.validation import number, one_of, positive_int
+from confide.validation import number, one_of, positive, positive_int
 
 Floats = NDArray[np.float64]
 NOISES = ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace")
@@ -121,6 +121,8 @@ def account(
     if not 0.0 < number("delta", delta) < 1.0:
         raise InputError("delta", delta, "must lie strictly between 0 and 1")
     graphs = [graph] if isinstance(graph, Graph) else list(graph)
+    if not graphs or any(g.P != graphs[0].P for g in graphs):
+        raise InputError("graph", graphs, "give one graph, or several with the same servers")
     threat.check(graphs[0].P)
     if scheme.name == "pairwise" and scheme.sigma_pair and noise != "gaussian":
         remedy = "edge noise that cancels between two ends has a proof for Gaussian noise only"
@@ -130,11 +132,15 @@ def account(
     if why is not None:
         return replace(blank, leak=True, assumptions=(f"leak: {why}", *blank.assumptions))
     honest = [p for p in range(graphs[0].P) if p not in threat.colluders]
-    found = []
-    for p in _representatives(scheme, graphs, honest):
-        t = _target(scheme, graphs, threat, p, rounds)
-        found.append(_spend(t, scheme, graphs[0].P, sensitivity, blank, noise, release, threat))
-    return max(found, key=lambda a: math.inf if a.epsilon is None else a.epsilon)
+    try:
+        targets = _targets(scheme, graphs, threat, honest, rounds)
+        found = [_spend(t, scheme, graphs[0].P, sensitivity, blank, noise, release, threat) for t in targets]
+        worst = max(found, key=lambda a: a.epsilon or 0.0)
+    except OverflowError:
+        worst = replace(blank, epsilon=math.inf)
+    if not all(map(math.isfinite, (worst.epsilon or 0.0, worst.rho or 0.0))):
+        raise InputError("sigma", scheme.sigma, "so little noise that epsilon is beyond every number; give more")
+    return worst
 
 
 def account_general(
@@ -146,21 +152,29 @@ def account_general(
     targets: Sequence[int] | None = None,
 ) -> Account:
     """Any linear scheme with Gaussian noise, round by round: other graphs, failed links, schemes of your own."""
+    if not rounds:
+        raise InputError("rounds", 0, "must be at least 1")
+    if not 0.0 < number("delta", delta) < 1.0:
+        raise InputError("delta", delta, "must lie strictly between 0 and 1")
     P, T = rounds[0].matrices.W.shape[0], len(rounds)
-    threat = Threat("colluders", frozenset(colluders)) if colluders else Threat()
+    threat = Threat("colluders", frozenset(colluders)) if len(colluders) else Threat()
     threat.check(P)
     if sensitivity.participation.kind not in ("all", "cap"):
         raise InputError("participation", str(sensitivity.participation), "the general accountant knows all and cap:N")
-    chosen = [p for p in range(P) if p not in threat.colluders] if targets is None else targets
-    found = []
-    for p in chosen:
-        e = expose(rounds, p, threat.colluders)
-        found.append(_spend_exposed(e, p, T, sensitivity, threat, delta))
+    honest = [p for p in range(P) if p not in threat.colluders]
+    chosen = honest if targets is None else list(targets)
+    if not chosen or not set(chosen) <= set(honest):
+        raise InputError("targets", chosen, f"must be honest servers: {honest}")
+    exposed = expose_each(rounds, chosen, threat.colluders)
+    found = [_spend_exposed(e, p, T, sensitivity, threat, delta) for e, p in zip(exposed, chosen, strict=True)]
     return max(found, key=lambda a: math.inf if a.epsilon is None else a.epsilon)
 
 
 def paper_theorem(step: float, bound: float, sigma: float, rounds: int) -> tuple[float, list[str]]:
     """Theorem 2 as printed: epsilon(i) = sqrt 2 mu B i (i + 1) / sigma_g, and what it leaves open."""
+    for name, value in (("step", step), ("bound", bound), ("sigma", sigma)):
+        positive(name, value)
+    positive_int("rounds", rounds)
     return math.sqrt(2.0) * step * bound * rounds * (rounds + 1) / sigma, [
         "the paper's Theorem 2 as printed, not a statement of confide",
         "B must be an l1 bound (or multiply by sqrt M); the paper's Lemma 4 does not give one: clip",
@@ -192,8 +206,8 @@ def _leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Rele
         if scheme.sigma_pair:
             return "edge noises cancel over the network: without local noise their sum reveals the sum of the models"
         return "messages carry no noise"
-    keeps = silent or any(np.any(scheme.carries(g) > 0) for g in graphs) or scheme.noise_on == "link"
-    keeps = keeps and scheme.exchange != "average"
+    keeps = any(np.any(scheme.carries(g) > 0) for g in graphs) or scheme.noise_on == "link"
+    keeps = silent or (keeps and scheme.exchange != "average")
     if keeps and threat.kind == "own-client":
         return "the unit's model and the messages give the exact sum of the unit's clean updates (carry > 0)"
     if keeps and release.kind == "local":
@@ -203,54 +217,48 @@ def _leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Rele
     return None
 
 
-def _representatives(scheme: Scheme, graphs: Sequence[Graph], honest: list[int]) -> list[int]:
-    """Servers that can be the worst: with one draw a server it is the largest carry, so few need a full account."""
-    if scheme.sigma_pair:
-        return honest
-    keys: list[tuple[float, ...]]
-    if scheme.noise_on == "link":
-        keys = [tuple(float(x) for g in graphs for x in (g.own_weights[p], g.degrees[p])) for p in honest]
-    else:
-        carries = [scheme.carries(g) for g in graphs]
-        keys = [tuple(float(c[p]) for c in carries) for p in honest]
-    return list(dict(zip(reversed(keys), reversed(honest), strict=True)).values())
+def _targets(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, honest: list[int], rounds: int) -> list[_Target]:
+    """Servers that can be the worst: epsilon grows with carry, precision and copies, so the largest are enough."""
+    facts = np.array([_facts(scheme, g, threat, honest) for g in graphs]).transpose(1, 0, 2)  # (honest, graphs, 3)
+    _, first = np.unique(facts.reshape(len(honest), -1), axis=0, return_index=True)
+    keys, remembers = facts[first], np.any(facts[first, :, 0] > 0, axis=1)
+    turn, found = np.arange(rounds) % len(graphs), []
+    for n, key in zip(first, keys, strict=True):
+        above = np.all(keys >= key, axis=(1, 2)) & np.any(keys > key, axis=(1, 2))
+        if not np.any(above & (remembers == np.any(key[:, 0] > 0))):
+            found.append(_Target(honest[n], *facts[n][turn].T))
+    return found
 
 
-def _target(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, p: int, rounds: int) -> _Target:
-    turn = np.arange(rounds) % len(graphs)
-
-    def each(values: list[float]) -> Floats:
-        return np.asarray(values, dtype=np.float64)[turn]
-
-    P, sigma = graphs[0].P, scheme.sigma
+def _facts(scheme: Scheme, graph: Graph, threat: Threat, honest: list[int]) -> Floats:
+    """One round's carry, precision of Gaussian noise and copies of Laplace noise, a row for each honest server."""
+    P, sigma = graph.P, scheme.sigma
+    carry, ones = scheme.carries(graph)[honest], np.ones(len(honest))
     if scheme.exchange == "nothing" or P == 1:
-        nothing = np.zeros(rounds)
-        return _Target(p, np.ones(rounds), nothing, nothing)
+        return np.stack([ones, 0 * ones, 0 * ones], axis=1)
     if scheme.exchange == "average":
-        return _Target(p, np.zeros(rounds), np.full(rounds, (P * sigma) ** -2.0), np.full(rounds, 1.0 / P))
+        return np.stack([0 * ones, ones * (P * sigma) ** -2.0, ones / P], axis=1)
     if scheme.noise_on == "link":
-        degree = each([float(g.degrees[p]) for g in graphs])
-        return _Target(p, each([float(g.own_weights[p]) for g in graphs]), degree / sigma**2, degree)
-    carry = each([float(scheme.carries(g)[p]) for g in graphs])
-    if scheme.sigma_pair:
-        factor = each([_pairwise_precision(scheme, g, threat.against(g, p), p) for g in graphs])
-        return _Target(p, carry, factor, np.full(rounds, np.nan))
-    return _Target(p, carry, np.full(rounds, sigma**-2.0), np.ones(rounds))
+        degrees = graph.degrees[honest].astype(np.float64)
+        return np.stack([graph.own_weights[honest], degrees * sigma**-2.0, degrees], axis=1)
+    precision = ones * sigma**-2.0
+    if scheme.sigma_pair and threat.kind == "neighbours":
+        precision = np.array([_pairwise_precisions(scheme, graph, threat.against(graph, p))[p] for p in honest])
+    elif scheme.sigma_pair:
+        precision = _pairwise_precisions(scheme, graph, threat.colluders)[honest]
+    return np.stack([carry, precision, ones], axis=1)
 
 
-def _pairwise_precision(scheme: Scheme, graph: Graph, colluders: frozenset[int], p: int) -> float:
-    """[(sigma_l^2 I + sigma_c^2 L_honest)^-1]_pp: edge noise counts only between honest ends."""
-    honest = [q for q in range(graph.P) if q not in colluders]
-    place = {q: n for n, q in enumerate(honest)}
-    V = scheme.sigma**2 * np.eye(len(honest))
-    for i, j in graph.edges.tolist():
-        if i in place and j in place:
-            a, b = place[i], place[j]
-            V[[a, b], [a, b]] += scheme.sigma_pair**2
-            V[[a, b], [b, a]] -= scheme.sigma_pair**2
-    e = np.zeros(len(honest))
-    e[place[p]] = 1.0
-    return float(np.linalg.solve(V, e)[place[p]])
+def _pairwise_precisions(scheme: Scheme, graph: Graph, colluders: frozenset[int]) -> Floats:
+    """[(sigma_l^2 I + sigma_c^2 L_honest)^-1]_pp of every p: edge noise counts only between honest ends."""
+    honest = np.array([q not in colluders for q in range(graph.P)])
+    i, j = graph.edges[honest[graph.edges].all(axis=1)].T
+    laplacian = np.zeros((graph.P, graph.P))
+    laplacian[i, j] = laplacian[j, i] = -1.0
+    np.fill_diagonal(laplacian, -laplacian.sum(axis=1))
+    values, vectors = np.linalg.eigh(laplacian)
+    values[values < 1e-12 * values[-1]] = 0.0  # one for each honest component, known exactly
+    return np.asarray(vectors**2 @ (1.0 / (scheme.sigma**2 + scheme.sigma_pair**2 * values)))
 
 
 def _spend(
@@ -268,7 +276,8 @@ def _spend(
         curve, why = _curve(t, s, noise, release, released, threat, scheme.sigma)
         epsilon = conversion.renyi_epsilon(curve, blank.delta)
         return replace(blank, epsilon=epsilon, target=t.p, assumptions=(*notes, *why))
-    deltas = factor_to_norm * s.deltas(lambda j, before: float(t.carry[j - 1] * before[-1]), T, remembers)
+    costs = t.factor if gaussian else t.copies
+    deltas = factor_to_norm * s.deltas(lambda j, before: float(t.carry[j - 1] * before[-1]), T, remembers, costs)
     last = released * deltas[-1]
     common: dict[str, Any] = {"target": t.p, "deltas": tuple(deltas.tolist()), "assumptions": tuple(notes)}
     exact = s.participation.kind == "all" and not noise.startswith("discrete")
@@ -286,9 +295,10 @@ def _spend(
         parts.append(np.array([last * math.sqrt(2.0) / release.sigma]))
     every = np.concatenate(parts)
     pure = float(every.sum())
+    composed = conversion.laplace_epsilon if noise == "laplace" else conversion.pure_epsilon
     return replace(
         blank,
-        epsilon=min(pure, conversion.laplace_epsilon(every, blank.delta)),
+        epsilon=min(pure, composed(every, blank.delta)),
         epsilon_pure=pure,
         exact=exact,
         **common,
@@ -307,13 +317,14 @@ def _curve(
             raise InputError("participation", str(s.participation), remedy)
         return amplified_curve(s, noise, t.factor)
     factor_to_norm, _ = s.to_norm(noise)
+    gaussian = noise.endswith("gaussian")
     return random_curve(
         q=s.participation.value,
         added=factor_to_norm * s.added(t.remembers),
         keep=(s.contraction if t.remembers else 1.0) * t.carry,
-        factor=t.factor if noise.endswith("gaussian") else t.copies * math.sqrt(2.0) / sigma if sigma else t.copies,
-        gaussian=noise.endswith("gaussian"),
-        final=released / release.sigma if release.sigma else 0.0,
+        factor=t.factor if gaussian else t.copies * math.sqrt(2.0) / sigma if sigma else t.copies,
+        noise=noise,
+        final=released * (1.0 if gaussian else math.sqrt(2.0)) / release.sigma if release.sigma else 0.0,
     )
 
 
@@ -322,8 +333,10 @@ def _spend_exposed(e: Exposure, p: int, T: int, s: Sensitivity, threat: Threat, 
     if e.leak:
         return replace(blank, leak=True, assumptions=("leak: the view determines a noiseless function of the data",))
     remembers = bool(np.any(np.abs(e.kept) > 1e-12))
-    deltas = s.deltas(lambda j, before: float(np.abs(e.kept[j - 1, :j]) @ before), T, remembers)
-    mu_squared = float(deltas @ np.abs(e.S) @ deltas)
+    costs = np.abs(e.S).sum(axis=1)
+    deltas = s.deltas(lambda j, before: float(np.abs(e.kept[j - 1, :j]) @ before), T, remembers, costs)
+    # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
+    mu_squared = float(deltas @ np.abs(e.S) @ (deltas if remembers else np.full(T, deltas.max())))
     notes = s.assumptions(remembers)
     if e.revealed:
         notes.append(f"{e.revealed} hidden noises were given to the adversary, so that updates may be adaptive")

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.algorithm import GFL, Failures
+from confide.errors import RunError
 from confide.graph import Graph
 from confide.local import LocalTask, bounded, sgd
 from confide.models import Logistic
@@ -76,7 +77,10 @@ def record(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: in
     w = [reference.start(np.zeros((graphs[0].P, problem.M)))]
     sent, updates = [], []
     for i in range(1, rounds + 1):
-        done = reference.round(i, w[-1])
+        with np.errstate(over="ignore", invalid="ignore"):  # said below
+            done = reference.round(i, w[-1])
+        if not np.isfinite(done.w).all():
+            raise RunError(f"the run to attack diverged in round {i}, with algorithm.step = {algorithm.step:g}")
         sent.append(done.sent)
         updates.append(done.psi - w[-1])
         w.append(done.w)
@@ -181,7 +185,7 @@ def leaks(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int
                         "rounds": b - a,
                         "relative_error": relative,
                         "error_over_sigma": float(np.mean(errors)) / LARGE,
-                        "model_is_function_of_messages": max(known) <= EXACT,
+                        "model_is_function_of_messages": bool(max(known) <= EXACT),
                     },
                 )
             )
@@ -198,10 +202,10 @@ def features(problem: Problem, step: float, sampled: int, seed: int) -> list[Att
     """What one client's logistic update shows of its sample, alone and in the sum of several clients.
 
     One local step on one sample (E = 1, batch 1), unclipped, at a model that the client was handed. Where the problem
-    is not logistic the built-in click log stands in.
+    is not logistic, or no unit has five clients, the built-in click log stands in.
     """
     note = "this config's problem"
-    if not isinstance(problem.model, Logistic):
+    if not isinstance(problem.model, Logistic) or problem.federation.K.max() < 5:
         from confide.problems import clicks
 
         problem, note = clicks(units=2, clients=10, rows=600, seed=seed), "the built-in synthetic click log"
@@ -209,8 +213,8 @@ def features(problem: Problem, step: float, sampled: int, seed: int) -> list[Att
     w = 0.1 * generator(seed, Purpose.DATA, 7002).standard_normal(problem.M)
     constant = np.flatnonzero(np.all(f.X == 1.0, axis=0))
     intercept = int(constant[-1]) if len(constant) else None
-    together = min(max(5, sampled), int(f.K.max()))
     p, updates, samples = int(np.argmax(f.K)), [], []
+    together = min(max(5, sampled), int(f.K[p]))
     for k in range(together):
         X, d = f.client(p, k)
         task = LocalTask(model, step, 1, 1, True, None, key(seed, Purpose.BATCHES, 1, p, k))

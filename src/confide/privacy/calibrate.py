@@ -101,8 +101,8 @@ def calibrate(
         if not budget.allows(found.account):
             raise InputError("scheme", name, f"has no noise to calibrate, and does not stay within {budget.limit:g}")
         return found
-    if at(0.0 if noiseless else 1e12, "centroid:1").epsilon == 0.0:
-        return replace(done(_least(lambda x: at(x, "none"), budget), "none"), release=Release("centroid", 0.0))
+    if not at(0.0 if noiseless else 1.0, "centroid:0").leak:  # it costs nothing: the messages determine it
+        return done(_least(lambda x: at(x, "none"), budget), "centroid:0")
     sigma = 0.0 if noiseless else _least(lambda x: at(x, "none"), budget.part(SHARE))
     return done(sigma, f"centroid:{_least(lambda x: at(sigma, f'centroid:{x!r}'), budget)!r}")
 

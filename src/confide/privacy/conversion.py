@@ -63,8 +63,9 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         return 0.0
 
     def bound(log_excess: float) -> float:
-        a = 1.0 + math.exp(log_excess)
-        return rho * a + math.log1p(-1.0 / a) - (math.log(delta) + math.log(a)) / (a - 1.0)
+        excess = math.exp(log_excess)  # a - 1, which may be too small to be seen beside 1
+        log_a = math.log1p(excess)
+        return rho * (1.0 + excess) + log_excess - log_a - (math.log(delta) + log_a) / excess
 
     start = 0.5 * math.log(math.log(1.0 / delta) / rho)
     found = minimize_scalar(bound, bounds=(start - 8.0, start + 8.0), method="bounded", options={"xatol": 1e-10})
@@ -78,6 +79,25 @@ def laplace_renyi(ratio: Floats, order: float) -> Floats:
     return np.asarray(terms / (a - 1))
 
 
+def pure_renyi(epsilon: Floats, order: float) -> Floats:
+    """R_a of randomised response, which dominates every mechanism with this pure epsilon (Kairouz et al. 2015)."""
+    a, t = order, np.asarray(epsilon, dtype=np.float64)
+    return np.asarray((np.logaddexp(a * t, (1 - a) * t) - np.logaddexp(t, 0.0)) / (a - 1))
+
+
+def pure_epsilon(ratios: Floats, delta: float) -> float:
+    """epsilon(delta) of adaptively composed mechanisms of which only the pure epsilons are known.
+
+    Discrete Laplace is one: with the same ratio its delta(epsilon) lies above that of the continuous law.
+    """
+    ratios = ratios[ratios > 0]
+    if len(ratios) == 0:
+        return 0.0
+    values, counts = np.unique(ratios, return_counts=True)
+    composed = renyi_epsilon(lambda orders: np.array([counts @ pure_renyi(values, a) for a in orders]), delta)
+    return min(float(ratios.sum()), composed)
+
+
 def laplace_epsilon(ratios: Floats, delta: float) -> float:
     """epsilon(delta) of adaptively composed Laplace mechanisms with sensitivity / scale = ratios.
 
@@ -89,8 +109,8 @@ def laplace_epsilon(ratios: Floats, delta: float) -> float:
     if len(ratios) == 0:
         return 0.0
     pure = float(ratios.sum())
-    best = min(pure, renyi_epsilon(lambda orders: np.array([laplace_renyi(ratios, a).sum() for a in orders]), delta))
     values, counts = np.unique(ratios, return_counts=True)
+    best = min(pure, renyi_epsilon(lambda orders: np.array([counts @ laplace_renyi(values, a) for a in orders]), delta))
     if len(values) > 50:  # each distinct mechanism costs a convolution
         return best
     from dp_accounting.pld import privacy_loss_distribution as pld

@@ -27,10 +27,11 @@ from confide.schemes import Scheme, links
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Bound = Callable[[Ints, Ints, int], Floats]  # (false positives, false negatives, runs of each kind) -> lower bound
+Bound = Callable[[Floats, Floats], Floats]  # (false positive rate, false negative rate) -> lower bound
 
 STREAM: Final = 7001  # of the audit, under Purpose.DATA
 CONFIDENCE: Final = 0.95
+CAUTION: Final = 1.0 - 1e-6  # in choosing a threshold: extreme ones look good by luck
 CHUNK: Final = 1 << 21  # numbers of a view at a time
 
 
@@ -61,7 +62,7 @@ class Canary:
 
     @property
     def coordinates(self) -> int:
-        return self.others.shape[1]
+        return int(self.others.shape[1])
 
     def view(self, added: Floats, noise: NoiseSource) -> Floats:
         """All that the adversary sees: a row a message, a column a coordinate of a run.
@@ -178,8 +179,8 @@ def _log_likelihood(canary: Canary, listener: Listener, z: Floats, present: bool
     return total
 
 
-def rate_limit(errors: Ints, runs: int) -> Floats:
-    """Clopper and Pearson's upper limit of an error rate; both rates hold together with `CONFIDENCE`.
+def rate_limit(errors: Ints, runs: int, confidence: float = CONFIDENCE) -> Floats:
+    """Clopper and Pearson's upper limit of an error rate; two rates hold together with this confidence.
 
     >>> float(rate_limit(np.array(0), 10_000).round(6))
     0.000369
@@ -188,34 +189,45 @@ def rate_limit(errors: Ints, runs: int) -> Floats:
 
     errors = np.asarray(errors)
     certain = errors >= runs
-    limit = beta.ppf((1.0 + CONFIDENCE) / 2.0, errors + 1, np.where(certain, 1, runs - errors))
+    limit = beta.ppf((1.0 + confidence) / 2.0, errors + 1, np.where(certain, 1, runs - errors))
     return np.asarray(np.where(certain, 1.0, limit))
 
 
-def mu_bound(false_positives: Ints, false_negatives: Ints, runs: int) -> Floats:
-    """The least mu_GDP that allows a test with these errors: Phi^-1(1 - FPR) - Phi^-1(FNR)."""
+def mu_bound(fpr: Floats, fnr: Floats) -> Floats:
+    """The least mu_GDP that allows a test with these error rates: Phi^-1(1 - FPR) - Phi^-1(FNR), at least 0.
+
+    >>> float(mu_bound(np.array(0.158655), np.array(0.158655)).round(4))
+    2.0
+    """
     from scipy.stats import norm
 
-    fpr, fnr = rate_limit(false_positives, runs), rate_limit(false_negatives, runs)
     separate = fpr + fnr < 1.0  # otherwise it is no better than guessing
-    mu = norm.isf(np.where(separate, fpr, 0.5)) - norm.ppf(np.where(separate, fnr, 0.5))
-    return np.asarray(np.where(separate, mu, 0.0))
+    return np.asarray(norm.isf(np.where(separate, fpr, 0.5)) - norm.ppf(np.where(separate, fnr, 0.5)))
 
 
-def epsilon_bound(false_positives: Ints, false_negatives: Ints, runs: int, delta: float) -> Floats:
-    """The least epsilon at `delta`: log((1 - delta - FNR) / FPR), or with the two rates exchanged."""
-    fpr, fnr = rate_limit(false_positives, runs), rate_limit(false_negatives, runs)
-    least = np.full(np.shape(fpr), 1e-300)
-    one = np.log(np.maximum(1.0 - delta - fnr, least) / fpr)
-    other = np.log(np.maximum(1.0 - delta - fpr, least) / fnr)
-    return np.asarray(np.maximum(np.maximum(one, other), 0.0))
+def epsilon_bound(fpr: Floats, fnr: Floats, delta: float) -> Floats:
+    """The least epsilon at `delta`: log((1 - delta - FNR) / FPR), or with the two rates exchanged; at least 0."""
+
+    def one_way(a: Floats, b: Floats) -> Floats:
+        return np.asarray(np.log(np.maximum(1.0 - delta - b, 1e-300) / a))
+
+    return np.maximum(np.maximum(one_way(fpr, fnr), one_way(fnr, fpr)), 0.0)
 
 
 class Measured(NamedTuple):
+    """A test's errors on `runs` runs of each kind."""
+
     threshold: float
-    runs: int  # of each kind
+    runs: int
     false_positives: int
     false_negatives: int
+
+    @property
+    def limits(self) -> tuple[Floats, Floats]:
+        """What the two error rates are at most."""
+        errors = (self.false_positives, self.false_negatives)
+        fpr, fnr = (rate_limit(np.array(n), self.runs) for n in errors)
+        return fpr, fnr
 
 
 def measure(canary: Canary, bound: Bound, *, runs: int, trials: int, seed: int) -> Measured:
@@ -225,7 +237,8 @@ def measure(canary: Canary, bound: Bound, *, runs: int, trials: int, seed: int) 
     steps = np.unique(np.quantile(np.concatenate([with_it, without]), np.linspace(0.0, 1.0, 401)))
     false_positives = trials - np.searchsorted(np.sort(without), steps, side="right")
     false_negatives = np.searchsorted(np.sort(with_it), steps, side="right")
-    threshold = float(steps[np.argmax(bound(false_positives, false_negatives, trials))])
+    limits = (rate_limit(np.asarray(n), trials, CAUTION) for n in (false_positives, false_negatives))
+    threshold = float(steps[np.argmax(bound(*limits))])
     with_it, without = (scores(canary, listener, present, runs, fresh(seed, 1)) for present in (True, False))
     return Measured(threshold, runs, int(np.sum(without > threshold)), int(np.sum(with_it <= threshold)))
 

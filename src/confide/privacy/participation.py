@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import InputError
-from confide.privacy.conversion import laplace_renyi
+from confide.privacy.conversion import laplace_renyi, pure_renyi
 from confide.privacy.sensitivity import Sensitivity
 
 Floats = NDArray[np.float64]
@@ -23,7 +23,7 @@ CELLS = 64  # of the deviation's grid per unit of s, where the carry is neither 
 
 
 def random_curve(
-    *, q: float, added: float, keep: Floats, factor: Floats, gaussian: bool, final: float
+    *, q: float, added: float, keep: Floats, factor: Floats, noise: str, final: float
 ) -> tuple[Curve, list[str]]:
     """Rényi divergence bound when a client takes part in each round independently with probability q.
 
@@ -32,7 +32,8 @@ def random_curve(
 
     Args:
         factor: precision 1/sigma^2 of Gaussian noise, or copies/b of Laplace noise, in each round.
-        final: precision of a release's standard deviation: it costs (final x)^2 / 2 or final x (Laplace).
+        noise: the law; of discrete Laplace only the pure epsilon is used.
+        final: of a release: (carry / P) / sigma for Gaussian noise, (carry / P) / b for Laplace.
     """
     T = len(keep)
     steady = bool(np.all((keep == 0.0) | (keep == 1.0)))
@@ -64,8 +65,9 @@ def random_curve(
                 up[-1] = np.logaddexp.reduce(log_mass[-cells - 1 :])  # what would leave the grid stays at its end
                 absent = math.log1p(-q) + log_mass if q < 1.0 else np.full(size, -np.inf)
                 log_mass = np.logaddexp(absent, math.log(q) + up)
-                log_mass = log_mass + (a - 1.0) * _cost(grid, float(factor[j]), float(a), gaussian)
-            log_mass = log_mass + (a - 1.0) * _cost(grid, final**2 if gaussian else final, float(a), gaussian)
+                log_mass = log_mass + (a - 1.0) * _cost(grid, float(factor[j]), float(a), noise)
+            last = final**2 if noise.endswith("gaussian") else final
+            log_mass = log_mass + (a - 1.0) * _cost(grid, last, float(a), noise)
             found[n] = np.logaddexp.reduce(log_mass) / (a - 1.0)
         return np.where(np.isfinite(found), found, np.inf)
 
@@ -83,9 +85,6 @@ def amplified_curve(s: Sensitivity, noise: str, factor: Floats) -> tuple[Curve, 
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
     q = s.participation.value
-    if s.sampled is not None and s.clients is not None and abs(s.sampled / s.clients - q) > 1e-9:
-        remedy = f"sampling L = {s.sampled} of K = {s.clients} gives {s.sampled / s.clients:g}"
-        raise InputError("participation", str(s.participation), remedy)
     multipliers = 1.0 / (np.sqrt(factor) * s.single)
 
     def curve(orders: Floats) -> Floats:
@@ -98,11 +97,12 @@ def amplified_curve(s: Sensitivity, noise: str, factor: Floats) -> tuple[Curve, 
                 event: dp.DpEvent = dp.PoissonSampledDpEvent(q, inner)
             else:
                 relation = dp.NeighboringRelation.REPLACE_ONE
-                event = dp.SampledWithoutReplacementDpEvent(10**6, round(q * 10**6), inner)
+                event = dp.SampledWithoutReplacementDpEvent(10**9, math.ceil(q * 10**9), inner)
             accountant = rdp.RdpAccountant(orders=usable.tolist(), neighboring_relation=relation)
             accountant.compose(dp.SelfComposedDpEvent(event, int(count)))
             total += np.asarray(accountant._rdp)
-        return np.asarray(np.interp(orders, usable, total, left=np.inf))
+        # (a - 1) R_a is convex in a, so its chords lie above it; those of R_a itself may not.
+        return np.asarray(np.interp(orders, usable, (usable - 1.0) * total, left=np.inf) / (orders - 1.0))
 
     how = (
         "Poisson sampling: each client takes part with this probability, independently"
@@ -122,7 +122,9 @@ def _gather(log_mass: Floats, to: NDArray[np.int64], size: int) -> Floats:
         return np.asarray(np.log(mass) + top)
 
 
-def _cost(x: Floats, factor: float, order: float, gaussian: bool) -> Floats:
+def _cost(x: Floats, factor: float, order: float, noise: str) -> Floats:
     if factor == 0.0:
         return np.zeros_like(x)
-    return order * factor * x**2 / 2.0 if gaussian else laplace_renyi(factor * x, order)
+    if noise.endswith("gaussian"):
+        return order * factor * x**2 / 2.0
+    return (pure_renyi if noise == "discrete-laplace" else laplace_renyi)(factor * x, order)

@@ -21,6 +21,8 @@ Floats = NDArray[np.float64]
 LEVELS = ("unit", "client", "example")
 ADJACENCIES = ("replace", "zero-out")
 NORMS = ("l1", "l2")
+PROOFS = ("none", "regulariser", "convex-glm", "public-point")
+PARTICIPATIONS = ("all", "cap", "random", "amplified")
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,16 @@ class Proof:
     kind: str
     constant: float = 0.0
 
+    def __post_init__(self) -> None:
+        one_of("proof", self.kind, PROOFS)
+        if self.kind == "regulariser":
+            positive("proof", self.constant)
+        number("proof", self.constant, least=0.0)
+
     @classmethod
     def parse(cls, text: str) -> Proof:
         kind, colon, value = str(text).partition(":")
-        one_of("proof", kind, ("none", "regulariser", "convex-glm", "public-point"))
+        one_of("proof", kind, PROOFS)
         if kind in ("none", "public-point"):
             if colon:
                 raise InputError("proof", text, f"{kind} takes no number")
@@ -43,9 +51,7 @@ class Proof:
         except ValueError:
             symbol = "RHO" if kind == "regulariser" else "NU"
             raise InputError("proof", text, f"write {kind}:{symbol} with a number, e.g. {kind}:0.1") from None
-        if kind == "regulariser":
-            return cls(kind, positive("proof", constant))
-        return cls(kind, number("proof", constant, least=0.0))
+        return cls(kind, constant)
 
     def __str__(self) -> str:
         return self.kind if self.kind in ("none", "public-point") else f"{self.kind}:{self.constant:g}"
@@ -58,10 +64,17 @@ class Participation:
     kind: str = "all"
     value: float = 0.0
 
+    def __post_init__(self) -> None:
+        one_of("participation", self.kind, PARTICIPATIONS)
+        if self.kind == "cap":
+            whole("participation", int(self.value) if float(self.value).is_integer() else self.value, 1)
+        elif self.kind != "all" and not 0.0 < number("participation", self.value) <= 1.0:
+            raise InputError("participation", str(self), "the rate must lie in (0, 1]")
+
     @classmethod
     def parse(cls, text: str) -> Participation:
         kind, _, value = str(text).partition(":")
-        one_of("participation", kind, ("all", "cap", "random", "amplified"))
+        one_of("participation", kind, PARTICIPATIONS)
         if kind == "all":
             if value:
                 raise InputError("participation", text, "all takes no number")
@@ -72,10 +85,6 @@ class Participation:
             raise InputError(
                 "participation", text, f"write {kind}:{'N' if kind == 'cap' else 'Q'} with a number"
             ) from None
-        if kind == "cap":
-            return cls(kind, whole("participation", int(x) if x.is_integer() else x, 1))
-        if not 0.0 < number("participation", x) <= 1.0:
-            raise InputError("participation", text, "the rate must lie in (0, 1]")
         return cls(kind, x)
 
     def __str__(self) -> str:
@@ -134,6 +143,11 @@ class Sensitivity:
             raise InputError("clip", self.clip, "level 'example' needs per-example clipping")
         if self.participation.kind != "all" and self.level == "unit":
             raise InputError("participation", str(self.participation), "a unit takes part in every round; use all")
+        if self.participation.kind in ("random", "amplified") and self.sampled and self.clients:
+            rate = self.sampled / self.clients
+            if abs(rate - self.participation.value) > 1e-9:
+                remedy = f"sampling L = {self.sampled} of K = {self.clients} gives {rate:g}"
+                raise InputError("participation", str(self.participation), remedy)
         if self.proof.kind in ("regulariser", "convex-glm") and self.clip != "example":
             remedy = "clipping the whole update breaks this proof; clip examples, or use none or public-point"
             raise InputError("proof", str(self.proof), remedy)
@@ -147,7 +161,8 @@ class Sensitivity:
         if self.level != "unit":
             assert self.sampled is not None  # noqa: S101 - checked
             share = 1.0 / self.sampled
-        if self.level == "example":
+        if self.level == "example" and (self.local_steps == 1 or self.proof.kind == "convex-glm"):
+            # With more local steps the other examples meet another model, unless the local map does not expand.
             assert self.batch is not None  # noqa: S101 - checked
             share /= self.batch
         return full * share / (2.0 if self.adjacency == "zero-out" else 1.0)
@@ -169,7 +184,13 @@ class Sensitivity:
         if not remembers or self.level == "unit" or self.proof.kind in ("convex-glm", "public-point"):
             whole_unit = self.single
         elif self.proof.kind == "regulariser":
-            whole_unit = 2.0 * self.step * self.bound / (2.0 if self.adjacency == "zero-out" else 1.0)
+            if self.participation.kind != "all":
+                remedy = (
+                    "under proof regulariser the updates of all clients of the unit may change in every round, whoever "
+                    "takes part; use all, or another proof"
+                )
+                raise InputError("participation", str(self.participation), remedy)
+            whole_unit = 2.0 * self.step * self.bound  # of the other clients, also where one contributes nothing
         else:
             remedy = (
                 f"with carry > 0 the other clients start from another model, so their updates change too; level "
@@ -208,7 +229,11 @@ class Sensitivity:
         if self.level != "unit":
             found.append(f"L = {self.sampled} stays in the denominator under dropout")
         if self.level == "example":
-            found.append(f"worst case over batches: the example is in every mini-batch of {self.batch}")
+            found.append(f"the example is in every mini-batch of {self.batch}, once (drawn without replacement)")
+            if self.local_steps > 1 and self.proof.kind != "convex-glm":
+                found.append("several local steps without convex-glm: 1/batch is not credited")
+        if self.adjacency == "zero-out" and self.proof.kind in ("regulariser", "convex-glm"):
+            found.append("who contributes nothing has no data gradient; the regulariser's decay stays")
         if remembers and self.proof.kind == "regulariser":
             found.append(
                 f"proof regulariser: rho |w|^2 with rho = {self.proof.constant:g} outside the clip; all clients of the "
@@ -228,18 +253,22 @@ class Sensitivity:
             found.append("proof none: clipping alone, deviations add up")
         return found
 
-    def deltas(self, kept: Callable[[int, Floats], float], rounds: int, remembers: bool) -> Floats:
+    def deltas(
+        self, kept: Callable[[int, Floats], float], rounds: int, remembers: bool, costs: Floats | None = None
+    ) -> Floats:
         """Delta_1..Delta_T in the clip's norm.
 
         Args:
             kept: (j, Delta_1..Delta_j) -> deviation of w after round j given the messages, c Delta_j for a carry c.
             remembers: whether any deviation is kept.
+            costs: of each round, up to a factor; where nothing is kept a cap is spent on the dearest rounds.
         """
         s, gamma = self.added(remembers), self.contraction if remembers else 1.0
         cap = int(self.participation.value) if self.participation.kind == "cap" else rounds
         found = np.zeros(rounds)
         if not remembers:
-            found[: min(cap, rounds)] = s  # at most `cap` rounds see the client at all; which ones does not matter
+            dearest = np.arange(rounds) if costs is None else np.argsort(-costs, kind="stable")
+            found[dearest[:cap]] = s  # at most `cap` rounds see the client at all
             return found
         for j in range(rounds):
             found[j] = s + (gamma * kept(j, found[:j]) if j else 0.0)

@@ -51,11 +51,11 @@ def statement(
     P = graphs[0].P
     asked: list[tuple[Threat, Release]] = [(Threat(), Release())]
     if P > 1:
-        # Only noise that two servers share is weakened by a colluder; elsewhere one stands for all.
-        singles = range(P) if scheme.sigma_pair else range(1)
+        # Only noise that two servers share is weakened by a colluder; elsewhere two stand for all: the worst target
+        # is not one of them.
+        singles = range(P) if scheme.sigma_pair else range(2)
         asked += [(Threat("colluders", frozenset({m})), Release()) for m in singles]
-        if all(len(g.neighbours(p)) < P for g in graphs for p in range(P)):
-            asked.append((Threat("neighbours"), Release()))
+        asked.append((Threat("neighbours"), Release()))
     asked += [(Threat("own-client"), Release()), (Threat("own-server"), Release())]
     if release.kind != "none":
         asked.append((Threat(), release))

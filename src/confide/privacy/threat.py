@@ -13,15 +13,23 @@ from dataclasses import dataclass
 
 from confide.errors import InputError
 from confide.graph import Graph
-from confide.validation import number, one_of
+from confide.validation import number, one_of, whole
 
 KINDS = ("links", "colluders", "neighbours", "own-client", "own-server")
+RELEASES = ("none", "centroid", "local")
 
 
 @dataclass(frozen=True)
 class Threat:
     kind: str = "links"
     colluders: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        one_of("threat", self.kind, KINDS)
+        if bool(self.colluders) != (self.kind == "colluders"):
+            raise InputError("threat", self.kind, "servers collude in 'colluders' and only there: colluders:1,2")
+        for server in self.colluders:
+            whole("threat", server, 0)
 
     @classmethod
     def parse(cls, text: str) -> Threat:
@@ -36,6 +44,8 @@ class Threat:
             servers = [int(x) for x in rest.split(",")]
         except ValueError:
             raise InputError("threat", text, "write colluders:1,2 with the servers' numbers") from None
+        if min(servers) < 0:
+            raise InputError("threat", text, f"server {min(servers)} does not exist; they are numbered from 0")
         return cls(kind, frozenset(servers))
 
     def __str__(self) -> str:
@@ -72,10 +82,14 @@ class Release:
     kind: str = "none"
     sigma: float = 0.0
 
+    def __post_init__(self) -> None:
+        one_of("release", self.kind, RELEASES)
+        number("release", self.sigma, least=0.0)
+
     @classmethod
     def parse(cls, text: str) -> Release:
         kind, _, value = str(text).partition(":")
-        one_of("release", kind, ("none", "centroid", "local"))
+        one_of("release", kind, RELEASES)
         if kind != "centroid":
             if value:
                 raise InputError("release", text, f"{kind} takes no number")
@@ -84,7 +98,7 @@ class Release:
             sigma = float(value)
         except ValueError:
             raise InputError("release", text, "write centroid:SIGMA, the noise's deviation on the mean") from None
-        return cls(kind, number("release", sigma, least=0.0))
+        return cls(kind, sigma)
 
     def __str__(self) -> str:
         return f"centroid:{self.sigma:g}" if self.kind == "centroid" else self.kind

@@ -63,68 +63,82 @@ class _Basis:
     def __post_init__(self) -> None:
         self.Q, self.H = np.zeros((16, self.size)), np.zeros((16, self.signals))
 
-    def coefficients(self, k: Floats) -> tuple[Floats, Floats]:
-        """k in the basis, and what is left of it; twice, because once is not orthogonal enough."""
-        Q = self.Q[: self.n]
-        c = Q @ k
+    def coefficients(self, k: Floats, first: int = 0) -> tuple[Floats, Floats]:
+        """Rows k in the basis from `first` on, and what is left; twice, because once is not orthogonal enough."""
+        Q = self.Q[first : self.n]
+        c = k @ Q.T
         rest = k - c @ Q
-        again = Q @ rest
+        again = rest @ Q.T
         return c + again, rest - again @ Q
 
-    def add(self, h: Floats, k: Floats) -> bool:
-        """One row of the view; False when it leaks."""
-        c, rest = self.coefficients(k)
-        size = float(np.linalg.norm(rest))
-        left = h - c @ self.H[: self.n]
-        if size <= TOLERANCE * max(1.0, float(np.linalg.norm(k))):
-            return bool(np.all(np.abs(left) <= TOLERANCE * max(1.0, float(np.abs(h).max(initial=0.0)))))
-        if self.n == len(self.Q):
-            self.Q, self.H = np.vstack([self.Q, np.zeros_like(self.Q)]), np.vstack([self.H, np.zeros_like(self.H)])
-        self.Q[self.n], self.H[self.n] = rest / size, left / size
-        self.n += 1
-        return True
+    def add(self, h: Floats, k: Floats) -> Floats:
+        """Rows of the view, in order; what they say without noise, zeros unless they leak."""
+        before, clear = self.n, np.zeros(self.signals)
+        c, rests = self.coefficients(k)  # all rows at once against the past, then one by one against each other
+        lefts, sizes = h - c @ self.H[:before], np.linalg.norm(k, axis=1)
+        for row, rest, left, length in zip(h, rests, lefts, sizes, strict=True):
+            c, rest = self.coefficients(rest, before)
+            left = left - c @ self.H[before : self.n]
+            size = float(np.linalg.norm(rest))
+            if size <= TOLERANCE * max(1.0, float(length)):
+                clear = np.maximum(clear, np.abs(left) * (np.abs(left) > TOLERANCE * max(1.0, np.abs(row).max())))
+                continue
+            if self.n == len(self.Q):
+                self.Q, self.H = np.vstack([self.Q, 0.0 * self.Q]), np.vstack([self.H, 0.0 * self.H])
+            self.Q[self.n], self.H[self.n] = rest / size, left / size
+            self.n += 1
+        return clear
 
 
 def expose(rounds: Sequence[Round], target: int, colluders: frozenset[int], gam: float = 1.0) -> Exposure:
     """The view of all messages plus the colluders' data, states and noises, on one target's updates."""
-    T, P = len(rounds), rounds[0].matrices.W.shape[0]
+    return expose_each(rounds, [target], colluders, gam)[0]
+
+
+def expose_each(
+    rounds: Sequence[Round], targets: Sequence[int], colluders: frozenset[int], gam: float = 1.0
+) -> list[Exposure]:
+    """`expose` for several targets: the noise is orthogonalised once, each target has its own signal columns."""
+    T, P, n = len(rounds), rounds[0].matrices.W.shape[0], len(targets)
     offsets = np.concatenate([[0], np.cumsum([len(r.owners) for r in rounds])])
-    basis = _Basis(int(offsets[-1]), T)
-    Gw, Kw = np.zeros((P, T)), np.zeros((P, int(offsets[-1])))
-    honest = [p for p in range(P) if p not in colluders]
-    leak, others, revealed = False, 0.0, 0
-    G, state = np.zeros((T, T)), np.zeros((T, T))
+    basis = _Basis(int(offsets[-1]), n * T)
+    # In units of the largest noise, so that the tolerance means the same for any sigma.
+    unit = max((float(np.abs(x).max(initial=0.0)) for r in rounds for x in (r.matrices.N, r.matrices.R)), default=0.0)
+    unit = unit or 1.0
+    Gw, Kw = np.zeros((P, n * T)), np.zeros((P, int(offsets[-1])))
+    honest, caught = [p for p in range(P) if p not in colluders], sorted(colluders)
+    clear, others, revealed = np.zeros(n * T), np.zeros(n), 0
+    G, state = np.zeros((n, T, T)), np.zeros((n, T, T))
     for j, (m, owners) in enumerate(rounds):
         z = slice(int(offsets[j]), int(offsets[j + 1]))
         Gpsi, Kpsi = gam * Gw, gam * Kw
-        Gpsi[target, j] += 1.0
         # Only the target's u matters: the others' do not change at equal outputs, the colluders' are known.
-        for n, names in enumerate(owners):
-            if colluders.intersection(names):
-                e = np.zeros(basis.size)
-                e[z.start + n] = 1.0
-                basis.add(np.zeros(T), e)
-        rows = list(zip(m.C @ Gpsi, m.C @ Kpsi + _placed(m.N, z, basis.size), strict=True))
-        Gw, Kw = m.W @ Gpsi, m.W @ Kpsi + _placed(m.R, z, basis.size)
-        rows += [(Gpsi[q], Kpsi[q]) for q in sorted(colluders)] + [(Gw[q], Kw[q]) for q in sorted(colluders)]
-        for h, k in rows:
-            leak |= not basis.add(h, k)
-        G[j] = gam * (state[j - 1] if j else 0.0)
-        G[j, j] += 1.0
-        for p in honest:
-            c, rest = basis.coefficients(Kw[p])
-            if np.linalg.norm(rest) > TOLERANCE:
-                basis.add(np.zeros(T), rest)
-                revealed += 1
-                c, _ = basis.coefficients(Kw[p])
-            carry = Gw[p] - c @ basis.H[: basis.n]
-            if p == target:
-                state[j] = carry
-            else:
-                others = max(others, float(np.abs(carry).max()))
-    H = basis.H[: basis.n]
-    inverse = np.linalg.inv(G)  # Delta psi = G Delta u
-    return Exposure(inverse.T @ (H.T @ H) @ inverse, state @ inverse, leak, others, revealed)
+        Gpsi[targets, np.arange(n) * T + j] += 1.0
+        known = [i for i, names in enumerate(owners) if colluders.intersection(names)]
+        sent, noise = m.C @ Gpsi, m.C @ Kpsi + _placed(m.N / unit, z, basis.size)
+        Gw, Kw = m.W @ Gpsi, m.W @ Kpsi + _placed(m.R / unit, z, basis.size)
+        h = np.vstack([np.zeros((len(known), n * T)), sent, Gpsi[caught], Gw[caught]])
+        k = np.vstack([_placed(np.eye(len(owners))[known], z, basis.size), noise, Kpsi[caught], Kw[caught]])
+        clear = np.maximum(clear, basis.add(h, k))
+        G[:, j] = gam * state[:, j - 1] if j else 0.0
+        G[:, j, j] += 1.0
+        before = basis.n
+        basis.add(np.zeros((len(honest), n * T)), Kw[honest])  # what the view does not determine of the states' noise
+        revealed += basis.n - before
+        c, _ = basis.coefficients(Kw[honest])
+        carry = (Gw[honest] - c @ basis.H[: basis.n]).reshape(len(honest), n, T)
+        for i, target in enumerate(targets):
+            own = honest.index(target)
+            state[i, j] = carry[own, i]
+            others[i] = max(others[i], float(np.abs(np.delete(carry[:, i], own, axis=0)).max(initial=0.0)))
+    found = []
+    for i in range(n):
+        H = basis.H[: basis.n, i * T : (i + 1) * T] / unit
+        inverse = np.linalg.inv(G[i])  # Delta psi = G Delta u
+        leak = bool(np.any(clear[i * T : (i + 1) * T] > 0.0))
+        S = inverse.T @ (H.T @ H) @ inverse
+        found.append(Exposure(S, state[i] @ inverse, leak, float(others[i]), revealed))
+    return found
 
 
 def _placed(block: Floats, z: slice, size: int) -> Floats:
