@@ -252,4 +252,73 @@ def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
 
 
 def _ledgers(paths: list[Path], delta: float, as_json: bool) -> None:
-    raise InputError("ledgers", [str(p) for p in paths], "not wired yet")
+    """What all these runs cost together, for every data set and unit."""
+    from confide.privacy.conversion import zcdp_epsilon
+    from confide.privacy.ledger import compose, read_all
+
+    books = read_all(paths)
+    rows: list[dict[str, Any]] = []
+    for (dataset, unit), total in compose(book for found in books.values() for book in found).items():
+        epsilon = total.epsilon if total.rho is None else zcdp_epsilon(total.rho, delta)
+        rows.append({"dataset": dataset, "unit": unit, "events": total.events, "rho": total.rho, "epsilon": epsilon})
+    worst = max((r["epsilon"] for r in rows if r["epsilon"] is not None), default=None)
+    if as_json:
+        print(json.dumps({"epsilon": worst, "delta": delta, "units": rows, "ledgers": [str(p) for p in paths]}))
+        return
+    for dataset, found in books.items():
+        mine = [r for r in rows if r["dataset"] == dataset]
+        top = max(mine, key=lambda r: r["epsilon"] or 0.0)
+        spent = "cannot be added up" if top["epsilon"] is None else f"epsilon {top['epsilon']:.4g} at delta {delta:g}"
+        print(
+            f"data set {dataset[:12]}: {len(found)} ledgers, {len(mine)} units, the most by unit {top['unit']}: {spent}"
+        )
+
+
+@app.command()
+def verify(
+    bundle: Annotated[Path, typer.Argument(help="A signed bundle: plan, ledger, versions, statement.")],
+    key: Annotated[str | None, typer.Option(help="The signer's public key (hex), received another way.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a signed bundle, offline."""
+    from confide.privacy.bundle import verify_bundle
+    from confide.privacy.conversion import zcdp_epsilon
+
+    report = verify_bundle(bundle, key, zcdp_epsilon)
+    if as_json:
+        print(json.dumps({"ok": report.ok, **report.to_dict()}))
+    else:
+        for check in report.checks:
+            word = {True: "ok", False: "FAILED", None: "not checked"}[check.ok]
+            print(f"{word:12} {check.name:10} {check.reason}")
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bundle(
+    run: Annotated[Path, typer.Argument(help="Folder of an accounted run.")],
+    key: Annotated[Path, typer.Option(help="Ed25519 key; made (mode 0600) where there is none.")],
+    out: Annotated[Path | None, typer.Option(help="RUN/bundle.json by default.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Sign plan, ledger and statement of a run, for an auditor."""
+    from confide.privacy.bundle import generate_key, load_key, make_bundle, public_hex, save_bundle
+    from confide.privacy.of_run import LEDGER, PLAN
+    from confide.privacy.plan import Plan
+    from confide.run import Run, versions
+
+    loaded = Run.load(run)
+    if loaded.privacy is None or loaded.privacy["ledger"] is None:
+        raise InputError("run", str(run), "has no ledger; only an accounted run (algorithm.clip set) can be bundled")
+    if not key.exists():
+        generate_key(key)
+    secret = load_key(key)
+    text = make_bundle(Plan.load(run / PLAN), run / LEDGER, loaded.privacy["statement"], versions(), secret)
+    path = out or run / "bundle.json"
+    save_bundle(path, text)
+    public = public_hex(secret.public_key())
+    if as_json:
+        print(json.dumps({"file": str(path), "public_key": public}))
+        return
+    print(f"{path}\npublic key {public}")

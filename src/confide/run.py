@@ -164,7 +164,10 @@ class Run:
         return [f"privacy        {line}" for line in lines(self.privacy["statement"])]
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write metrics.parquet, run.json and model.npz into `folder`, all or nothing; returns their paths."""
+        """Write metrics.parquet, run.json and model.npz into `folder`, all or nothing; returns their paths.
+
+        An accounted run also leaves plan.json and ledger.jsonl: what was promised, and what every round cost.
+        """
         import polars as pl
 
         rows = _rows(self.repeats, self.rounds)
@@ -187,7 +190,12 @@ class Run:
                 centroids=self.centroids,
                 description=np.array(json.dumps(self.model)),
             )
-        return [str(Path(folder) / name) for name in (METRICS, RECORD, MODEL)]
+            if self.privacy is not None and self.privacy["ledger"] is not None:
+                from confide.privacy.of_run import write_ledger
+
+                write_ledger(self.privacy["ledger"], temporary, run=f"seed {self.inputs['seed']}")
+            written = sorted(path.name for path in temporary.iterdir())
+        return [str(Path(folder) / name) for name in written]
 
     @classmethod
     def load(cls, folder: str | Path) -> Run:

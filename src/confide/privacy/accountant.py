@@ -40,6 +40,7 @@ class Account:
         leak: the view determines a noiseless function of the target's data.
         valid: a theorem covers this number; exact: it is attained, not only a bound.
         deltas: Delta_1..Delta_T of the worst target, in the noise's norm.
+        costs: what each round adds to rho (Gaussian) or to pure epsilon (Laplace); a release is not among them.
     """
 
     threat: str
@@ -57,6 +58,7 @@ class Account:
     target: int | None = None
     assumptions: tuple[str, ...] = ()
     deltas: tuple[float, ...] = field(default=(), repr=False)
+    costs: tuple[float, ...] = field(default=(), repr=False)
 
     @property
     def success(self) -> float:
@@ -284,12 +286,14 @@ def _spend(
     if gaussian:
         mu_squared = float(np.sum(t.factor * deltas**2)) + ((last / release.sigma) ** 2 if last > 0 else 0.0)
         rho, mu = mu_squared / 2.0, math.sqrt(mu_squared)
+        common["costs"] = tuple((t.factor * deltas**2 / 2.0).tolist())
         if noise == "discrete-gaussian":
             return replace(blank, epsilon=conversion.zcdp_epsilon(rho, blank.delta), rho=rho, exact=False, **common)
         epsilon = conversion.gaussian_epsilon(mu, blank.delta)
         return replace(blank, epsilon=epsilon, rho=rho, mu_gdp=mu, exact=exact, **common)
     scale = scheme.sigma / math.sqrt(2.0) if scheme.sigma else math.inf
     ratios = deltas / scale if scale < math.inf else np.zeros(T)
+    common["costs"] = tuple((t.copies * ratios).tolist())
     parts = [np.repeat(ratios, t.copies.astype(int)) if np.all(t.copies == np.rint(t.copies)) else t.copies * ratios]
     if last > 0:
         parts.append(np.array([last * math.sqrt(2.0) / release.sigma]))

@@ -224,15 +224,14 @@ def read(path: str | Path, head: str | None = None) -> Book:
 def read_all(paths: Iterable[str | Path]) -> dict[str, list[Book]]:
     """Ledgers by data set; the same ledger twice, also as an earlier copy of itself, would count double: refused."""
     found: dict[str, list[Book]] = defaultdict(list)
-    seen: dict[object, str] = {}
+    seen: dict[tuple[str, ...], str] = {}
     for path in paths:
         book = read(path)
-        info = os.stat(path)
-        for key in ((info.st_dev, info.st_ino), book.hashes[:2]):
-            if key in seen:
-                remedy = f"is the same ledger as {seen[key]}; name each once (another run needs another run id)"
-                raise InputError("ledger", str(path), remedy)
-            seen[key] = str(path)
+        start = book.hashes[:2]  # header and first event: chains that begin alike are one chain
+        if start in seen:
+            remedy = f"is the same ledger as {seen[start]}; name each once (another run needs another run id)"
+            raise InputError("ledger", str(path), remedy)
+        seen[start] = str(path)
         found[book.dataset].append(book)
     return dict(found)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from confide.algorithm import GFL
@@ -11,10 +13,15 @@ from confide.errors import InputError
 from confide.graph import Graph
 from confide.privacy.accountant import Account, account
 from confide.privacy.calibrate import affordable_rounds
+from confide.privacy.ledger import Cost, Event, dataset_id, federation_id, write_events
+from confide.privacy.plan import Plan, scheme_fields
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.settings import Privacy
 from confide.privacy.statement import statement
+from confide.privacy.threat import Release
 from confide.problems.problem import Problem
+
+PLAN, LEDGER = "plan.json", "ledger.jsonl"
 
 
 @dataclass(frozen=True)
@@ -23,10 +30,13 @@ class Accounting:
     graphs: Sequence[Graph]
     algorithm: GFL
     sensitivity: Sensitivity
+    dataset: str
 
     @classmethod
     def of(cls, privacy: Privacy, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, seed: int) -> Accounting:
-        return cls(privacy, graphs, algorithm, privacy.sensitivity(problem, algorithm, seed))
+        name = privacy.dataset
+        dataset = federation_id(problem.federation) if name is None else dataset_id(name)
+        return cls(privacy, graphs, algorithm, privacy.sensitivity(problem, algorithm, seed), dataset)
 
     def spend(self, rounds: int, release: str = "none") -> Account:
         """The account of the first `rounds` rounds against the adversary that the settings name."""
@@ -61,6 +71,68 @@ class Accounting:
             return []
         return [] if None in found else [float(e) for e in found if e is not None]
 
+    def plan(self, rounds: int) -> Plan:
+        """Everything the statement rests on, as one object with one hash."""
+        s, p, clip = self.sensitivity, self.privacy, self.algorithm.clip
+        assert clip is not None  # noqa: S101 - Privacy.sensitivity refuses an algorithm without one
+        return Plan(
+            graph=self.graphs[0].to_dict(),
+            scheme=scheme_fields(self.algorithm.scheme),
+            rounds=rounds,
+            step=float(s.step),
+            bound=float(s.bound),
+            norm=s.norm,
+            clip=clip.kind,
+            sampled=s.sampled,
+            clients=s.clients,
+            dim=s.dim,
+            local_steps=s.local_steps,
+            batch=s.batch,
+            level=p.level,
+            adjacency=p.adjacency,
+            proof=p.proof,
+            participation=p.participation,
+            threat=p.threat,
+            release=p.release,
+            delta=p.delta,
+            budget={"epsilon": p.epsilon, "rho": p.rho},
+            facts={} if p.smoothness is None else {"smoothness": p.smoothness},
+        )
+
+    def ledger(self, rounds: int) -> dict[str, Any] | None:
+        """Plan, data set and what each round costs every unit (the worst unit's cost); None where costs do not add up.
+
+        Several graphs in turn, or participation that counts as a whole, have no price per round.
+        """
+        if len(self.graphs) > 1 or self.sensitivity.participation.kind not in ("all", "cap"):
+            return None
+        try:
+            spent = self.spend(rounds)
+        except InputError:
+            return None
+        if spent.leak:
+            return None
+        return {
+            "dataset": self.dataset,
+            "plan": self.plan(rounds).to_json(),
+            "costs": list(spent.costs),
+            "sensitivities": list(spent.deltas),
+            "release": self._release_cost(rounds, spent),
+        }
+
+    def _release_cost(self, rounds: int, messages: Account) -> dict[str, float] | None:
+        """What a release at the end adds, in the unit of the messages' costs."""
+        release = Release.parse(self.privacy.release)
+        if release.kind != "centroid":
+            return None
+        total = self.spend(rounds, self.privacy.release)
+        if messages.rho is not None and total.rho is not None:
+            cost = total.rho - messages.rho
+            return {"cost": cost, "sigma": release.sigma, "sensitivity": release.sigma * math.sqrt(2.0 * cost)}
+        assert messages.epsilon_pure is not None and total.epsilon_pure is not None  # noqa: S101, PT018 - Laplace
+        cost = total.epsilon_pure - messages.epsilon_pure
+        return {"cost": cost, "sigma": release.sigma, "sensitivity": release.sigma / math.sqrt(2.0) * cost}
+
     def summary(self, rounds: int) -> dict[str, Any]:
         """What a run says about privacy, as plain data."""
         said = statement(
@@ -76,4 +148,27 @@ class Accounting:
             "statement": said.to_dict(),
             "settings": asdict(self.privacy),
             "budget": None if budget is None else asdict(budget),
+            "ledger": self.ledger(rounds),
         }
+
+
+def write_ledger(ledger: Mapping[str, Any], folder: Path, run: str) -> None:
+    """plan.json and ledger.jsonl of a simulated run: an event for every message of every unit."""
+    plan = Plan.from_json(ledger["plan"])
+    plan.save(folder / PLAN)
+    law = plan.scheme["law"]
+
+    def price(cost: float, sensitivity: float, sigma: float) -> Cost:
+        gaussian = law.endswith("gaussian")
+        rho, pure = (cost, None if cost else 0.0) if gaussian else (None if cost else 0.0, cost)
+        return Cost(rho, pure, sensitivity, sigma, law if sigma else "none")
+
+    def events() -> Iterator[Event]:
+        for i, (cost, sensitivity) in enumerate(zip(ledger["costs"], ledger["sensitivities"], strict=True), 1):
+            one = price(cost, sensitivity, plan.scheme["sigma"])
+            yield from (Event(plan.hash, "message", i, unit, one) for unit in range(plan.units))
+        if ledger["release"] is not None:
+            one = price(ledger["release"]["cost"], ledger["release"]["sensitivity"], ledger["release"]["sigma"])
+            yield from (Event(plan.hash, "release", plan.rounds, unit, one) for unit in range(plan.units))
+
+    write_events(folder / LEDGER, ledger["dataset"], plan, events(), run)

@@ -28,6 +28,7 @@ class Privacy:
         smoothness: declared bound on the smoothness of every sampled loss (for convex-glm).
         threat: the adversary that the budget is about; the statement names all.
         release: what is revealed at the end.
+        dataset: name of the data, under which ledgers of several runs add up; their contents' hash by default.
         epsilon, rho: budget, at most one; a run stops before the round that would pass it.
     """
 
@@ -41,6 +42,7 @@ class Privacy:
     delta: float = 1e-5
     epsilon: float | None = None
     rho: float | None = None
+    dataset: str | None = None
 
     def __post_init__(self) -> None:
         one_of("privacy.level", self.level, LEVELS)

@@ -122,8 +122,8 @@ def expose_each(
         clear = np.maximum(clear, basis.add(h, k))
         G[:, j] = gam * state[:, j - 1] if j else 0.0
         G[:, j, j] += 1.0
-        before = basis.n
-        basis.add(np.zeros((len(honest), n * T)), Kw[honest])  # what the view does not determine of the states' noise
+        before, (_, hidden) = basis.n, basis.coefficients(Kw[honest])
+        basis.add(np.zeros((len(honest), n * T)), hidden)  # noise of the states that the view does not determine
         revealed += basis.n - before
         c, _ = basis.coefficients(Kw[honest])
         carry = (Gw[honest] - c @ basis.H[: basis.n]).reshape(len(honest), n, T)
