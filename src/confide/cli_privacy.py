@@ -253,25 +253,33 @@ def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
 
 def _ledgers(paths: list[Path], delta: float, as_json: bool) -> None:
     """What all these runs cost together, for every data set and unit."""
-    from confide.privacy.conversion import zcdp_epsilon
-    from confide.privacy.ledger import compose, read_all
+    from confide.privacy.conversion import rho_epsilon
+    from confide.privacy.ledger import all_gaussian, compose, read_all
 
     books = read_all(paths)
     rows: list[dict[str, Any]] = []
     for (dataset, unit), total in compose(book for found in books.values() for book in found).items():
-        epsilon = total.epsilon if total.rho is None else zcdp_epsilon(total.rho, delta)
+        spent = [] if total.epsilon is None else [total.epsilon]
+        if total.rho is not None:
+            spent.append(rho_epsilon(total.rho, delta, all_gaussian(books[dataset])))
+        epsilon = min(spent, default=None)  # None: an event has no bound, so the sum has none
         rows.append({"dataset": dataset, "unit": unit, "events": total.events, "rho": total.rho, "epsilon": epsilon})
-    worst = max((r["epsilon"] for r in rows if r["epsilon"] is not None), default=None)
+    unbounded = any(r["epsilon"] is None for r in rows)
     if as_json:
-        print(json.dumps({"epsilon": worst, "delta": delta, "units": rows, "ledgers": [str(p) for p in paths]}))
+        worst = None if unbounded else max(r["epsilon"] for r in rows)
+        answer = {"epsilon": worst, "delta": delta, "leak": unbounded, "units": rows}
+        print(json.dumps(answer | {"ledgers": [str(p) for p in paths]}))
         return
     for dataset, found in books.items():
         mine = [r for r in rows if r["dataset"] == dataset]
+        open_ended = [r["unit"] for r in mine if r["epsilon"] is None]
         top = max(mine, key=lambda r: r["epsilon"] or 0.0)
-        spent = "cannot be added up" if top["epsilon"] is None else f"epsilon {top['epsilon']:.4g} at delta {delta:g}"
-        print(
-            f"data set {dataset[:12]}: {len(found)} ledgers, {len(mine)} units, the most by unit {top['unit']}: {spent}"
+        spent_words = (
+            f"NO BOUND for unit {open_ended[0]}: some event has none, or runs of different noise laws do not add up"
+            if open_ended
+            else f"at most epsilon {top['epsilon']:.4g} at delta {delta:g} (unit {top['unit']})"
         )
+        print(f"data set {dataset[:12]}: {len(found)} ledgers, {len(mine)} units, {spent_words}")
 
 
 @app.command()
@@ -282,9 +290,9 @@ def verify(
 ) -> None:
     """Check a signed bundle, offline."""
     from confide.privacy.bundle import verify_bundle
-    from confide.privacy.conversion import zcdp_epsilon
+    from confide.privacy.conversion import rho_epsilon
 
-    report = verify_bundle(bundle, key, zcdp_epsilon)
+    report = verify_bundle(bundle, key, rho_epsilon)
     if as_json:
         print(json.dumps({"ok": report.ok, **report.to_dict()}))
     else:

@@ -294,13 +294,13 @@ def test_epsilon_at_a_delta_by_the_callers_conversion(tmp_path: Path) -> None:
     path = bundled(tmp_path, p, events(p))
     seen: list[tuple[float, float]] = []
 
-    def convert(rho: float, delta: float) -> float:
+    def convert(rho: float, delta: float, gaussian: bool) -> float:
         seen.append((rho, delta))
         return 10 * rho
 
     assert verify_bundle(path, convert=convert).ok
     assert seen == [(pytest.approx(0.4), 1e-5)] * 3
-    failed(path, "budget", words="spent epsilon 40", convert=lambda rho, delta: 100 * rho)
+    failed(path, "budget", words="spent epsilon 40", convert=lambda rho, delta, gaussian: 100 * rho)
 
 
 @pytest.mark.parametrize(

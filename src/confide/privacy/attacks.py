@@ -117,7 +117,7 @@ def telescoping(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, round
     """
     sigma, law = algorithm.scheme.sigma or math.sqrt(0.1), algorithm.scheme.law
     repeats = min(20, math.ceil(VALUES / (graphs[0].P * problem.M)))
-    at = np.unique(np.geomspace(1, rounds, math.ceil(math.log2(rounds)) + 1).astype(int))
+    at = np.unique(np.rint(np.geomspace(1, rounds, math.ceil(math.log2(rounds)) + 1)).astype(int))
     found = []
     for name in ("homomorphic", "shared"):
         noisy = replace(algorithm, scheme=scheme(name, sigma, noise=law))

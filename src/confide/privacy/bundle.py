@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from confide.errors import InputError, RunError
 from confide.files import atomic_file
 from confide.privacy import canonical
-from confide.privacy.ledger import Book, Total, compose, lines, read, verify_lines
+from confide.privacy.ledger import Book, Total, all_gaussian, compose, lines, read, verify_lines
 from confide.privacy.plan import Plan
 
 if TYPE_CHECKING:
@@ -116,13 +116,14 @@ def save_bundle(path: str | Path, text: str) -> None:
 def verify_bundle(
     path: str | Path,
     trusted_key: str | Ed25519PublicKey | None = None,
-    convert: Callable[[float, float], float] | None = None,
+    convert: Callable[[float, float, bool], float] | None = None,
 ) -> Report:
     """Check a bundle, offline. A bad bundle gives failed checks; a file that is no bundle raises InputError.
 
     Args:
         trusted_key: the signer's public key (hex), received another way; without it the signer is not checked.
-        convert: (rho, delta) -> epsilon, for budgets in epsilon at a delta: the ledger's own sums are rho and pure
+        convert: (rho, delta, gaussian) -> epsilon, for budgets in epsilon at a delta, `gaussian` telling whether all
+            noise was Gaussian (then the conversion is exact) or discrete: the ledger's own sums are rho and pure
             epsilon. Without it such a budget cannot be confirmed, and the check fails.
     """
     trusted = None if trusted_key is None else _public(trusted_key)
@@ -299,11 +300,12 @@ def _rounds(plan: Plan, book: Book) -> Check:
     return Check("rounds", True, f"{len(book.events)} events within {T} rounds of {P} units, none twice")
 
 
-def _budget(plan: Plan, book: Book, convert: Callable[[float, float], float] | None) -> Check:
+def _budget(plan: Plan, book: Book, convert: Callable[[float, float, bool], float] | None) -> Check:
     limits = {name: limit for name, limit in plan.budget.items() if limit is not None}
+    gaussian = all_gaussian([book])
     for (_, unit), total in compose([book]).items():
         for name, limit in limits.items():
-            problem = _over(name, limit, total, plan.delta, convert)
+            problem = _over(name, limit, total, plan.delta, convert, gaussian)
             if problem:
                 return Check("budget", False, f"unit {unit}: {problem}")
     words = " and ".join(f"{name} {limit:g}" for name, limit in limits.items())
@@ -311,14 +313,19 @@ def _budget(plan: Plan, book: Book, convert: Callable[[float, float], float] | N
 
 
 def _over(
-    name: str, limit: float, total: Total, delta: float, convert: Callable[[float, float], float] | None
+    name: str,
+    limit: float,
+    total: Total,
+    delta: float,
+    convert: Callable[[float, float, bool], float] | None,
+    gaussian: bool,
 ) -> str | None:
     """What is wrong with this total, or None. Pure epsilon bounds epsilon at every delta; else rho is converted."""
     spent = total.rho if name == "rho" else total.epsilon
     found = [] if spent is None else [spent]
     if name == "epsilon" and delta > 0.0 and total.rho is not None:
         if convert is not None:
-            found.append(convert(total.rho, delta))
+            found.append(convert(total.rho, delta, gaussian))
         elif spent is None or not _within(spent, limit):
             return f"epsilon at delta {delta:g} follows from rho {total.rho:g} only by a conversion; none was given"
     if not found:

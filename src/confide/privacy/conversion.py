@@ -72,6 +72,11 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     return max(0.0, float(found.fun))
 
 
+def rho_epsilon(rho: float, delta: float, gaussian: bool) -> float:
+    """epsilon(delta) of a rho that Gaussian noise spent (exactly, mu = sqrt(2 rho)) or any zCDP mechanism."""
+    return gaussian_epsilon(math.sqrt(2.0 * rho), delta) if gaussian else zcdp_epsilon(rho, delta)
+
+
 def laplace_renyi(ratio: Floats, order: float) -> Floats:
     """R_a of a Laplace mechanism with sensitivity / scale = ratio (Mironov 2017)."""
     a, t = order, np.asarray(ratio, dtype=np.float64)

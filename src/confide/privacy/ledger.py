@@ -209,6 +209,11 @@ def compose(books: Iterable[Book]) -> dict[tuple[str, int], Total]:
     }
 
 
+def all_gaussian(books: Iterable[Book]) -> bool:
+    """Whether everything was paid in continuous Gaussian noise, for which rho says all: mu_GDP = sqrt(2 rho)."""
+    return all(event.cost.law in ("gaussian", "none") for book in books for event in book.events)
+
+
 def read(path: str | Path, head: str | None = None) -> Book:
     """The ledger in a file, every line checked; `head`, the hash of a line seen earlier, must still be in it."""
     with _opened(path, os.O_RDONLY) as file:

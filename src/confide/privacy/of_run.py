@@ -100,18 +100,26 @@ class Accounting:
         )
 
     def ledger(self, rounds: int) -> dict[str, Any] | None:
-        """Plan, data set and what each round costs every unit (the worst unit's cost); None where costs do not add up.
+        """Plan, data set and what each round costs every unit (the worst unit's cost).
 
-        Several graphs in turn, or participation that counts as a whole, have no price per round.
+        A leak, a refusal, or participation that counts only as a whole has no price per round: its events carry none,
+        so that it cannot vanish from a sum. Graphs that take turns have no plan yet, and no ledger.
         """
-        if len(self.graphs) > 1 or self.sensitivity.participation.kind not in ("all", "cap"):
+        if len(self.graphs) > 1:
             return None
         try:
             spent = self.spend(rounds)
         except InputError:
-            return None
-        if spent.leak:
-            return None
+            spent = None
+        if spent is None or not spent.costs:
+            nothing = [None] * rounds
+            return {
+                "dataset": self.dataset,
+                "plan": self.plan(rounds).to_json(),
+                "costs": nothing,
+                "sensitivities": [0.0] * rounds,
+                "release": None,
+            }
         return {
             "dataset": self.dataset,
             "plan": self.plan(rounds).to_json(),
@@ -158,7 +166,9 @@ def write_ledger(ledger: Mapping[str, Any], folder: Path, run: str) -> None:
     plan.save(folder / PLAN)
     law = plan.scheme["law"]
 
-    def price(cost: float, sensitivity: float, sigma: float) -> Cost:
+    def price(cost: float | None, sensitivity: float, sigma: float) -> Cost:
+        if cost is None:
+            return Cost(None, None, sensitivity, sigma, law if sigma else "none")
         gaussian = law.endswith("gaussian")
         rho, pure = (cost, None if cost else 0.0) if gaussian else (None if cost else 0.0, cost)
         return Cost(rho, pure, sensitivity, sigma, law if sigma else "none")
