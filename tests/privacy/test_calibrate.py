@@ -1,0 +1,229 @@
+"""The noise that a budget asks for: within it, and hardly less noise is not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from confide.errors import InputError
+from confide.graph import Graph
+from confide.privacy.accountant import Account, account
+from confide.privacy.calibrate import PAIR_RATIO, Budget, affordable_rounds, calibrate
+from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.threat import Release
+from confide.schemes import scheme
+
+RING = Graph.ring(4)
+NOISY = ("homomorphic", "shared", "own-clean", "partial:0.5", "per-link", "per-link-clean", "pairwise", "central")
+
+
+def unit(**given: Any) -> Sensitivity:
+    return Sensitivity(**({"step": 0.1, "bound": 1.0, "norm": "l1", "level": "unit"} | given))
+
+
+def less(name: str, sigma: float, law: str, by: float = 0.999) -> Any:
+    pair = PAIR_RATIO * sigma * by if name == "pairwise" else 0.0
+    return scheme(name, sigma * by, noise=law, sigma_pair=pair)
+
+
+def tight(
+    name: str, s: Sensitivity, budget: Budget, T: int, noise: str, threat: str = "links", release: str = "none"
+) -> None:
+    found = calibrate(name, RING, s, budget, rounds=T, noise=noise, threat=threat, release=release)
+    again = account(
+        found.scheme, RING, s, rounds=T, noise=noise, threat=threat, release=found.release, delta=budget.delta
+    )
+    assert again == found.account
+    assert budget.allows(again)
+    worse = account(
+        less(name, found.scheme.sigma, noise.removeprefix("discrete-")),
+        RING,
+        s,
+        rounds=T,
+        noise=noise,
+        threat=threat,
+        release=found.release,
+        delta=budget.delta,
+    )
+    assert not budget.allows(worse)
+
+
+@pytest.mark.parametrize("name", NOISY)
+@pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian", "laplace", "discrete-laplace"])
+def test_just_enough_noise(name: str, noise: str) -> None:
+    if name == "pairwise" and noise != "gaussian":
+        with pytest.raises(InputError, match="Gaussian noise only"):
+            calibrate(name, RING, unit(), Budget(epsilon=2.0), rounds=3, noise=noise)
+        return
+    tight(name, unit(), Budget(epsilon=2.0), 3, noise)
+
+
+@pytest.mark.parametrize("rho", [1e-6, 0.5, 1e6])
+def test_rho_as_a_budget_has_a_closed_form(rho: float) -> None:
+    T = 30
+    found = calibrate("homomorphic", RING, unit(), Budget(rho=rho), rounds=T)
+    expected = 0.2 * math.sqrt(T * (T + 1) * (2 * T + 1) / 6 / (2 * rho))
+    assert found.scheme.sigma == pytest.approx(expected, rel=1e-8)
+    assert found.account.rho == pytest.approx(rho, rel=1e-8)
+    assert (found.account.rho or 0) <= rho * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", ["homomorphic", "shared", "own-clean"])
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_with_random_participation(name: str, noise: str) -> None:
+    s = unit(level="client", sampled=2, proof=Proof("public-point"), participation=Participation("random", 0.3))
+    tight(name, s, Budget(epsilon=1.5), 4, noise)
+
+
+def test_with_amplification_and_with_a_cap() -> None:
+    s = unit(level="client", sampled=2, participation=Participation("amplified", 0.3), adjacency="zero-out")
+    tight("shared", s, Budget(epsilon=1.5), 4, "gaussian")
+    s = unit(level="client", sampled=2, proof=Proof("public-point"), participation=Participation("cap", 3))
+    tight("homomorphic", s, Budget(epsilon=1.5), 9, "gaussian")
+
+
+def test_against_neighbours_pairwise_needs_more() -> None:
+    tight("pairwise", unit(), Budget(epsilon=2.0), 3, "gaussian", threat="neighbours")
+    alone = calibrate("pairwise", RING, unit(), Budget(rho=1.0), rounds=3)
+    caught = calibrate("pairwise", RING, unit(), Budget(rho=1.0), rounds=3, threat="neighbours")
+    assert caught.scheme.sigma > 1.5 * alone.scheme.sigma
+
+
+# Releases
+
+
+@pytest.mark.parametrize("name", ["homomorphic", "own-clean", "per-link"])
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+@pytest.mark.parametrize("size", [1.0, 1e-7])
+def test_a_release_is_paid_from_the_same_budget(name: str, noise: str, size: float) -> None:
+    """Also where the update is so small that a release with noise 1 would cost nothing: it still needs its noise."""
+    s, budget = unit(step=0.1 * size), Budget(epsilon=2.0)
+    found = calibrate(name, RING, s, budget, rounds=3, noise=noise, release="centroid")
+    assert found.release.kind == "centroid"
+    assert found.release.sigma > 0
+    again = account(found.scheme, RING, s, rounds=3, noise=noise, release=found.release)
+    assert not again.leak
+    assert budget.allows(again)
+    assert again.epsilon == pytest.approx(2.0, rel=1e-3)
+    smaller = Release("centroid", 0.999 * found.release.sigma)
+    assert not budget.allows(account(found.scheme, RING, s, rounds=3, noise=noise, release=smaller))
+
+
+def test_half_of_rho_goes_to_each() -> None:
+    found = calibrate("homomorphic", RING, unit(), Budget(rho=1.0), rounds=5, release="centroid")
+    messages = account(found.scheme, RING, unit(), rounds=5)
+    assert messages.rho == pytest.approx(0.5, rel=1e-6)
+    assert found.account.rho == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["shared", "pairwise", "central"])
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_a_release_that_the_messages_determine_is_free(name: str, noise: str) -> None:
+    if name == "pairwise" and noise == "laplace":
+        return
+    found = calibrate(name, RING, unit(), Budget(epsilon=2.0), rounds=3, noise=noise, release="centroid")
+    plain = calibrate(name, RING, unit(), Budget(epsilon=2.0), rounds=3, noise=noise)
+    assert found.scheme == plain.scheme
+    assert found.release == Release("centroid", 0.0)
+    assert not found.account.leak
+    assert found.account.epsilon == plain.account.epsilon
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_local_training_pays_for_the_release_alone(noise: str) -> None:
+    budget = Budget(epsilon=1.0)
+    found = calibrate("local-only", RING, unit(), budget, rounds=5, noise=noise, release="centroid")
+    assert found.scheme.sigma == 0.0
+    assert budget.allows(found.account)
+    assert not budget.allows(
+        account(
+            found.scheme,
+            RING,
+            unit(),
+            rounds=5,
+            noise=noise,
+            release=Release("centroid", 0.999 * found.release.sigma),
+        )
+    )
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"epsilon": 1.0, "rho": 1.0},
+        {"epsilon": 0.0},
+        {"epsilon": -1.0},
+        {"epsilon": math.nan},
+        {"epsilon": math.inf},
+        {"rho": math.nan},
+        {"rho": 0},
+        {"epsilon": 1.0, "delta": 0.0},
+        {"epsilon": 1.0, "delta": 1.0},
+        {"epsilon": 1.0, "delta": math.nan},
+        {"epsilon": 1.0, "delta": -1e-5},
+    ],
+)
+def test_nonsense_budgets(given: dict[str, float]) -> None:
+    with pytest.raises(InputError) as e:
+        Budget(**given)
+    assert e.value.field in ("epsilon", "rho", "delta")
+
+
+@pytest.mark.parametrize("name", ["none", "homomorphic"])
+def test_no_noise_helps_against_a_leak(name: str) -> None:
+    with pytest.raises(InputError, match="has no noise to calibrate|no noise helps"):
+        calibrate(name, RING, unit(), Budget(epsilon=1.0), rounds=3, threat="own-server")
+    with pytest.raises(InputError, match="no noise"):
+        calibrate(name, RING, unit(), Budget(epsilon=1.0), rounds=3, release="local")
+    with pytest.raises(InputError, match="no noise"):
+        calibrate("none", RING, unit(), Budget(epsilon=1.0), rounds=3, release="centroid")
+
+
+def test_rho_does_not_exist_for_laplace_or_random_participation() -> None:
+    with pytest.raises(InputError, match="has no rho; give epsilon and delta"):
+        calibrate("shared", RING, unit(), Budget(rho=1.0), rounds=3, noise="laplace")
+    s = unit(level="client", sampled=2, participation=Participation("random", 0.3))
+    with pytest.raises(InputError, match="has no rho"):
+        calibrate("shared", RING, s, Budget(rho=1.0), rounds=3)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"name": "magic"},
+        {"name": "partial:2"},
+        {"noise": "uniform"},
+        {"threat": "colluders:9"},
+        {"release": "centroid:nan"},
+        {"rounds": 0},
+        {"pair_ratio": math.nan, "name": "pairwise"},
+        {"pair_ratio": -1.0, "name": "pairwise"},
+    ],
+)
+def test_nonsense_questions(given: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"name": "shared", "rounds": 3} | given
+    with pytest.raises(InputError):
+        calibrate(asked.pop("name"), RING, unit(), Budget(epsilon=1.0), **asked)
+
+
+# Rounds
+
+
+@pytest.mark.parametrize("most", [0, 1, 7, 50])
+def test_affordable_rounds(most: int) -> None:
+    s = scheme("homomorphic", 1.0, noise="gaussian")
+
+    def spend(T: int) -> Account:
+        return account(s, RING, unit(), rounds=T)
+
+    budget = Budget(rho=(spend(most).rho or 0.0) * 1.001 if most else 1e-9)
+    assert affordable_rounds(spend, budget, 50) == min(most, 50)
+    if 0 < most < 50:
+        assert budget.allows(spend(most))
+        assert not budget.allows(spend(most + 1))

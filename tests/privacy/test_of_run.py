@@ -1,0 +1,121 @@
+"""An accounted run: it stops before its budget is passed, and its ledger says what every round cost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from confide.algorithm import GFL
+from confide.clipping import Clip
+from confide.engines.driver import simulate
+from confide.errors import InputError
+from confide.graph import Graph
+from confide.privacy.accountant import account
+from confide.privacy.conversion import rho_epsilon
+from confide.privacy.ledger import all_gaussian, compose, read
+from confide.privacy.plan import Plan
+from confide.privacy.settings import Privacy
+from confide.problems import regression
+from confide.run import Run
+from confide.schemes import scheme
+
+PROBLEM = regression(units=4, clients=6, samples=8, seed=2)
+GRAPH = Graph.ring(4)
+BASE = GFL(
+    scheme=scheme("homomorphic", 2.0, noise="gaussian"),
+    step=0.3, sampled=3, local_steps=1, batch=4, clip=Clip("example", 1.0),
+)  # fmt: skip
+PRIVACY = Privacy(proof="convex-glm:0.2")
+
+
+def run(privacy: Privacy = PRIVACY, algorithm: GFL = BASE, rounds: int = 30) -> Run:
+    return simulate(PROBLEM, GRAPH, algorithm, rounds=rounds, repeats=2, privacy=privacy)
+
+
+def test_the_budget_stops_the_run_before_it_is_passed() -> None:
+    free = run()
+    whole = free.metrics["epsilon"][0]
+    budget = float(whole[19])  # exactly what 20 rounds cost
+    stopped = run(replace(PRIVACY, epsilon=budget))
+    assert stopped.rounds == 20
+    assert any("stopped before round 21 of 30" in note for note in stopped.notes)
+    assert np.nanmax(stopped.metrics["epsilon"]) <= budget
+    assert run(replace(PRIVACY, epsilon=budget * (1 - 1e-6))).rounds == 19
+    shorter = simulate(PROBLEM, GRAPH, BASE, rounds=20, repeats=2)
+    assert np.array_equal(stopped.models, shorter.models)  # the model of the last paid round
+
+
+def test_epsilon_so_far_rises_and_ends_at_the_statement() -> None:
+    done = run()
+    so_far = done.metrics["epsilon"]
+    assert np.all(np.diff(so_far[0]) > 0)
+    assert np.array_equal(so_far[0], so_far[1])
+    assert done.privacy is not None
+    links = done.privacy["statement"]["accounts"][0]
+    assert links["threat"] == "links"
+    assert so_far[0, -1] == pytest.approx(links["epsilon"], rel=1e-12)
+
+
+def test_a_budget_that_pays_for_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="does not pay for a single round"):
+        run(replace(PRIVACY, epsilon=1e-6))
+    with pytest.raises(InputError, match="a leak"):
+        run(replace(PRIVACY, epsilon=1.0, release="local"))
+
+
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+@pytest.mark.parametrize("release", ["none", "centroid:0.5"])
+def test_the_ledger_adds_up_to_the_account(tmp_path: Path, law: str, release: str) -> None:
+    algorithm = replace(BASE, scheme=scheme("homomorphic", 2.0, noise=law))
+    done = run(replace(PRIVACY, release=release), algorithm)
+    done.save(tmp_path / "r")
+    book = read(tmp_path / "r" / "ledger.jsonl")
+    plan = Plan.load(tmp_path / "r" / "plan.json")
+    assert len(book.events) == 4 * (30 + (release != "none"))
+    assert {e.plan for e in book.events} == {plan.hash}
+    sensitivity = PRIVACY.sensitivity(PROBLEM, BASE, 0)
+    whole = account(algorithm.scheme, GRAPH, sensitivity, rounds=30, release=release)
+    for total in compose([book]).values():
+        if law == "gaussian":
+            assert total.rho == pytest.approx(whole.rho, rel=1e-9)
+            assert rho_epsilon(total.rho or 0.0, 1e-5, all_gaussian([book])) == pytest.approx(whole.epsilon, rel=1e-6)
+        else:
+            assert total.epsilon == pytest.approx(whole.epsilon_pure, rel=1e-9)
+    assert Run.load(tmp_path / "r").privacy == json.loads(json.dumps(done.privacy))
+
+
+def test_what_has_no_bound_does_not_vanish_from_the_ledger(tmp_path: Path) -> None:
+    for n, (privacy, algorithm) in enumerate(
+        [
+            (PRIVACY, replace(BASE, scheme=scheme("none"))),  # a leak
+            (Privacy(), BASE),  # refused: carry > 0 without a proof
+            (replace(PRIVACY, participation="random:0.5"), BASE),  # no price per round
+        ]
+    ):
+        run(privacy, algorithm, rounds=5).save(tmp_path / str(n))
+        totals = compose([read(tmp_path / str(n) / "ledger.jsonl")])
+        assert all(t.rho is None and t.epsilon is None and t.events == 5 for t in totals.values())
+
+
+def test_one_data_set_one_name() -> None:
+    a, b = run(rounds=3), simulate(PROBLEM, GRAPH, BASE, rounds=3, seed=9, privacy=PRIVACY)
+    other = simulate(regression(units=4, clients=6, samples=8, seed=3), GRAPH, BASE, rounds=3, privacy=PRIVACY)
+    ids = [r.privacy["ledger"]["dataset"] for r in (a, b, other) if r.privacy is not None]
+    assert ids[0] == ids[1] != ids[2]
+    named = run(replace(PRIVACY, dataset="ward 7"), rounds=3)
+    assert named.privacy is not None
+    assert named.privacy["ledger"]["dataset"] not in ids
+
+
+def test_graphs_that_take_turns_are_accounted() -> None:
+    graphs = [Graph.ring(4), Graph.complete(4)]
+    done = simulate(PROBLEM, graphs, BASE, rounds=6, privacy=PRIVACY)
+    assert done.privacy is not None
+    assert done.privacy["statement"]["accounts"][0]["epsilon"] == pytest.approx(
+        account(BASE.scheme, graphs, PRIVACY.sensitivity(PROBLEM, BASE, 0), rounds=6).epsilon
+    )
+    assert done.privacy["ledger"] is None

@@ -1,0 +1,112 @@
+"""The planner against privacy.md section 3, and against simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from confide.algorithm import GFL
+from confide.clipping import Clip
+from confide.engines.driver import simulate
+from confide.errors import InputError
+from confide.federation import Federation
+from confide.graph import Graph
+from confide.models import Linear
+from confide.privacy.calibrate import Budget
+from confide.privacy.planner import CANDIDATES, by_formula, compare, noise_variance
+from confide.privacy.sensitivity import Proof, Sensitivity
+from confide.problems.problem import Problem
+from confide.schemes import scheme
+
+RING = Graph.ring(10, weights="metropolis")
+
+
+def table(nu: float, release: str) -> dict[str, tuple[float, float]]:
+    """Variances in units 1/rho: ring of 10, mu 0.1, T 100, B 1, unit level, Hessian 1."""
+    s = Sensitivity(step=0.1, bound=1.0, level="unit", proof=Proof("convex-glm", nu))
+    options = compare(
+        CANDIDATES, RING, s, Budget(rho=1.0), by_formula(RING, 0.1, 1.0, 100, 1), rounds=100, release=release
+    )
+    return {o.name: (o.released, o.individual) for o in options if o.released is not None and o.individual is not None}
+
+
+def test_the_table_of_section_3() -> None:
+    unreleased, released = table(0.5, "none"), table(0.5, "centroid")
+    assert unreleased["shared"] == pytest.approx((1.05, 2.05), rel=0.01)
+    assert unreleased["homomorphic"] == pytest.approx((0.0, 409), rel=0.01, abs=1e-9)
+    assert unreleased["central"] == pytest.approx((0.105, 0.105), rel=0.01)
+    assert released["homomorphic"][0] == pytest.approx(0.158, rel=0.01)
+    assert released["local-only"][0] == pytest.approx(0.079, rel=0.01)
+    without_proof = table(0.0, "centroid")
+    assert without_proof["homomorphic"][0] == pytest.approx(4.0, rel=0.01)
+    assert without_proof["local-only"][0] == pytest.approx(2.0, rel=0.01)
+    assert table(0.0, "none")["homomorphic"][1] == pytest.approx(4838, rel=0.01)
+
+
+def test_baselines_are_shown_but_never_recommended() -> None:
+    s = Sensitivity(step=0.1, bound=1.0, level="unit")
+    options = compare(
+        CANDIDATES, RING, s, Budget(epsilon=2.0), by_formula(RING, 0.1, 1.0, 50, 1), rounds=50, release="centroid"
+    )
+    best = {o.name: o.released for o in options if o.released is not None}
+    assert min(best, key=lambda name: best[name] or 0.0) == "central" != options[0].name
+    assert [o.released for o in options if o.released is not None and o.name != "central"] == sorted(
+        o.released for o in options if o.released is not None and o.name != "central"
+    )
+
+
+def test_what_cannot_meet_the_budget_says_why() -> None:
+    s = Sensitivity(step=0.1, bound=1.0, level="client", sampled=5)  # no proof: carrying schemes are refused
+    options = compare(
+        CANDIDATES, RING, s, Budget(epsilon=2.0), by_formula(RING, 0.1, 1.0, 50, 1), rounds=50, release="none"
+    )
+    reasons = {o.name: o.reason for o in options}
+    assert "needs a proof" in reasons["homomorphic"]
+    assert reasons["shared"] == ""
+    assert options[0].name in ("shared", "pairwise")
+
+
+@pytest.mark.parametrize("name", ["homomorphic", "shared", "own-clean", "per-link", "pairwise", "central"])
+def test_a_simulation_confirms_the_predicted_variance(name: str) -> None:
+    """One sample d = 0 for every client: the loss is |w|^2 exactly, so all that is left of w is noise."""
+    P, M, mu, T = 4, 3, 0.2, 60
+    graph = Graph.ring(P)
+    u = np.eye(M)  # full batches of an orthonormal basis: Hessian 2/M
+    f = Federation.from_clients([[(u, np.zeros(M))] for _ in range(P)])
+    noise = scheme(name, 0.5, noise="gaussian", sigma_pair=1.0 if name == "pairwise" else 0.0)
+    algorithm = GFL(scheme=noise, step=mu, sampled=1, local_steps=1, batch=M, replacement=False)
+    run = simulate(Problem(f, Linear(0.0)), graph, algorithm, rounds=T, repeats=400, seed=1)
+    centroid, individual = noise_variance(noise, graph, 1.0 - mu * 2.0 / M, T)
+    measured = run.metrics["individual_msd"][:, -1].mean(), run.metrics["centroid_msd"][:, -1].mean()
+    assert measured[0] == pytest.approx(M * individual, rel=0.12)
+    if name == "homomorphic":
+        assert measured[1] < 1e-20
+    else:
+        assert measured[1] == pytest.approx(M * centroid, rel=0.2)
+    louder = replace(noise, sigma=noise.sigma * 1.5, sigma_pair=noise.sigma_pair * 1.5)
+    assert measured[0] != pytest.approx(M * noise_variance(louder, graph, 1.0 - mu * 2.0 / M, T)[1], rel=0.12)
+
+
+def test_a_step_that_is_not_stable_is_refused() -> None:
+    with pytest.raises(InputError, match="not stable"):
+        by_formula(RING, 3.0, 1.0, 10, 1)
+
+
+def test_calibrated_noise_keeps_a_run_within_its_budget() -> None:
+    """What the planner promises is what the accountant charges the run."""
+    from confide.privacy.calibrate import calibrate
+    from confide.privacy.settings import Privacy
+    from confide.problems import regression
+
+    problem, graph = regression(units=4, clients=6, samples=8, seed=2), Graph.ring(4)
+    base = GFL(step=0.3, sampled=3, local_steps=1, batch=4, clip=Clip("example", 1.0))
+    privacy = Privacy(proof="convex-glm:0.2", epsilon=3.0)
+    s = privacy.sensitivity(problem, base, 0)
+    for name in ("homomorphic", "shared", "own-clean", "per-link"):
+        found = calibrate(name, graph, s, Budget(epsilon=3.0), rounds=25)
+        run = simulate(problem, graph, replace(base, scheme=found.scheme), rounds=40, privacy=privacy)
+        assert run.rounds == 25
+        assert run.privacy is not None
+        assert run.privacy["statement"]["accounts"][0]["epsilon"] == pytest.approx(3.0, rel=1e-6)

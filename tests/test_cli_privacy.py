@@ -1,0 +1,247 @@
+"""`confide account`, `plan`, `bundle` and `verify`."""
+
+from __future__ import annotations
+
+import json
+import math
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from confide import cli
+
+CONFIG = """
+rounds = 12
+repeats = 2
+[graph]
+topology = "ring"
+[problem]
+units = 4
+clients = 5
+samples = 6
+[algorithm]
+step = 0.3
+sampled = 3
+local_steps = 1
+batch = 3
+clip = "example"
+bound = 1.0
+[scheme]
+noise = "gaussian"
+sigma = 3.0
+[privacy]
+proof = "convex-glm:0.2"
+"""
+CLIENT = ("--level", "client", "--sampled", 5)
+Outcome = tuple[int, str, str]
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Outcome]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.toml").write_text(CONFIG)
+
+    def call(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["confide", *map(str, arguments)])
+        with pytest.raises(SystemExit) as done:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(done.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def test_account_prints_the_contracts_keys(command: Callable[..., Outcome]) -> None:
+    code, out, _ = command("account", "--graph", "ring:4", "--rounds", 5, "--step", 1, "--bound", 0.5, "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert {"epsilon", "delta", "rho", "mu_gdp", "leak", "valid", "exact", "assumptions"} <= set(answer)
+    assert answer["rho"] == pytest.approx(55 / 2)
+    assert (answer["exact"], answer["valid"], answer["leak"]) == (True, True, False)
+
+
+def test_a_leak_is_an_answer_and_a_refusal_is_not(command: Callable[..., Outcome]) -> None:
+    for leaky in (
+        ("--release", "local"),
+        ("--release", "centroid:0"),
+        ("--threat", "own-client"),
+        ("--threat", "own-server"),
+        ("--scheme", "none", "--sigma", 0),
+        ("--scheme", "pairwise", "--sigma", 0, "--sigma-pair", 1),
+    ):
+        code, out, _ = command("account", *leaky, "--json")
+        answer = json.loads(out)
+        assert (code, answer["leak"], answer["epsilon"]) == (0, True, None), leaky
+    code, out, _ = command("account", "--scheme", "shared", "--release", "local", "--json")
+    assert json.loads(out)["leak"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--sigma", -1), "sigma = -1"),
+        (("--delta", 0), "delta = 0"),
+        (("--delta", 1.5), "delta = 1.5"),
+        (("--delta", "nan"), "delta = nan"),
+        (("--threat", "colluders:99"), "server 99 does not exist"),
+        (("--threat", "colluders:0,1,2", "--graph", "ring:3"), "all servers collude"),
+        (("--threat", "coluders:1"), "did you mean 'colluders'"),
+        (("--scheme", "partial:1.5"), "1.5"),
+        (CLIENT, "needs a proof"),
+        (("--level", "client"), "sampled = None"),
+        ((*CLIENT, "--participation", "amplified:0.1", "--proof", "public-point"), "carry > 0"),
+        ((*CLIENT, "--participation", "random:0.1", "--scheme", "shared", "--threat", "own-client"), "learns who"),
+        (("--noise", "laplace", "--proof", "convex-glm:0.1"), "sqrt(M)"),
+        (("--noise", "laplace", "--scheme", "pairwise", "--sigma-pair", 1), "Gaussian noise only"),
+        (("--proof", "regulariser:9", "--step", 1), "2 rho mu/E <= 1"),
+        (("--rounds", 0), "rounds = 0"),
+        (("--bound", "nan"), "bound = nan"),
+        (("--graph", "ring:0"), "graph.P = 0"),
+        (("--graph", "file:missing.csv"), "missing.csv"),
+        (("--theorem", "ours"), "theorem = 'ours'"),
+        (("missing.jsonl",), "missing.jsonl"),
+    ],
+)
+def test_nonsense_is_refused_with_one_line(
+    command: Callable[..., Outcome], arguments: tuple[object, ...], words: str
+) -> None:
+    code, out, err = command("account", *arguments, "--json")
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert words in err
+
+
+def test_the_papers_own_theorem(command: Callable[..., Outcome]) -> None:
+    for i, epsilon in ((10, 344), (1000, 3.1e6)):
+        code, out, _ = command(
+            "account",
+            "--theorem",
+            "paper",
+            "--step",
+            0.7,
+            "--bound",
+            1,
+            "--sigma",
+            math.sqrt(0.1),
+            "--rounds",
+            i,
+            "--json",
+        )
+        answer = json.loads(out)
+        assert code == 0
+        assert answer["epsilon"] == pytest.approx(epsilon, rel=0.02)
+        assert answer["valid"] is False
+        assert len(answer["warnings"]) >= 4
+
+
+def test_a_matrix_file_is_a_graph(command: Callable[..., Outcome], tmp_path: Path) -> None:
+    (tmp_path / "A.csv").write_text("0.5,0.5,0\n0.5,0.25,0.25\n0,0.25,0.75\n")
+    common = ("--scheme", "own-clean", "--rounds", 4, "--json")
+    code, out, _ = command("account", "--graph", "file:A.csv", "--weights", "given", *common)
+    answer = json.loads(out)
+    assert (code, answer["target"]) == (0, 2)  # the largest own weight carries the most
+
+
+def test_plan_finds_the_noise_of_a_named_scheme(command: Callable[..., Outcome]) -> None:
+    code, out, _ = command("plan", "--epsilon", 3, "--scheme", "homomorphic", "--release", "none", "--json")
+    planned = json.loads(out)
+    assert code == 0
+    _, out, _ = command("account", "--sigma", planned["sigma"], "--json")
+    assert json.loads(out)["epsilon"] == pytest.approx(3, rel=1e-6)
+
+
+def test_plan_auto_compares_by_formula_and_by_runs(command: Callable[..., Outcome]) -> None:
+    code, out, _ = command("plan", "--epsilon", 3, "--json")
+    assert code == 0
+    names = [row["scheme"] for row in json.loads(out)["table"]]
+    assert {"homomorphic", "shared", "pairwise", "central", "local-only"} <= set(names)
+    code, out, _ = command("plan", "c.toml", "--epsilon", 3, "--json")
+    answer = json.loads(out)
+    assert (code, answer["errors_by"]) == (0, "short runs of the config")
+    assert answer["recommended"] == answer["table"][0]["scheme"] != "central"
+    code, out, _ = command("plan", "c.toml", "--epsilon", 3)
+    assert "recommended:" in out
+    assert "epsilon 3" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "either as epsilon or as rho"),
+        (("--epsilon", 1, "--rho", 1), "either as epsilon or as rho"),
+        (("--epsilon", -1), "epsilon = -1"),
+        (("--epsilon", 1, "--scheme", "homomorphc"), "did you mean 'homomorphic'"),
+        (("--epsilon", 1, "--threat", "own-server"), "no noise helps"),
+        (("--epsilon", 1, "--hessian", 100), "not stable"),
+    ],
+)
+def test_a_plan_without_sense_is_refused(
+    command: Callable[..., Outcome], arguments: tuple[object, ...], words: str
+) -> None:
+    code, out, err = command("plan", *arguments, "--json")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+
+
+def test_two_runs_on_the_same_data_add_up_and_a_bundle_verifies(
+    command: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    for seed in (0, 1):
+        code, out, _ = command(
+            "simulate",
+            "c.toml",
+            "--set",
+            f"seed={seed}",
+            "--set",
+            "privacy.dataset=wards",
+            "--out",
+            f"r{seed}",
+            "--json",
+        )
+        assert code == 0
+        assert any(name.endswith("ledger.jsonl") for name in json.loads(out)["files"])
+    _, out, _ = command("account", "r0/ledger.jsonl", "--json")
+    one = json.loads(out)
+    _, out, _ = command("account", "r0/ledger.jsonl", "r1/ledger.jsonl", "--json")
+    both = json.loads(out)
+    assert both["units"][0]["rho"] == pytest.approx(2 * one["units"][0]["rho"])
+    assert both["epsilon"] > one["epsilon"]
+    code, _, err = command("account", "r0/ledger.jsonl", "r0/ledger.jsonl")
+    assert (code, "same ledger" in err) == (2, True)
+
+    code, out, _ = command("bundle", "r0", "--key", "k.pem", "--json")
+    made = json.loads(out)
+    assert code == 0
+    assert stat.S_IMODE((tmp_path / "k.pem").stat().st_mode) == 0o600
+    code, out, _ = command("verify", made["file"], "--key", made["public_key"], "--json")
+    assert (code, json.loads(out)["ok"]) == (0, True)
+    tampered = Path(made["file"]).read_text().replace('"level":"client"', '"level":"unit"')
+    Path("bad.json").write_text(tampered)
+    code, out, _ = command("verify", "bad.json")
+    assert code == 1
+    assert "FAILED" in out
+    assert command("verify", "c.toml")[0] == 2
+
+
+def test_a_tampered_ledger_is_refused_with_its_line(command: Callable[..., Outcome]) -> None:
+    command("simulate", "c.toml", "--out", "r")
+    text = Path("r/ledger.jsonl").read_text().splitlines(keepends=True)
+    text[3] = text[3].replace('"unit":2', '"unit":3')
+    Path("bad.jsonl").write_text("".join(text))
+    code, _, err = command("account", "bad.jsonl")
+    assert code == 2
+    assert "line 4" in err
+
+
+def test_an_unaccounted_run_has_nothing_to_sign(command: Callable[..., Outcome]) -> None:
+    Path("free.toml").write_text(CONFIG.replace('clip = "example"\nbound = 1.0\n', "").partition("[privacy]")[0])
+    command("simulate", "free.toml", "--out", "free")
+    code, _, err = command("bundle", "free", "--key", "k.pem")
+    assert code == 2
+    assert "has no ledger" in err
