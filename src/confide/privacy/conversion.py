@@ -19,13 +19,13 @@ ORDERS: Floats = np.unique(np.concatenate([1.0 + np.geomspace(1e-3, 1.0, 40), np
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
     """delta(epsilon) of mu-GDP: Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)."""
-    from scipy.stats import norm
+    from scipy.special import erfcx, ndtr
 
     if mu == 0.0:
         return 0.0
     a, b = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
-    # e^eps Phi(b) in logarithms: both factors leave the floating range long before their product does.
-    return float(norm.cdf(a) - math.exp(min(epsilon + norm.logcdf(b), 0.0)))
+    # eps = (b^2 - a^2)/2, so e^eps Phi(b) = e^(-a^2/2) erfcx(-b/sqrt 2)/2: nothing overflows, nothing cancels.
+    return float(ndtr(a) - 0.5 * math.exp(-a * a / 2) * erfcx(-b / math.sqrt(2.0)))
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -116,7 +116,7 @@ def laplace_epsilon(ratios: Floats, delta: float) -> float:
     pure = float(ratios.sum())
     values, counts = np.unique(ratios, return_counts=True)
     best = min(pure, renyi_epsilon(lambda orders: np.array([counts @ laplace_renyi(values, a) for a in orders]), delta))
-    if len(values) > 50:  # each distinct mechanism costs a convolution
+    if len(values) > 50 or pure > 1e4:  # each distinct mechanism costs a convolution; beyond, nothing is private
         return best
     from dp_accounting.pld import privacy_loss_distribution as pld
 

@@ -1,0 +1,536 @@
+"""epsilon for a named adversary: the numbers of privacy.md, two accountants against each other, the loss itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from confide.clipping import clip
+from confide.errors import InputError
+from confide.graph import Graph
+from confide.privacy.accountant import account, account_general, paper_theorem
+from confide.privacy.conversion import gaussian_epsilon, pure_epsilon, zcdp_epsilon
+from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.threat import Release, Threat
+from confide.privacy.view import rounds_of
+from confide.schemes import Scheme, scheme
+
+Floats = NDArray[np.float64]
+ONE = Sensitivity(0.5, 1.0, level="unit", norm="l1")  # s = 1
+RING = Graph.ring(4, weights="metropolis")
+GRAPHS = {
+    "ring": [Graph.ring(5)],
+    "star": [Graph.star(5, weights="metropolis")],
+    "random": [Graph.random(6, 0.5, seed=1)],
+    "complete": [Graph.complete(4)],
+    "turns": [Graph.ring(5), Graph.star(5, weights="metropolis")],
+}
+
+
+def gauss(name: str, sigma: float = 1.0, pair: float = 0.0) -> Scheme:
+    return scheme(name, sigma, noise="gaussian", sigma_pair=pair)
+
+
+def mu2(s: Scheme, T: int = 5, sens: Sensitivity = ONE, graph: Any = RING, **given: Any) -> float:
+    a = account(s, graph, sens, rounds=T, **given)
+    assert a.mu_gdp is not None
+    assert a.rho == pytest.approx(a.mu_gdp**2 / 2)
+    return a.mu_gdp**2
+
+
+# Numbers of privacy.md
+
+
+def test_homomorphic_over_five_rounds() -> None:
+    assert mu2(gauss("homomorphic")) == pytest.approx(55, abs=1e-10)
+    assert mu2(gauss("homomorphic"), threat="neighbours") == pytest.approx(55, abs=1e-10)  # collusion-proof
+    assert mu2(gauss("homomorphic"), release="centroid:1") == pytest.approx(56.5625, abs=1e-10)
+    assert mu2(gauss("homomorphic"), release="centroid:0.1") == pytest.approx(211.25, abs=1e-10)
+
+
+def test_per_link_over_five_rounds() -> None:
+    """18.58 is mu^2 with a_pp = 1/3: Metropolis on the ring of 4."""
+    assert RING.own_weights[0] == pytest.approx(1 / 3)
+    expected = 2 * sum(((1 - 3.0**-j) / (1 - 1 / 3)) ** 2 for j in range(1, 6))
+    assert expected == pytest.approx(18.58, abs=0.005)
+    for name in ("per-link", "per-link-clean"):
+        assert mu2(gauss(name)) == pytest.approx(expected, abs=1e-10)
+
+
+def test_pairwise_over_five_rounds() -> None:
+    """20.0 and 5.38 are mu^2 with local noise 1/2 and edge noise 2 on the ring of 4."""
+    s = gauss("pairwise", 0.5, 2.0)
+    assert mu2(s) == pytest.approx(5.38, abs=0.005)
+    assert mu2(s, threat="neighbours") == pytest.approx(20.0, abs=1e-10)
+    assert mu2(s, threat="colluders:1") > mu2(s)
+    assert mu2(gauss("pairwise", 0.5, 1e7)) == pytest.approx(5 / (4 * 0.25), rel=1e-6)  # central: s^2 / (P sigma_l^2)
+
+
+def test_theorem_2_for_the_papers_experiment() -> None:
+    sigma = math.sqrt(0.1)
+    for i, printed in ((10, 344.0), (100, 3.2e4), (1000, 3.1e6)):
+        epsilon, notes = paper_theorem(0.7, 1.0, sigma, i)
+        assert epsilon == pytest.approx(printed, rel=0.02)
+        assert "not a statement of confide" in notes[0]
+        unit = Sensitivity(0.7, 1.0, level="unit", norm="l1")  # where it is true: unit level, B in l1
+        a = account(scheme("homomorphic", sigma), RING, unit, rounds=i)
+        assert a.epsilon_pure == pytest.approx(epsilon, rel=1e-12)
+        assert a.epsilon is not None
+        assert a.epsilon <= epsilon
+
+
+@pytest.mark.parametrize(
+    "given", [(0, 1, 1, 1), (1, -1, 1, 1), (1, 1, 0, 1), (1, 1, math.nan, 1), (1, 1, 1, 0), (1, 1, 1, 1.5)]
+)
+def test_theorem_2_of_nonsense(given: tuple[Any, ...]) -> None:
+    with pytest.raises(InputError):
+        paper_theorem(*given)
+
+
+@pytest.mark.parametrize("T", [1, 10, 100])
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_closed_forms_of_sections_1_2_and_4(T: int, gamma: float) -> None:
+    mu, B, L, sigma, P = 0.5, 1.0, 2, 0.8, 5
+    nu = (1 - gamma) / mu
+    sens = Sensitivity(mu, B, sampled=L, proof=Proof("convex-glm", nu), dim=1)
+    g, s, j = Graph.ring(P), 2 * mu * B / L, np.arange(1, T + 1)
+    b, a = sigma / math.sqrt(2), float(g.own_weights[0])
+
+    def Delta(c: float) -> Floats:
+        return s * (j if c * gamma == 1 else (1 - (c * gamma) ** j) / (1 - c * gamma))
+
+    cases = {"homomorphic": (1.0, 1), "shared": (0.0, 1), "own-clean": (a, 1), "partial:0.3": (0.3, 1)}
+    cases |= {"per-link": (a, 2), "per-link-clean": (a, 2)}
+    for name, (c, copies) in cases.items():
+        D = Delta(c) if c else np.full(T, s)
+        got = account(gauss(name, sigma), g, sens, rounds=T)
+        assert got.rho == pytest.approx(copies * float(np.sum(D**2)) / (2 * sigma**2), rel=1e-10)
+        np.testing.assert_allclose(got.deltas, D, rtol=1e-10)
+        pure = account(scheme(name, sigma), g, sens, rounds=T, noise="discrete-laplace")
+        assert pure.epsilon_pure == pytest.approx(copies * float(np.sum(D)) / b, rel=1e-10)
+        released = account(gauss(name, sigma), g, sens, rounds=T, release="centroid:0.3")
+        extra = (c * D[-1] / P / 0.3) ** 2 / 2
+        assert released.rho == pytest.approx((got.rho or 0) + extra, rel=1e-10)
+        released = account(scheme(name, sigma), g, sens, rounds=T, noise="discrete-laplace", release="centroid:0.3")
+        extra = c * D[-1] / P * math.sqrt(2) / 0.3
+        assert released.epsilon_pure == pytest.approx((pure.epsilon_pure or 0) + extra, rel=1e-10)
+    if gamma == 1.0:
+        assert account(gauss("homomorphic", sigma), g, sens, rounds=T).rho == pytest.approx(
+            s**2 * T * (T + 1) * (2 * T + 1) / (12 * sigma**2), rel=1e-10
+        )
+    else:
+        linear = 2 * B / (nu * L * b) * (T - gamma * (1 - gamma**T) / (mu * nu))
+        pure = account(scheme("homomorphic", sigma), g, sens, rounds=T, noise="discrete-laplace")
+        assert pure.epsilon_pure == pytest.approx(linear, rel=1e-10)
+    central = account(gauss("central", sigma), g, sens, rounds=T)
+    assert central.rho == pytest.approx(T * (s / P) ** 2 / (2 * sigma**2), rel=1e-10)
+
+
+@pytest.mark.parametrize("T", [3, 20])
+def test_equal_budget_ratio_of_section_3(T: int) -> None:
+    """Homomorphic needs (T + 1)/2 times the noise of shared for Laplace, sqrt((T + 1)(2T + 1)/6) for Gaussian."""
+    one, other = (account(gauss(n), RING, ONE, rounds=T) for n in ("homomorphic", "shared"))
+    assert (one.mu_gdp or 0) / (other.mu_gdp or 1) == pytest.approx(math.sqrt((T + 1) * (2 * T + 1) / 6))
+    one, other = (
+        account(scheme(n, 1.0), RING, ONE, rounds=T, noise="discrete-laplace") for n in ("homomorphic", "shared")
+    )
+    assert (one.epsilon_pure or 0) / (other.epsilon_pure or 1) == pytest.approx((T + 1) / 2)
+
+
+# The named closed forms against the general accountant
+
+
+@pytest.mark.parametrize("where", GRAPHS)
+@pytest.mark.parametrize(
+    "s",
+    [
+        gauss("homomorphic", 0.7),
+        gauss("shared", 0.7),
+        gauss("own-clean", 0.7),
+        gauss("partial:0.3", 0.7),
+        gauss("per-link", 0.7),
+        gauss("per-link-clean", 0.7),
+        gauss("central", 0.7),
+        gauss("pairwise", 0.5, 2.0),
+        gauss("local-only", 0.0),
+        gauss("none", 0.0),
+    ],
+    ids=lambda s: s.name,
+)
+def test_named_and_general_agree(s: Scheme, where: str) -> None:
+    graphs, T = GRAPHS[where], 5
+    P = graphs[0].P
+    rounds = rounds_of(s, [graphs[j % len(graphs)] for j in range(T)])
+    public = Sensitivity(0.3, 1.0, sampled=2, proof=Proof("public-point"))
+    glm = Sensitivity(0.3, 1.0, sampled=2, proof=Proof("convex-glm", 0.5))
+    reg = Sensitivity(0.3, 1.0, sampled=2, proof=Proof("regulariser", 0.5))
+    capped = Sensitivity(0.3, 1.0, sampled=2, proof=Proof("public-point"), participation=Participation("cap", 2))
+    for sens in (ONE, public, glm, reg, capped):
+        for colluders in ((), (0,), (1, 2), tuple(range(P - 1))):
+            threat = Threat("colluders", frozenset(colluders)) if colluders else Threat()
+            named = account(s, graphs, sens, rounds=T, threat=threat)
+            general = account_general(rounds, sens, colluders=colluders)
+            assert named.leak == general.leak == (s.name == "none")
+            if named.leak:
+                continue
+            assert general.mu_gdp == pytest.approx(named.mu_gdp, rel=1e-10, abs=1e-12)
+            assert general.epsilon == pytest.approx(named.epsilon, rel=1e-8, abs=1e-10)
+            assert general.valid
+            assert named.valid
+
+
+def test_the_general_accountant_takes_failed_links_and_chosen_targets() -> None:
+    s = gauss("own-clean")
+    graphs = [Graph.ring(4), Graph.path(4), Graph.star(4)]
+    rounds = rounds_of(s, graphs)
+    each = [account_general(rounds, ONE, targets=[p]).epsilon or 0.0 for p in range(4)]
+    assert account_general(rounds, ONE).epsilon == max(each)
+    assert len(set(each)) > 1
+    hidden = account_general(rounds_of(gauss("per-link"), graphs), ONE)
+    assert any("hidden noises were given to the adversary" in a for a in hidden.assumptions)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"delta": 0.0},
+        {"delta": 2.0},
+        {"delta": math.nan},
+        {"colluders": (9,)},
+        {"colluders": (0, 1, 2, 3)},
+        {"targets": []},
+        {"targets": [7]},
+        {"targets": [1], "colluders": (1,)},
+        {"rounds": []},
+        {"sensitivity": Sensitivity(1.0, 1.0, sampled=1, participation=Participation("random", 0.5))},
+    ],
+)
+def test_the_general_accountant_refuses_nonsense(given: dict[str, Any]) -> None:
+    asked = {"rounds": rounds_of(gauss("shared"), [RING] * 2), "sensitivity": ONE} | given
+    with pytest.raises(InputError):
+        account_general(asked.pop("rounds"), asked.pop("sensitivity"), **asked)
+
+
+def test_a_partial_view_is_not_valid() -> None:
+    rounds = rounds_of(gauss("shared"), [Graph.path(3)] * 2)
+    rounds = [r._replace(matrices=r.matrices._replace(C=r.matrices.C[1:], N=r.matrices.N[1:])) for r in rounds]
+    a = account_general(rounds, ONE, targets=[0])
+    assert not a.valid
+    assert "not a bound" in a.assumptions[-1]
+
+
+# Which server is the worst
+
+
+@pytest.mark.parametrize("name", ["own-clean", "per-link", "pairwise"])
+@pytest.mark.parametrize("threat", ["links", "neighbours", "colluders:0"])
+def test_the_worst_target_is_found(name: str, threat: str) -> None:
+    """Against every server alone, by the general accountant."""
+    g = Graph.random(6, 0.4, seed=5, weights="metropolis")
+    s = gauss(name, 0.5, 2.0 if name == "pairwise" else 0.0)
+    found = account(s, g, ONE, rounds=4, threat=threat)
+    rounds, worst = rounds_of(s, [g] * 4), 0.0
+    for p in range(1 if threat == "colluders:0" else 0, 6):
+        against = tuple(sorted(Threat.parse(threat).against(g, p)))
+        worst = max(worst, account_general(rounds, ONE, colluders=against, targets=[p]).mu_gdp or 0.0)
+    assert found.mu_gdp == pytest.approx(worst, rel=1e-10)
+
+
+# The privacy loss itself
+
+
+def losses(law: str, directions: Callable[[Floats, int], tuple[Floats, Floats]], runs: int, sigma: float) -> Floats:
+    """log p_D(o) / p_D'(o) of `runs` runs of homomorphic on the ring, with adaptive clipped nonlinear updates.
+
+    Server 0's data changes; everything D' would have done is recomputed from the same messages.
+    """
+    rng, P, T, M, mu, B = np.random.default_rng(11), 4, 5, 2, 0.1, 1.0
+    A = Graph.ring(P).A
+    w, w_other = np.zeros((runs, P, M)), np.zeros((runs, M))
+    total = np.zeros(runs)
+    for j in range(T):
+        u = mu * clip(5 * np.sin(3 * w + np.arange(P)[:, None]), B, "l1")  # the others: nonlinear, adaptive
+        mine, theirs = directions(w[:, 0], j)[0], directions(w_other, j)[1]
+        u[:, 0] = mu * clip(mine, B, "l1")
+        psi, psi_other = w + u, w_other + mu * clip(theirs, B, "l1")
+        shape = (runs, P, M)
+        g = sigma * (rng.standard_normal(shape) if law == "gaussian" else rng.laplace(0, math.sqrt(0.5), shape))
+        o = psi + g
+        near, far = g[:, 0], o[:, 0] - psi_other
+        if law == "gaussian":
+            total += ((far**2 - near**2) / (2 * sigma**2)).sum(axis=1)
+        else:
+            total += ((np.abs(far) - np.abs(near)) * math.sqrt(2) / sigma).sum(axis=1)
+        flow = np.einsum("pm,rmk->rpk", A - np.eye(P), o)
+        w, w_other = psi + flow, psi_other + flow[:, 0]
+    return total
+
+
+def opposite(w: Floats, j: int) -> tuple[Floats, Floats]:
+    e = np.zeros_like(w)
+    e[:, 0] = 9.0
+    return e, -e
+
+
+def wild(w: Floats, j: int) -> tuple[Floats, Floats]:
+    return 4 * np.cos(5 * w + j), -3 * np.sin(2 * w) + 1
+
+
+def test_laplace_loss_never_passes_epsilon_and_reaches_it() -> None:
+    sens = Sensitivity(0.1, 1.0, level="unit", norm="l1")
+    a = account(scheme("homomorphic", 2.0), Graph.ring(4), sens, rounds=5)
+    assert a.epsilon_pure is not None
+    assert a.epsilon_pure == pytest.approx(0.1 * 5 * 6 * math.sqrt(2) / 2.0)
+    loss = losses("laplace", opposite, 20_000, 2.0)
+    assert loss.max() <= a.epsilon_pure + 1e-9
+    assert loss.max() == pytest.approx(a.epsilon_pure, rel=1e-9)  # tight
+    assert np.exp(-loss).mean() == pytest.approx(1.0, abs=0.03)  # it is a likelihood ratio
+    assert np.abs(losses("laplace", wild, 20_000, 2.0)).max() <= a.epsilon_pure + 1e-9
+    small = losses("laplace", opposite, 200_000, 2.0)
+    for epsilon in (0.3, 0.6, 0.9):  # and composed: delta at our epsilon(delta)
+        delta = float(np.maximum(0, 1 - np.exp(epsilon - small)).mean())
+        ours = account(scheme("homomorphic", 2.0), Graph.ring(4), sens, rounds=5, delta=delta).epsilon
+        assert ours is not None
+        assert ours == pytest.approx(epsilon, rel=0.05)  # one coordinate: privacy loss distributions are exact
+
+
+def test_gaussian_loss_is_that_of_its_mu() -> None:
+    sens = Sensitivity(0.1, 1.0, level="unit", norm="l1")
+    a = account(gauss("homomorphic", 1.5), Graph.ring(4), sens, rounds=5)
+    assert a.mu_gdp is not None
+    loss = losses("gaussian", opposite, 100_000, 1.5)
+    assert loss.mean() == pytest.approx(a.mu_gdp**2 / 2, rel=0.03)
+    assert loss.std() == pytest.approx(a.mu_gdp, rel=0.01)
+    assert np.exp(-loss).mean() == pytest.approx(1.0, abs=0.03)
+    other = losses("gaussian", wild, 100_000, 1.5)
+    assert other.mean() <= a.mu_gdp**2 / 2
+    assert other.std() <= a.mu_gdp
+
+
+def test_one_look_at_the_model_gives_the_clean_updates() -> None:
+    """privacy.md 4: sigma = 100, and the sum of all clean updates of p to 1e-12."""
+    rng, g, T = np.random.default_rng(3), Graph.ring(4), 30
+    w, clean, flows = np.zeros((4, 2)), np.zeros(2), np.zeros(2)
+    for _ in range(T):
+        u = 0.1 * np.sin(w + 1)
+        clean += u[0]
+        o = w + u + 100 * rng.standard_normal((4, 2))
+        flow = (g.A - np.eye(4)) @ o
+        flows += flow[0]
+        w = w + u + flow
+    np.testing.assert_allclose(w[0] - flows, clean, atol=1e-9)
+    assert account(gauss("homomorphic", 100.0), g, ONE, rounds=T, release="local").leak
+    assert account(gauss("homomorphic", 100.0), g, ONE, rounds=T, threat="own-client").leak
+
+
+# Leaks
+
+
+@pytest.mark.parametrize("P", [1, 4])
+def test_what_leaks(P: int) -> None:
+    g = Graph.ring(P) if P > 1 else Graph.path(1)
+    silent = ("local-only", "none", "central", "shared") if P == 1 else ("local-only",)
+    for name in ("homomorphic", "shared", "own-clean", "per-link", "pairwise", "central", "local-only", "none"):
+        s = gauss(name, 0.0 if name in ("local-only", "none") else 1.0, 1.0 if name == "pairwise" else 0.0)
+        assert account(s, g, ONE, rounds=3, threat="own-server").leak
+        keeps = name in ("homomorphic", "own-clean", "per-link", "local-only") or P == 1
+        if name == "none" and P > 1:
+            assert account(s, g, ONE, rounds=3).leak
+            continue
+        for given in ({"threat": "own-client"}, {"release": "local"}, {"release": "centroid:0"}):
+            a = account(s, g, ONE, rounds=3, **given)
+            assert a.leak == keeps, (name, given)
+            assert (a.epsilon is None) == keeps
+        a = account(s, g, ONE, rounds=3)
+        assert not a.leak
+        assert (a.epsilon == 0.0) == (name in silent or P == 1)
+
+
+def test_messages_without_noise_and_pairs_without_local_noise() -> None:
+    for name in ("homomorphic", "shared", "per-link", "central", "none"):
+        a = account(scheme(name), RING, ONE, rounds=2)
+        assert a.leak
+        assert a.assumptions[0] == "leak: messages carry no noise"
+    a = account(gauss("pairwise", 0.0, 5.0), RING, ONE, rounds=2)
+    assert a.leak
+    assert a.epsilon is None
+    assert "their sum reveals the sum of the models" in a.assumptions[0]
+    assert a.success == 1.0
+
+
+def test_a_free_release_costs_nothing_and_a_release_adds() -> None:
+    for name in ("shared", "central"):
+        assert mu2(gauss(name), release="centroid:0.001") == mu2(gauss(name))
+        assert mu2(gauss(name), release="local") == mu2(gauss(name))
+    for name in ("homomorphic", "own-clean", "per-link"):
+        assert mu2(gauss(name), release="centroid:0.1") > mu2(gauss(name)) * 1.001
+    alone = account(gauss("local-only", 0.0), RING, ONE, rounds=5, release="centroid:0.5")
+    assert alone.mu_gdp == pytest.approx(5 / 4 / 0.5)
+    alone = account(scheme("local-only"), RING, ONE, rounds=5, release="centroid:0.5")
+    assert alone.epsilon_pure == pytest.approx(5 / 4 * math.sqrt(2) / 0.5)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_a_release_under_random_participation_costs_as_it_should(noise: str) -> None:
+    """q = 1 has the answer in closed form: the Laplace release counts with its scale sigma / sqrt 2."""
+    always = Sensitivity(
+        0.5, 1.0, norm="l1", sampled=1, proof=Proof("public-point"), participation=Participation("random", 1.0)
+    )
+    free = scheme("local-only", noise=noise)
+    a = account(free, RING, always, rounds=3, release="centroid:0.5")
+    ratio = 3 / 4 / 0.5
+    expected = zcdp_epsilon(ratio**2 / 2, 1e-5) if noise == "gaussian" else ratio * math.sqrt(2)
+    assert a.epsilon == pytest.approx(expected, rel=0.01)
+
+
+# Laws
+
+
+def test_discrete_noise_says_less() -> None:
+    continuous = account(gauss("homomorphic"), RING, ONE, rounds=5)
+    discrete = account(gauss("homomorphic"), RING, ONE, rounds=5, noise="discrete-gaussian")
+    assert discrete.mu_gdp is None
+    assert discrete.rho == continuous.rho
+    assert discrete.epsilon == pytest.approx(zcdp_epsilon(continuous.rho or 0, 1e-5), rel=1e-12)
+    assert (discrete.epsilon or 0) > (continuous.epsilon or 0) == gaussian_epsilon(continuous.mu_gdp or 0, 1e-5)
+    assert not discrete.exact
+    laplace = account(scheme("shared", 20.0), RING, ONE, rounds=50)
+    integer = account(scheme("shared", 20.0), RING, ONE, rounds=50, noise="discrete-laplace")
+    assert laplace.epsilon_pure == integer.epsilon_pure
+    assert integer.epsilon == pure_epsilon(np.full(50, math.sqrt(2) / 20), 1e-5)
+    assert (laplace.epsilon or 0) <= (integer.epsilon or 0) < (integer.epsilon_pure or 0)
+    assert any("integer grid" in a for a in integer.assumptions)
+    for noise in ("laplace", "discrete-gaussian", "discrete-laplace"):
+        with pytest.raises(InputError, match="proof for Gaussian noise only"):
+            account(gauss("pairwise", 1.0, 1.0), RING, ONE, rounds=2, noise=noise)
+
+
+def test_l2_clipping_with_laplace_costs_a_root_of_the_dimension() -> None:
+    s, wide = scheme("shared", 1.0), Sensitivity(0.5, 1.0, level="unit", dim=16)
+    assert account(s, RING, wide, rounds=2).epsilon_pure == pytest.approx(4 * 2 * math.sqrt(2))
+    assert account(s, RING, ONE, rounds=2).epsilon_pure == pytest.approx(2 * math.sqrt(2))
+    with pytest.raises(InputError, match=r"sqrt\(M\)"):
+        account(s, RING, Sensitivity(0.5, 1.0, level="unit"), rounds=2)
+
+
+# Refusals
+
+
+def test_a_clients_share_needs_a_proof() -> None:
+    plain = Sensitivity(0.5, 1.0, sampled=10)
+    for name in ("homomorphic", "own-clean", "per-link", "local-only"):
+        with pytest.raises(InputError, match="needs a proof") as e:
+            account(gauss(name, 0.0 if name == "local-only" else 1.0), RING, plain, rounds=3)
+        assert e.value.field == "proof"
+    assert account(gauss("shared"), RING, plain, rounds=3).mu_gdp == pytest.approx(0.1 * math.sqrt(3))
+
+
+NONSENSE: list[tuple[str, Callable[[], object]]] = [
+    ("delta", lambda: account(gauss("shared"), RING, ONE, rounds=2, delta=0.0)),
+    ("delta", lambda: account(gauss("shared"), RING, ONE, rounds=2, delta=1.0)),
+    ("delta", lambda: account(gauss("shared"), RING, ONE, rounds=2, delta=-1e-5)),
+    ("delta", lambda: account(gauss("shared"), RING, ONE, rounds=2, delta=math.nan)),
+    ("delta", lambda: account(gauss("shared"), RING, ONE, rounds=2, delta="small")),  # type: ignore[arg-type]
+    ("rounds", lambda: account(gauss("shared"), RING, ONE, rounds=0)),
+    ("rounds", lambda: account(gauss("shared"), RING, ONE, rounds=-3)),
+    ("rounds", lambda: account(gauss("shared"), RING, ONE, rounds=2.5)),  # type: ignore[arg-type]
+    ("rounds", lambda: account(gauss("shared"), RING, ONE, rounds=math.nan)),  # type: ignore[arg-type]
+    ("noise", lambda: account(gauss("shared"), RING, ONE, rounds=2, noise="uniform")),
+    ("threat", lambda: account(gauss("shared"), RING, ONE, rounds=2, threat="colluders:4")),
+    ("threat", lambda: account(gauss("shared"), RING, ONE, rounds=2, threat="colluders:-1")),
+    ("threat", lambda: account(gauss("shared"), RING, ONE, rounds=2, threat="colluders:0,1,2,3")),
+    ("threat", lambda: account(gauss("shared"), RING, ONE, rounds=2, threat="god")),
+    ("release", lambda: account(gauss("shared"), RING, ONE, rounds=2, release="centroid:nan")),
+    ("release", lambda: account(gauss("shared"), RING, ONE, rounds=2, release="centroid:-1")),
+    ("graph", lambda: account(gauss("shared"), [], ONE, rounds=2)),
+    ("graph", lambda: account(gauss("shared"), [RING, Graph.ring(5)], ONE, rounds=2)),
+    ("scheme.sigma", lambda: gauss("shared", -1.0)),
+    ("scheme.sigma", lambda: gauss("shared", math.nan)),
+    ("scheme.sigma", lambda: gauss("shared", math.inf)),
+    ("scheme.sigma_pair", lambda: gauss("pairwise", 1.0, math.nan)),
+    ("scheme.name", lambda: gauss("partial:1.5")),
+    ("scheme.name", lambda: gauss("partial:nan")),
+    ("scheme.carry", lambda: Scheme("mine", carry=-0.1)),
+    ("graph", lambda: Graph.from_edges(4, [(0, 1), (2, 3)])),
+    ("graph", lambda: Graph.from_matrix([[1.0, math.nan], [math.nan, 1.0]])),
+    ("sigma", lambda: account(gauss("shared", 1e-200), RING, ONE, rounds=2)),
+    ("sigma", lambda: account(scheme("shared", 1e-320), RING, ONE, rounds=2)),
+]
+
+
+@pytest.mark.parametrize(("field", "ask"), NONSENSE, ids=[f"{n}-{f}" for n, (f, _) in enumerate(NONSENSE)])
+def test_nonsense_is_refused_by_name(field: str, ask: Callable[[], object]) -> None:
+    with pytest.raises(InputError) as e:
+        ask()
+    assert e.value.field.startswith(field)
+
+
+@pytest.mark.parametrize("sigma", [1e-100, 1e-12, 1e-3, 1e3, 1e12, 1e100])
+@pytest.mark.parametrize("noise", ["gaussian", "laplace", "discrete-gaussian", "discrete-laplace"])
+@pytest.mark.parametrize("participation", ["all", "random:0.5"])
+def test_any_noise_has_a_finite_number(sigma: float, noise: str, participation: str) -> None:
+    sens = Sensitivity(
+        0.5, 1.0, norm="l1", sampled=1, proof=Proof("public-point"), participation=Participation.parse(participation)
+    )
+    s = scheme("homomorphic", sigma, noise=noise.removeprefix("discrete-"))
+    a = account(s, RING, sens, rounds=3, noise=noise, release=f"centroid:{sigma!r}")
+    assert a.epsilon is not None
+    assert math.isfinite(a.epsilon)
+    assert a.epsilon >= (0.999 * (a.rho or 0.0) if sigma < 1 else 0.0)
+    assert 0.01 - 1e-12 <= a.success <= 1.0
+    json.dumps(a.to_dict(), allow_nan=False)
+
+
+def test_an_account_as_plain_data() -> None:
+    plain = account(gauss("homomorphic"), RING, ONE, rounds=5).to_dict()
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert plain["leak"] is False
+    assert plain["threat"] == "links"
+    leak = account(gauss("homomorphic"), RING, ONE, rounds=5, threat="own-server").to_dict()
+    assert leak["epsilon"] is None
+    assert leak["leak"] is True
+    json.dumps(leak, allow_nan=False)
+    released = account(gauss("homomorphic"), RING, ONE, rounds=5, release=Release("centroid", 1.0))
+    assert "and the release (centroid:1)" in released.adversary
+
+
+# Speed
+
+
+@pytest.mark.parametrize(
+    "name", ["homomorphic", "shared", "own-clean", "per-link", "pairwise", "central", "partial:0.5"]
+)
+@pytest.mark.parametrize("spec", ["ring:100", "complete:100", "random:100"])
+def test_a_hundred_servers_and_a_thousand_rounds_in_a_second(name: str, spec: str) -> None:
+    g = Graph.parse(spec)
+    s = gauss(name, 1.0, 2.0 if name == "pairwise" else 0.0)
+    account(s, RING, ONE, rounds=2)  # imports
+    took = math.inf
+    for _ in range(3):  # other work on this machine may be in the way of one of them
+        start = time.perf_counter()
+        account(s, g, ONE, rounds=1000)
+        took = min(took, time.perf_counter() - start)
+    print(f"{name} on {spec}: {took:.3f} s")
+    assert took < 1.0
+
+
+@pytest.mark.parametrize("name", ["homomorphic", "pairwise"])
+def test_the_general_machinery_for_ten_servers_and_fifty_rounds(name: str) -> None:
+    s = gauss(name, 1.0, 2.0 if name == "pairwise" else 0.0)
+    took = math.inf
+    for _ in range(3):
+        start = time.perf_counter()
+        a = account_general(rounds_of(s, [Graph.ring(10)] * 50), ONE)
+        took = min(took, time.perf_counter() - start)
+        if took < 5.0:
+            break
+    print(f"general {name}: {took:.2f} s")
+    assert a.mu_gdp == pytest.approx(account(s, Graph.ring(10), ONE, rounds=50).mu_gdp, rel=1e-10)
+    assert took < 10.0
