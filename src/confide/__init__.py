@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from confide.errors import RunError as RunError
     from confide.federation import Federation as Federation
     from confide.graph import Graph as Graph
+    from confide.privacy.accountant import account as account
+    from confide.privacy.calibrate import Budget as Budget
+    from confide.privacy.planner import plan as plan
+    from confide.privacy.sensitivity import Sensitivity as Sensitivity
+    from confide.privacy.settings import Privacy as Privacy
     from confide.run import Run as Run
     from confide.schemes import scheme as scheme
 
@@ -37,6 +42,11 @@ _HOME = {
     "Graph": "confide.graph",
     "Run": "confide.run",
     "scheme": "confide.schemes",
+    "Budget": "confide.privacy.calibrate",
+    "Privacy": "confide.privacy.settings",
+    "Sensitivity": "confide.privacy.sensitivity",
+    "account": "confide.privacy.accountant",
+    "plan": "confide.privacy.planner",
 }
 _MODULES = ("models", "problems", "schemes")
 __all__ = [*sorted(_HOME), *_MODULES]

@@ -141,8 +141,7 @@ def test_a_cap_covers_every_pattern_with_as_many_participations(N: int, name: st
 # Amplification
 
 
-@pytest.mark.parametrize("q", [0.01, 0.2, 1.0])
-@pytest.mark.parametrize("adjacency", ["replace", "zero-out"])
+@pytest.mark.parametrize(("q", "adjacency"), [(0.01, "zero-out"), (0.2, "replace"), (1.0, "zero-out")])
 def test_amplified_is_that_of_dp_accounting(q: float, adjacency: str) -> None:
     T, sigma = 20, 0.5
     s = sens(f"amplified:{q}", adjacency=adjacency)
@@ -167,7 +166,7 @@ def test_amplified_between_whole_orders_lies_on_chords_that_are_above() -> None:
     """(a - 1) R_a is convex, so its chord is a bound; checked against the exact Poisson curve at broken orders."""
     s = sens("amplified:0.01", s=1.0, adjacency="zero-out")
     curve, _ = amplified_curve(s, "gaussian", np.full(5, 4.0))
-    orders = np.array([2.1, 2.5, 3.3, 5.6, 11.5])
+    orders = np.array([2.1, 2.5, 3.3, 5.6, 11.5, 30.0, 40.4, 50.0])  # beyond 10 R_a itself is concave
     accountant = rdp_privacy_accountant.RdpAccountant(orders=orders.tolist())
     event = dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(0.5 / s.single))
     accountant.compose(dp.SelfComposedDpEvent(event, 5))
@@ -176,11 +175,10 @@ def test_amplified_between_whole_orders_lies_on_chords_that_are_above() -> None:
 
 
 def test_amplified_never_rounds_the_rate_down_to_nothing() -> None:
-    tiny = account(scheme("shared", 0.1, noise="gaussian"), RING, sens("amplified:1e-8", s=1.0), rounds=50)
-    small = account(scheme("shared", 0.1, noise="gaussian"), RING, sens("amplified:1e-6", s=1.0), rounds=50)
-    assert tiny.epsilon is not None
-    assert small.epsilon is not None
-    assert 0.0 < tiny.epsilon < small.epsilon
+    whole = np.array([2.0, 3.0, 5.0])
+    tiny, small = (amplified_curve(sens(f"amplified:{q}", s=1.0), "gaussian", np.full(5, 4.0))[0] for q in (1e-8, 1e-6))
+    assert np.all(tiny(whole) > 0.0)
+    assert np.all(tiny(whole) < small(whole))
 
 
 def test_amplification_is_refused_where_it_has_no_proof() -> None:
@@ -240,20 +238,20 @@ def test_the_table_at_delta_one_in_a_thousand(
 ) -> None:
     ours = ghp(T, s, f"random:{q}", 1e-3)
     assert least < ours <= 1.01 * random
-    # "all rounds" of the table is a zCDP conversion; the exact Gaussian one is below it
-    assert ghp(T, s, "all", 1e-3) <= every * 1.01
+    assert ghp(T, s, "all", 1e-3) == pytest.approx(every, rel=0.01)
     assert ours < ghp(T, s, "all", 1e-3)
     shared = scheme("shared", 1.0, noise="gaussian")
     got = account(shared, RING, sens("all", s), rounds=T, delta=1e-3).epsilon
     assert got is not None
-    assert fresh < got <= 1.01 * plain
+    assert got == pytest.approx(plain, rel=0.01)
+    assert got > fresh
     # Poisson sampling with a sensitivity of s, as in the table: zero-out, so twice the bound
     poisson = sens(f"amplified:{q}", 2 * s, adjacency="zero-out")
     assert poisson.single == pytest.approx(s)
     a = account(shared, RING, poisson, rounds=T, delta=1e-3).epsilon
     assert a is not None
     assert fresh < a
-    assert a == pytest.approx(amplified, rel=0.1)
+    assert a == pytest.approx(amplified, rel=0.05)  # the third row is .679: only orders from 2 on are used
 
 
 @pytest.mark.parametrize(("T", "q", "s", "least"), [row[:4] for row in TABLE[:2]])

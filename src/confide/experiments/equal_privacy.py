@@ -10,7 +10,7 @@ homomorphic noise, are run too and shown in the numbers of the claim that depend
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
@@ -99,27 +99,34 @@ def logistic(seed: int, title: str, *, rho: float, size: float, spread: float, n
 
 @dataclass(frozen=True)
 class Way:
-    """A scheme, what is revealed in the end, and how it is drawn."""
+    """A scheme and what is revealed of its outcome, with how it is drawn."""
 
+    scheme: str
     label: str
-    name: str
     colour: str
-    release: str = "centroid"  # paid from the same budget where it costs anything
+    fate: str = ""  # of the outcome, where it is not simply revealed
+    release: str = "centroid"  # paid from the same budget, where it costs anything
     pair_ratio: float = 1.0  # sigma_pair / sigma
     style: str = "-"
 
+    @property
+    def name(self) -> str:
+        return f"{self.label} {self.fate}".strip()
 
+
+HIDDEN = "(not released)"
+GREEN = figures.COLOURS["homomorphic"]
 WAYS = {
-    "none": Way("no noise, not private", "none", figures.COLOURS["none"], "none", style=":"),
+    "none": Way("none", "no noise, not private", figures.COLOURS["none"], release="none", style=":"),
     "shared": Way("shared", "shared", "#e08214"),
-    "per-link": Way("random per link, not released", "per-link", figures.COLOURS["per-link"], "none", style="--"),
-    "homomorphic": Way("homomorphic, not released", "homomorphic", figures.COLOURS["homomorphic"], "none", style="--"),
-    "released": Way("homomorphic + release", "homomorphic", figures.COLOURS["homomorphic"]),
-    "local-only": Way("local only + release", "local-only", "#7b3fa0"),
+    "per-link": Way("per-link", "random per link", figures.COLOURS["per-link"], HIDDEN, "none", style="--"),
+    "homomorphic": Way("homomorphic", "homomorphic", GREEN, HIDDEN, "none", style="--"),
+    "released": Way("homomorphic", "homomorphic", GREEN, "+ release"),
+    "local-only": Way("local-only", "local only", "#7b3fa0", "+ release"),
     # The design's ratio k is one of variances: sigma_pair^2 = k sigma^2.
-    "pairwise-2.6": Way("pairwise, k = 2.6", "pairwise", "#18a4b8", pair_ratio=math.sqrt(2.6)),
-    "pairwise-30": Way("pairwise, k = 30", "pairwise", "#0b4f63", pair_ratio=math.sqrt(30.0)),
-    "central": Way("central (yardstick)", "central", "#555555", style="-."),
+    "pairwise-2.6": Way("pairwise", "pairwise, k = 2.6", "#18a4b8", pair_ratio=math.sqrt(2.6)),
+    "pairwise-30": Way("pairwise", "pairwise, k = 30", "#0b4f63", pair_ratio=math.sqrt(30.0)),
+    "central": Way("central", "central (yardstick)", "#555555", style="-."),
 }
 # A yardstick is not a candidate: it needs a secure sum over all servers in every round.
 CANDIDATES = ("shared", "released", "local-only", "pairwise-2.6", "pairwise-30")
@@ -137,7 +144,7 @@ class Point(NamedTuple):
 
     @property
     def learnt(self) -> Floats:
-        """The error of what comes out: of the released model, or of the centroid that nobody sees."""
+        """The error of the released model, or of the centroid where nothing is released."""
         return self.centroid if self.released is None else self.released
 
 
@@ -153,7 +160,7 @@ class EqualPrivacy:
 
     @classmethod
     def sized(cls, quick: bool, repeats: int | None, seed: int) -> EqualPrivacy:
-        return cls(FEW if quick else EPSILONS, repeats if repeats is not None else 10 if quick else 100, seed)
+        return cls(FEW if quick else EPSILONS, repeats if repeats is not None else 10 if quick else 80, seed)
 
     @cached_property
     def tasks(self) -> dict[str, Task]:
@@ -170,17 +177,22 @@ class EqualPrivacy:
             self._points[key] = self._measure(self.tasks[task], WAYS[way], epsilon, weights)
         return self._points[key]
 
-    def level(self, which: str, task: str, way: str, epsilon: float, weights: str = "metropolis") -> float:
-        """Mean squared error ("learnt" or "individual") in dB."""
-        return 10.0 * math.log10(float(np.mean(getattr(self.point(task, way, epsilon, weights), which))))
+    def error(self, which: str, task: str, way: str, epsilon: float, weights: str = "metropolis") -> float:
+        """Mean squared error, "learnt" or "individual"."""
+        return float(np.mean(getattr(self.point(task, way, epsilon, weights), which)))
+
+    def ahead(self, which: str, task: str, way: str, other: str, weights: str = "metropolis") -> list[float]:
+        """By how much the first beats the second, in dB, for each epsilon."""
+        errors = [[self.error(which, task, w, e, weights) for e in self.epsilons] for w in (way, other)]
+        return [10.0 * math.log10(theirs / ours) for ours, theirs in zip(*errors, strict=True)]
 
     def _measure(self, task: Task, way: Way, epsilon: float, weights: str) -> Point:
         graph = Graph.ring(P, weights=weights)
-        if way.name == "none":
+        if way.scheme == "none":
             centroid, individual = self._run(task, graph, scheme("none"))
             return Point(None, None, centroid, None, individual)
         s, budget = task.sensitivity, Budget(epsilon=epsilon, delta=DELTA)
-        c = calibrate(way.name, graph, s, budget, rounds=ROUNDS, release=way.release, pair_ratio=way.pair_ratio)
+        c = calibrate(way.scheme, graph, s, budget, rounds=ROUNDS, release=way.release, pair_ratio=way.pair_ratio)
         spent = account(c.scheme, graph, s, rounds=ROUNDS, release=c.release, delta=DELTA)
         centroid, individual = self._run(task, graph, c.scheme)
         # The noise of a release is independent of all else: it adds its variance, exactly.
@@ -212,3 +224,196 @@ class EqualPrivacy:
                 raise KeyboardInterrupt  # figures already drawn are kept; half a figure is not
             self._runs[key] = run.metrics["centroid_msd"][:, -1], run.metrics["individual_msd"][:, -1]
         return self._runs[key]
+
+
+def figure_f(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
+    """What is learnt: the error of the released model, and of a centroid that is not released."""
+    figure = _panels(x, "learnt", "(f) squared error of the released model, at equal privacy")
+    files = [*figures.save(figure, folder / "f_released"), figures.save_csv(_table(x), folder / "f_equal_privacy.csv")]
+
+    usual, grid = x.epsilons.index(USUAL), {"epsilons": x.epsilons}
+    off = max(abs(spent / e - 1.0) for e, spent in _accounts(x))
+    lead = {task: x.ahead("learnt", task, "homomorphic", "shared") for task in x.tasks}
+    paid = x.ahead("learnt", "strong", "released", "shared")
+    alone = {task: x.ahead("learnt", task, "local-only", "released") for task in ("regression", "mild")}
+    rivals = {w: x.ahead("learnt", "strong", "pairwise-30", w) for w in CANDIDATES if w != "pairwise-30"}
+    errors = {
+        w: np.array([x.error("learnt", "strong", w, e) for e in x.epsilons]) for w in ("pairwise-30", "central", "none")
+    }
+    times = (errors["pairwise-30"] / (errors["central"] + errors["none"])).tolist()
+    winners = {task: [_winners(x, "learnt", task, CANDIDATES, e) for e in x.epsilons] for task in x.tasks}
+    named = {way for rows in winners.values() for ways in rows for way in ways}
+    return files, [
+        Claim(
+            "f1",
+            "the account of every point is the epsilon it is drawn at, within 0.1%",
+            off <= 1e-3,
+            {"largest_relative_difference": f"{off:.1e}", "delta": f"{DELTA:g}", **grid, "sigma": _sigmas(x)},
+        ),
+        Claim(
+            "f2",
+            "mild heterogeneity: homomorphic's centroid, not released, is at least 10 dB better than shared's at every "
+            "epsilon",
+            min(lead["mild"]) >= 10.0,
+            {**grid, "ahead_db": lead["mild"]},
+        ),
+        Claim(
+            "f3",
+            f"clipped regression: the noise that epsilon {USUAL:g} asks for drives gradients into the clip, and "
+            "homomorphic's centroid, not released, is worse than shared's",
+            lead["regression"][usual] < 0.0,
+            {**grid, "ahead_db": lead["regression"]},
+        ),
+        Claim(
+            "f4",
+            "regression and mild heterogeneity: once released, homomorphic is at least 2 dB worse, at every epsilon, "
+            "than local training with one noisy sum at the end",
+            min(map(min, alone.values())) >= 2.0,
+            {**grid, "local_only_ahead_db": alone},
+        ),
+        Claim(
+            "f5",
+            f"strong heterogeneity: homomorphic's lead is gone; at epsilon {USUAL:g} its centroid is less than 5 dB "
+            "better than shared's, and less than 1 dB once released",
+            lead["strong"][usual] < 5.0 and paid[usual] < 1.0,
+            {
+                **grid,
+                "ahead_db": lead["strong"],
+                "ahead_once_released_db": paid,
+                "with_lazy_weights_db": x.ahead("learnt", "strong", "released", "shared", "lazy"),
+            },
+        ),
+        Claim(
+            "f6",
+            "strong heterogeneity: pairwise (k = 30) beats every other scheme at every epsilon, and stays within twice "
+            "the sum of central's error and the noiseless algorithm's",
+            min(map(min, rivals.values())) > 0.0 and max(times) <= 2.0,
+            {**grid, "ahead_db": rivals, "times_that_sum": times},
+        ),
+        Claim(
+            "f7",
+            f"what wins once released depends on the problem, and is never homomorphic: {_sentence(x, winners)}",
+            len(named) >= 2 and "released" not in named,
+            {**grid, "epsilon_of_pairwise_30_if_all_neighbours_collude": [_betrayed(x, e) for e in x.epsilons]},
+        ),
+    ]
+
+
+def figure_g(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
+    """The servers' own models; those of local-only, homomorphic and per-link noise must not leave their server."""
+    figure = _panels(x, "individual", "(g) squared error of the servers' own models (mean), at equal privacy")
+    files = figures.save(figure, folder / "g_individual")
+    behind = {task: x.ahead("individual", task, "shared", "homomorphic") for task in x.tasks}
+    winners = {task: [_winners(x, "individual", task, OWN, e) for e in x.epsilons] for task in x.tasks}
+    named = {way for rows in winners.values() for ways in rows for way in ways}
+    alone = {task: x.ahead("individual", task, "local-only", "shared") for task in x.tasks}
+    return files, [
+        Claim(
+            "g1",
+            "homomorphic's individual models are at least 10 dB worse than shared's, on every problem and at every "
+            "epsilon",
+            min(map(min, behind.values())) >= 10.0,
+            {"epsilons": x.epsilons, "behind_db": behind},
+        ),
+        Claim(
+            "g2",
+            f"of individual models those of homomorphic win nowhere: {_sentence(x, winners, own=True)}",
+            "homomorphic" not in named,
+            {"epsilons": x.epsilons, "local_only_ahead_of_shared_db": alone},
+        ),
+    ]
+
+
+def _panels(x: EqualPrivacy, which: str, title: str) -> Figure:
+    """One panel a problem, one curve a scheme; epsilon and error on logarithmic scales."""
+    figure = Figure(figsize=(14, 4.8), layout="constrained")
+    panels, at, learnt = figure.subplots(1, len(x.tasks)), np.array(x.epsilons), which == "learnt"
+    for axes, (name, task) in zip(panels, x.tasks.items(), strict=True):
+        for key, way in WAYS.items():
+            if key == "released" and not learnt:
+                continue  # the same models, with less of the budget
+            rows = np.stack([getattr(x.point(name, key, e), which) for e in x.epsilons], axis=1)
+            style = "-" if way.style == "--" and not learnt else way.style
+            label = way.name if learnt else way.label
+            dots = "" if key == "none" else "o"
+            figures.draw(axes, at, rows, label, way.colour, linestyle=style, marker=dots, markersize=3.5)
+        optimum = task.problem.optimum
+        assert optimum is not None  # noqa: S101 - regularised
+        zero = 10.0 * math.log10(float(optimum @ optimum))
+        axes.axhline(zero, color="black", linewidth=0.8, linestyle=(0, (1, 4)), label="the model w = 0")
+        axes.set_xscale("log")
+        axes.set_xticks(at, [f"{e:g}" for e in at])
+        axes.minorticks_off()
+        figures.dress(axes, task.title, rf"$\epsilon$ at $\delta$ = {DELTA:g}", "MSD [dB]", legend=False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", fontsize=8)
+    setting = f"ring of {P}, {K} clients each, {ROUNDS} rounds, {x.repeats} repetitions"
+    figure.suptitle(f"{title}\n{setting}; any client replaced, all links seen", fontsize=10)
+    return figure
+
+
+def _table(x: EqualPrivacy) -> dict[str, list[Any]]:
+    """Every number: one row a problem, scheme and epsilon."""
+    rows = []
+    for task in x.tasks:
+        for way in WAYS:
+            for e in x.epsilons:
+                p = x.point(task, way, e)
+                noise = p.calibrated.scheme if p.calibrated else scheme("none")
+                row = {"problem": task, "scheme": way, "epsilon": e, "accounted epsilon": p.epsilon}
+                row |= {"sigma": noise.sigma, "sigma_pair": noise.sigma_pair}
+                row |= {"sigma of the release": p.calibrated.release.sigma if p.calibrated else 0.0}
+                for name in ("centroid", "released", "individual"):
+                    values = getattr(p, name)
+                    b = (None,) * 3 if values is None else map(float, figures.band(values, ratio=True))
+                    row |= {f"{name} {part}": v for part, v in zip(("mean", "low", "high"), b, strict=True)}
+                rows.append(row)
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _accounts(x: EqualPrivacy) -> Iterator[tuple[float, float]]:
+    """(epsilon asked, epsilon accounted) of every private point; a leak counts as infinite."""
+    for task in x.tasks:
+        for way in WAYS:
+            for e in x.epsilons:
+                p = x.point(task, way, e)
+                if p.calibrated is not None:
+                    yield e, math.inf if p.epsilon is None else p.epsilon
+
+
+def _sigmas(x: EqualPrivacy) -> dict[str, dict[str, list[float]]]:
+    """Noise of the messages for each epsilon: what the same privacy costs each scheme."""
+
+    def row(task: str, way: str) -> list[float]:
+        return [c.scheme.sigma for e in x.epsilons if (c := x.point(task, way, e).calibrated)]
+
+    return {task: {way: row(task, way) for way in ("homomorphic", "shared", "pairwise-30")} for task in x.tasks}
+
+
+def _winners(x: EqualPrivacy, which: str, task: str, ways: tuple[str, ...], epsilon: float) -> tuple[str, ...]:
+    """The scheme with the least error, and those whose band reaches down to its band."""
+    bands = {way: figures.band(getattr(x.point(task, way, epsilon), which), ratio=True) for way in ways}
+    first = min(bands, key=lambda way: float(bands[way].mean))
+    return tuple(way for way in ways if way == first or bands[way].low <= bands[first].high)
+
+
+def _sentence(x: EqualPrivacy, winners: dict[str, list[tuple[str, ...]]], own: bool = False) -> str:
+    """Who wins where, in words, from the numbers; "or" where the bands overlap."""
+    parts = []
+    for task, rows in winners.items():
+        said = []
+        for ways, stretch in groupby(zip(x.epsilons, rows, strict=True), key=lambda pair: pair[1]):
+            at = [f"{e:g}" for e, _ in stretch]
+            where = (
+                "every epsilon" if len(at) == len(rows) else f"epsilon {' to '.join(dict.fromkeys((at[0], at[-1])))}"
+            )
+            said.append(f"{' or '.join(WAYS[w].label if own else WAYS[w].name for w in ways)} at {where}")
+        parts.append(f"{x.tasks[task].title}: {', '.join(said)}")
+    return "; ".join(parts)
+
+
+def _betrayed(x: EqualPrivacy, epsilon: float) -> float | None:
+    """What pairwise rests on: its epsilon where all neighbours of a server join the eavesdropper."""
+    c, s = x.point("strong", "pairwise-30", epsilon).calibrated, x.tasks["strong"].sensitivity
+    graph = Graph.ring(P, weights="metropolis")
+    return account(c.scheme, graph, s, rounds=ROUNDS, threat="neighbours", delta=DELTA).epsilon if c else None

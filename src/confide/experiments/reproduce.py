@@ -16,7 +16,7 @@ from confide.files import atomic_file, check_writable, no_empty_folders
 from confide.problems.reading import scan_table
 from confide.validation import one_of, positive_int, whole
 
-NAMES = ("regression", "classification", "all")
+NAMES = ("regression", "classification", "equal-privacy", "all")
 Figure = Callable[[], tuple[list[str], list[Claim]]]
 
 
@@ -53,14 +53,16 @@ def reproduce(
     """Make the figures into `out`, one by one: those already made survive an interruption.
 
     Args:
-        quick: 4 repetitions of 300 rounds instead of 20 of 1,000.
+        quick: 4 repetitions of 300 rounds instead of 20 of 1,000; at equal privacy 10 at two budgets instead of 80 at
+            five.
+        repeats: repetitions of every experiment, instead of those.
         data: Avazu's CSV (or .gz) for the classification; a synthetic log stands in without it.
         announce: told the name of each figure before it is made.
     """
     for name in names:
         one_of("experiment", name, NAMES)
-    repeats = positive_int("repeats", repeats) if repeats is not None else 4 if quick else 20
-    rounds = 300 if quick else 1000
+    asked = positive_int("repeats", repeats) if repeats is not None else None
+    repeats, rounds = asked or (4 if quick else 20), 300 if quick else 1000
     whole("seed", seed, 0, 2**63 - 1)
     if data is not None:
         if not {"classification", "all"} & set(names):
@@ -70,7 +72,8 @@ def reproduce(
     began, report = time.perf_counter(), Report()
     with no_empty_folders(folder), _recorded(report, folder, began):
         check_writable(folder)
-        for what, figure in _figures(names, rounds, repeats, seed, folder, Path(data) if data is not None else None):
+        table = Path(data) if data is not None else None
+        for what, figure in _figures(names, rounds, repeats, seed, folder, table, quick, asked):
             announce(what)
             files, claims = figure()
             report.files += files
@@ -79,7 +82,14 @@ def reproduce(
 
 
 def _figures(
-    names: tuple[str, ...], rounds: int, repeats: int, seed: int, folder: Path, data: Path | None
+    names: tuple[str, ...],
+    rounds: int,
+    repeats: int,
+    seed: int,
+    folder: Path,
+    data: Path | None,
+    quick: bool = False,
+    asked: int | None = None,
 ) -> Iterator[tuple[str, Figure]]:
     if {"regression", "all"} & set(names):
         from confide.experiments import regression as r
@@ -94,6 +104,12 @@ def _figures(
 
         y = c.Classification(rounds, repeats, seed, data)
         yield "(d) clicks", lambda: c.figure_d(y, folder)
+    if {"equal-privacy", "all"} & set(names):
+        from confide.experiments import equal_privacy as q
+
+        z = q.EqualPrivacy.sized(quick, asked, seed)
+        yield "(f) released models at equal privacy", lambda: q.figure_f(z, folder)
+        yield "(g) individual models at equal privacy", lambda: q.figure_g(z, folder)
 
 
 @contextmanager

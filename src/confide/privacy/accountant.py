@@ -248,9 +248,7 @@ def _facts(scheme: Scheme, graph: Graph, threat: Threat, honest: list[int]) -> F
         degrees = graph.degrees[honest].astype(np.float64)
         return np.stack([graph.own_weights[honest], degrees * sigma**-2.0, degrees], axis=1)
     precision = ones * sigma**-2.0
-    if scheme.sigma_pair and threat.kind == "neighbours":
-        precision = np.array([_pairwise_precisions(scheme, graph, threat.against(graph, p))[p] for p in honest])
-    elif scheme.sigma_pair:
+    if scheme.sigma_pair and threat.kind != "neighbours":  # who know every edge noise of the target
         precision = _pairwise_precisions(scheme, graph, threat.colluders)[honest]
     return np.stack([carry, precision, ones], axis=1)
 

@@ -95,6 +95,32 @@ def compare(
     return sorted(found, key=order)
 
 
+def plan(
+    graph: Graph,
+    sensitivity: Sensitivity,
+    budget: Budget,
+    *,
+    rounds: int,
+    scheme: str = "auto",
+    noise: str = "gaussian",
+    threat: str = "links",
+    release: str = "centroid",
+    hessian: float = 1.0,
+) -> list[Option]:
+    """Every scheme (or one) at a budget, the best first, by the error of a quadratic.
+
+    >>> from confide.privacy.sensitivity import Sensitivity
+    >>> plan(Graph.ring(4), Sensitivity(0.1, 1.0, level="unit"), Budget(rho=1.0), rounds=50)[0].name
+    'pairwise'
+    """
+    dim = sensitivity.dim or 1
+    names = CANDIDATES if scheme == "auto" else (scheme,)
+    measure = by_formula(graph, sensitivity.step, hessian, rounds, dim)
+    return compare(
+        names, graph, sensitivity, budget, measure, rounds=rounds, noise=noise, threat=threat, release=release, dim=dim
+    )
+
+
 def by_formula(graph: Graph, step: float, hessian: float, rounds: int, dim: int) -> Measure:
     """Variances of a quadratic, in closed form."""
     g = 1.0 - step * hessian

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confide.errors import InputError
@@ -69,6 +69,8 @@ def statement(
         except InputError as e:
             refused.append((str(threat), str(e)))
             continue
+        if threat.kind == "colluders":
+            one = replace(one, adversary="any one colluding server")
         if threat.kind == "colluders" and found and found[-1].threat.startswith("colluders"):
             if _worse(one, found[-1]):
                 found[-1] = one
@@ -78,20 +80,24 @@ def statement(
 
 
 def lines(plain: dict[str, Any]) -> list[str]:
-    """A statement in words, from its plain data (a run read back from disk has only that)."""
+    """A statement in words, from its plain data (a run read back from disk has only that).
+
+    Adversaries with the same number share a line; what is not protected has a line of its own.
+    """
+    protected: dict[str, list[str]] = {}
     said = []
     for a in plain["accounts"]:
-        who, what = a["adversary"], f"{a['level']} level, {a['adjacency']}"
         if a["leak"]:
             reason = next((x for x in a["assumptions"] if x.startswith("leak: ")), "leak")
-            said.append(f"NOT PROTECTED from {who}: {reason.removeprefix('leak: ')}")
+            said.append(f"NOT PROTECTED from {a['adversary']}: {reason.removeprefix('leak: ')}")
             continue
-        said.append(
-            f"epsilon {a['epsilon']:.4g} (delta {a['delta']:g}; {what}) against {who}: it finds out whether the data "
-            f"took part in at most {100 * a['success_at_1_percent']:.3g}% of cases, at 1% false alarms"
+        number = (
+            f"epsilon {a['epsilon']:.4g} at delta {a['delta']:g} ({a['level']} level, {a['adjacency']}); the best test "
+            f"finds {100 * a['success_at_1_percent']:.3g}% of those who took part, at 1% false alarms; against "
         )
-    said += [f"no statement against {r['threat']}: {r['reason']}" for r in plain["refused"]]
-    return said
+        protected.setdefault(number, []).append(a["adversary"])
+    said = [number + "; ".join(who) for number, who in protected.items()] + said
+    return said + [f"no statement against {r['threat']}: {r['reason']}" for r in plain["refused"]]
 
 
 def _worse(a: Account, b: Account) -> bool:

@@ -68,9 +68,9 @@ class Threat:
     def words(self) -> str:
         return {
             "links": "an eavesdropper on all links between servers",
-            "colluders": f"colluding servers {sorted(self.colluders)} who also see all links",
-            "neighbours": "all neighbours of the target server, colluding, who also see all links",
-            "own-client": "a client of the same unit, who is handed the unit's model and sees all links",
+            "colluders": f"colluding servers {sorted(self.colluders)}, who also see all links",
+            "neighbours": "all neighbours of the server, colluding",
+            "own-client": "a client of the same unit, who is handed its model",
             "own-server": "the unit's own server",
         }[self.kind]
 
