@@ -22,6 +22,7 @@ topology = "ring"
 units = 4
 clients = 5
 samples = 6
+covariance = [0.01, 0.05]
 [algorithm]
 step = 0.3
 sampled = 3
@@ -34,6 +35,7 @@ noise = "gaussian"
 sigma = 3.0
 [privacy]
 proof = "convex-glm:0.2"
+smoothness = 2.0
 """
 CLIENT = ("--level", "client", "--sampled", 5)
 Outcome = tuple[int, str, str]

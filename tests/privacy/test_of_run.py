@@ -23,13 +23,14 @@ from confide.problems import regression
 from confide.run import Run
 from confide.schemes import scheme
 
-PROBLEM = regression(units=4, clients=6, samples=8, seed=2)
+SMALL = (0.01, 0.05)  # covariances, so that the declared smoothness is true of the data
+PROBLEM = regression(units=4, clients=6, samples=8, covariance=SMALL, seed=2)
 GRAPH = Graph.ring(4)
 BASE = GFL(
     scheme=scheme("homomorphic", 2.0, noise="gaussian"),
     step=0.3, sampled=3, local_steps=1, batch=4, clip=Clip("example", 1.0),
 )  # fmt: skip
-PRIVACY = Privacy(proof="convex-glm:0.2")
+PRIVACY = Privacy(proof="convex-glm:0.2", smoothness=2.0)
 
 
 def run(privacy: Privacy = PRIVACY, algorithm: GFL = BASE, rounds: int = 30) -> Run:
@@ -103,7 +104,9 @@ def test_what_has_no_bound_does_not_vanish_from_the_ledger(tmp_path: Path) -> No
 
 def test_one_data_set_one_name() -> None:
     a, b = run(rounds=3), simulate(PROBLEM, GRAPH, BASE, rounds=3, seed=9, privacy=PRIVACY)
-    other = simulate(regression(units=4, clients=6, samples=8, seed=3), GRAPH, BASE, rounds=3, privacy=PRIVACY)
+    other = simulate(
+        regression(units=4, clients=6, samples=8, covariance=SMALL, seed=3), GRAPH, BASE, rounds=3, privacy=PRIVACY
+    )
     ids = [r.privacy["ledger"]["dataset"] for r in (a, b, other) if r.privacy is not None]
     assert ids[0] == ids[1] != ids[2]
     named = run(replace(PRIVACY, dataset="ward 7"), rounds=3)

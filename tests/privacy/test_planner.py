@@ -100,9 +100,9 @@ def test_calibrated_noise_keeps_a_run_within_its_budget() -> None:
     from confide.privacy.settings import Privacy
     from confide.problems import regression
 
-    problem, graph = regression(units=4, clients=6, samples=8, seed=2), Graph.ring(4)
+    problem, graph = regression(units=4, clients=6, samples=8, covariance=(0.01, 0.05), seed=2), Graph.ring(4)
     base = GFL(step=0.3, sampled=3, local_steps=1, batch=4, clip=Clip("example", 1.0))
-    privacy = Privacy(proof="convex-glm:0.2", epsilon=3.0)
+    privacy = Privacy(proof="convex-glm:0.2", smoothness=2.0, epsilon=3.0)
     s = privacy.sensitivity(problem, base, 0)
     for name in ("homomorphic", "shared", "own-clean", "per-link"):
         found = calibrate(name, graph, s, Budget(epsilon=3.0), rounds=25)

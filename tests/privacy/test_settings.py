@@ -13,13 +13,13 @@ from confide.privacy.settings import Privacy
 from confide.problems import regression
 from confide.problems.problem import Problem
 
-PROBLEM = regression(units=3, clients=4, samples=6, rho=0.1, seed=1)
+PROBLEM = regression(units=3, clients=4, samples=6, rho=0.1, covariance=(0.01, 0.05), seed=1)
 CLIPPED = GFL(step=0.3, sampled=2, local_steps=(1, 4), batch=(2, 5), clip=Clip("example", 1.0))
 
 
 def test_the_worst_client_counts() -> None:
     E, batch = CLIPPED.settle(PROBLEM.federation, 0)
-    contracting = Privacy(proof="convex-glm:0.2").sensitivity(PROBLEM, CLIPPED, 0)
+    contracting = Privacy(proof="convex-glm:0.2", smoothness=2.0).sensitivity(PROBLEM, CLIPPED, 0)
     shrinking = Privacy(proof="regulariser:0.1").sensitivity(PROBLEM, CLIPPED, 0)
     assert contracting.local_steps == E.max() > shrinking.local_steps == E.min()
     assert contracting.batch == batch.min()
@@ -34,7 +34,13 @@ def test_the_worst_client_counts() -> None:
         ({"proof": "regulariser:0.2"}, CLIPPED, "the model's regulariser is rho = 0.1"),
         ({"proof": "convex-glm:0.3"}, CLIPPED, "only 2 rho = 0.2 strongly convex"),
         ({"proof": "public-point"}, CLIPPED, "not a function of the messages"),
-        ({"proof": "convex-glm:0.2"}, GFL(sampled=2, clip=Clip("update", 1.0)), "clipping the whole update breaks"),
+        (
+            {"proof": "convex-glm:0.2", "smoothness": 2.0},
+            GFL(sampled=2, clip=Clip("update", 1.0)),
+            "clipping the whole update breaks",
+        ),
+        ({"proof": "convex-glm:0.2"}, CLIPPED, "needs a declared bound on the smoothness of every loss: 2 R"),
+        ({"proof": "convex-glm:0.2", "smoothness": 0.3}, CLIPPED, "is not true of sample"),
         ({"proof": "convex-glm:0.2", "smoothness": 50.0}, CLIPPED, "mu/E <= 2/"),
     ],
 )

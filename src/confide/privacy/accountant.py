@@ -304,11 +304,12 @@ def _spend(
     every = np.concatenate(parts)
     pure = float(every.sum())
     composed = conversion.laplace_epsilon if noise == "laplace" else conversion.pure_epsilon
+    epsilon = min(pure, composed(every, blank.delta))
     return replace(
         blank,
-        epsilon=min(pure, composed(every, blank.delta)),
+        epsilon=epsilon,
         epsilon_pure=pure,
-        exact=exact,
+        exact=exact and epsilon == pure,  # pure epsilon is attained, its conversion to a delta is a bound
         **common,
     )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from confide.algorithm import GFL
 from confide.errors import InputError
 from confide.local import sgd
@@ -25,7 +27,8 @@ class Privacy:
 
     Attributes:
         level, adjacency, proof, participation: as in `confide account`.
-        smoothness: declared bound on the smoothness of every sampled loss (for convex-glm).
+        smoothness: declared bound on the smoothness of every sampled loss (for convex-glm); it decides which steps
+            are allowed, and a run whose data break it is refused.
         threat: the adversary that the budget is about; the statement names all.
         release: what is revealed at the end.
         dataset: name of the data, under which ledgers of several runs add up; their contents' hash by default.
@@ -73,6 +76,9 @@ class Privacy:
         E, batch = algorithm.settle(problem.federation, seed)
         proof = Proof.parse(self.proof)
         _check_model(proof, problem, algorithm)
+        if proof.kind == "convex-glm":
+            _check_smoothness(self.smoothness, problem)
+            _check_step(algorithm.step, int(E.min()), self.smoothness or 0.0, proof.constant)
         return Sensitivity(
             step=algorithm.step,
             bound=algorithm.clip.bound,
@@ -90,6 +96,36 @@ class Privacy:
             smoothness=self.smoothness,
             clip=algorithm.clip.kind,
         )
+
+
+def _check_smoothness(declared: float | None, problem: Problem) -> None:
+    """The step's condition needs a bound on every loss's curvature: declared, and true of the data at hand."""
+    model = problem.model
+    assert isinstance(model, GLM)  # noqa: S101 - checked
+    if declared is None:
+        remedy = (
+            f"convex-glm needs a declared bound on the smoothness of every loss: {model.curvature_bound():g} R^2 + "
+            f"{2 * model.rho:g} for features of norm at most R"
+        )
+        raise InputError("privacy.smoothness", None, remedy)
+    X, block = problem.federation.X, 1 << 18
+    for start in range(0, len(X), block):
+        rows = np.asarray(X[start : start + block])
+        delta = model.smoothness(rows)
+        if delta > declared * (1 + 1e-12):
+            row = start + int(np.argmax(np.einsum("nm,nm->n", rows, rows)))
+            remedy = (
+                f"is not true of sample {row}, whose loss has {delta:.4g}; scale or clip the features, or declare more"
+            )
+            raise InputError("privacy.smoothness", declared, remedy)
+
+
+def _check_step(step: float, fewest: int, smoothness: float, nu: float) -> None:
+    """Every local step mu/E_k must be at most 2/(delta + nu): the client with the fewest takes the largest."""
+    largest = 2.0 * fewest / (smoothness + nu)
+    if step > largest:
+        remedy = f"convex-glm needs mu/E <= 2/(delta + nu) for every client: at most {largest:g} with E = {fewest}"
+        raise InputError("algorithm.step", step, remedy)
 
 
 def _check_model(proof: Proof, problem: Problem, algorithm: GFL) -> None:
