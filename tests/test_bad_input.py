@@ -426,7 +426,7 @@ def test_fifteen_mistakes_in_a_real_process(folder: Path) -> None:
         (["simulate", "--set"], "--set"),
         (["simulate"], "CONFIG = None: name a config file"),
         (["predict"], "Missing argument"),
-        (["reproduce", "figures"], "experiment = 'figures': known: regression, classification, all"),
+        (["reproduce", "figures"], "experiment = 'figures': known: regression, classification, equal-privacy, all"),
         (["reproduce", "clasification"], "did you mean 'classification'?"),
         (["reproduce", "--repeats", "0"], "repeats = 0: must be at least 1"),
         (["reproduce", "--repeats", "-3"], "repeats = -3: must be at least 1"),

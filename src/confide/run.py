@@ -190,7 +190,7 @@ class Run:
                 centroids=self.centroids,
                 description=np.array(json.dumps(self.model)),
             )
-            if self.privacy is not None and self.privacy["ledger"] is not None:
+            if self.privacy is not None and self.privacy.get("ledger") is not None:
                 from confide.privacy.of_run import write_ledger
 
                 write_ledger(self.privacy["ledger"], temporary, run=f"seed {self.inputs['seed']}")

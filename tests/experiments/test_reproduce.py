@@ -365,7 +365,9 @@ def test_which_figures_a_name_makes() -> None:
 
     assert ids("regression") == "abce"
     assert ids("classification") == "d"
-    assert ids("regression", "classification") == ids("all") == "abced"
+    assert ids("regression", "classification") == "abced"
+    assert ids("equal-privacy") == "fg"
+    assert ids("all") == "abcedfg"
 
 
 @pytest.mark.parametrize(("quick", "expected"), [(True, (300, 4)), (False, (1000, 20))])

@@ -53,7 +53,7 @@ def reproduce(
     """Make the figures into `out`, one by one: those already made survive an interruption.
 
     Args:
-        quick: 4 repetitions of 300 rounds instead of 20 of 1,000; at equal privacy 10 at two budgets instead of 80 at
+        quick: 4 repetitions of 300 rounds instead of 20 of 1,000; at equal privacy 10 at two budgets instead of 60 at
             five.
         repeats: repetitions of every experiment, instead of those.
         data: Avazu's CSV (or .gz) for the classification; a synthetic log stands in without it.
