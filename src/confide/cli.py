@@ -29,7 +29,8 @@ err = Console(stderr=True, highlight=False)
 @app.command()
 def reproduce(
     experiment: Annotated[
-        list[str] | None, typer.Argument(help="regression, classification or all; by default the first two.")
+        list[str] | None,
+        typer.Argument(help="regression, classification, equal-privacy or all; by default the first two."),
     ] = None,
     quick: Annotated[bool, typer.Option(help="4 repetitions of 300 rounds.")] = False,
     repeats: Annotated[int | None, typer.Option(help="Repetitions (20).")] = None,

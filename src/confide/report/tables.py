@@ -15,7 +15,7 @@ from confide.experiments.reproduce import Report
 def print_claims(report: Report) -> None:
     """One row a claim: verdict, sentence, the numbers behind it."""
     console = Console(highlight=False)
-    table = Table(title="The paper's claims", title_justify="left", show_lines=True)
+    table = Table(title="Claims", title_justify="left", show_lines=True)
     table.add_column("")
     table.add_column("holds")
     table.add_column("claim", ratio=3)
@@ -25,7 +25,9 @@ def print_claims(report: Report) -> None:
         numbers = "\n".join(_lines(claim.to_dict()["numbers"]))
         table.add_row(claim.id, verdict, escape(claim.statement), escape(numbers))
     console.print(table)
-    console.print(f"{len(report.files)} files in {report.seconds:.1f} s; privacy: not accounted")
+    paper = any(claim.id[0] in "abcde" for claim in report.claims)  # the paper compares at equal noise
+    privacy = "; the paper's figures are at equal noise, their privacy: not accounted" if paper else ""
+    console.print(f"{len(report.files)} files in {report.seconds:.1f} s{privacy}")
     for path in report.files:
         if path.endswith((".png", ".json")):
             console.print(f"  {path}", soft_wrap=True, markup=False)
