@@ -27,7 +27,7 @@ def print_claims(report: Report) -> None:
     console.print(table)
     paper = any(claim.id[0] in "abcde" for claim in report.claims)  # the paper compares at equal noise
     privacy = "; the paper's figures are at equal noise, their privacy: not accounted" if paper else ""
-    console.print(f"{len(report.files)} files in {report.seconds:.1f} s{privacy}")
+    console.print(f"{len(report.files)} files in {report.seconds:.1f} s{privacy}", soft_wrap=True)
     for path in report.files:
         if path.endswith((".png", ".json")):
             console.print(f"  {path}", soft_wrap=True, markup=False)
