@@ -6,6 +6,7 @@ Both are generalised linear: the loss of a sample (u, d) is ``l(u'w, d) + rho |w
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -39,7 +40,7 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True)
-class GLM:
+class GLM(ABC):
     """Shared by `Linear` and `Logistic`; l is the loss of a margin z = u'w."""
 
     rho: float = 0.0
@@ -48,21 +49,21 @@ class GLM:
     def __post_init__(self) -> None:
         number("problem.rho", self.rho, 0.0)
 
+    @abstractmethod
     def link(self, z: Floats, d: Floats) -> Floats:
         """l(z, d)"""
-        raise NotImplementedError
 
+    @abstractmethod
     def slope(self, z: Floats, d: Floats) -> Floats:
         """l'(z, d), the derivative in the margin."""
-        raise NotImplementedError
 
+    @abstractmethod
     def curvature(self, z: Floats, d: Floats) -> Floats:
         """l''(z, d)"""
-        raise NotImplementedError
 
+    @abstractmethod
     def curvature_bound(self) -> float:
         """sup l''"""
-        raise NotImplementedError
 
     def dimension(self, features: int) -> int:
         return features
@@ -77,12 +78,13 @@ class GLM:
         """Weighted Hessian of the data part plus 2 rho I (weights sum to 1)."""
         return (X * (weights * self.curvature(X @ w, d))[:, None]).T @ X + 2 * self.rho * np.eye(X.shape[1])
 
+    @abstractmethod
     def predict(self, w: Floats, X: Floats) -> Floats:
         """What a user wants to know of new samples."""
-        raise NotImplementedError
 
+    @abstractmethod
     def metrics(self, w: Floats, X: Floats, d: Floats) -> dict[str, float]:
-        raise NotImplementedError
+        """As in `Model`."""
 
     def smoothness(self, X: Floats) -> float:
         """delta: every sampled gradient is delta-Lipschitz, delta = sup l'' max |u|^2 + 2 rho  (12)."""

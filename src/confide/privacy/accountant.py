@@ -190,7 +190,10 @@ def _blank(scheme: Scheme, s: Sensitivity, threat: Threat, release: Release, del
     adversary = threat.words + ("" if release.kind == "none" else f", and the release ({release})")
     assumptions = ["secure aggregation hides single updates from the server, and noise is drawn once per round"]
     if noise.startswith("discrete"):
-        assumptions.append("discrete noise on an integer grid; its sampler's statistical distance is added to delta")
+        assumptions.append(
+            "discrete noise on an integer grid; the sampler is within 2^-108 of it in total variation "
+            "(confide.privacy.noise), so that N draws add (1 + e^epsilon) N 2^-108 to delta"
+        )
     else:
         assumptions.append("real-valued noise: true of the mathematics, simulated in floating point")
     return Account(str(threat), adversary, s.level, s.adjacency, None, delta, assumptions=tuple(assumptions))
