@@ -94,7 +94,7 @@ def simulate(
     recording = Recording.empty(repeats, rounds, problem.M, every)
     course = _Course(problem, work, recording, rounds, [work.start() for _ in range(repeats)])
     began = time.perf_counter()
-    with _bar(progress, rounds, repeats) as tick:
+    with _bar(progress, rounds, repeats, accounting) as tick:
         course.run(threads if name == "compiled" else 1, tick)
     if course.done == 0 and course.interrupted:
         raise KeyboardInterrupt
@@ -257,7 +257,7 @@ class _Tick(Protocol):
 
 
 @contextmanager
-def _bar(progress: bool | None, rounds: int, repeats: int) -> Iterator[_Tick]:
+def _bar(progress: bool | None, rounds: int, repeats: int, accounting: Accounting | None) -> Iterator[_Tick]:
     if not (sys.stderr.isatty() if progress is None else progress):
         yield lambda done: None
         return
@@ -265,7 +265,13 @@ def _bar(progress: bool | None, rounds: int, repeats: int) -> Iterator[_Tick]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     what = f"rounds x {repeats}" if repeats > 1 else "rounds"
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=rounds)
-        yield lambda done: bar.update(task, completed=done)
+
+        def tick(done: int) -> None:
+            spent = accounting.epsilons([done]) if accounting is not None else []
+            said = f"{what}, epsilon {spent[0]:.3g}" if spent else what
+            bar.update(task, completed=done, description=said)
+
+        yield tick

@@ -64,7 +64,12 @@ class Accounting:
         return allowed
 
     def epsilons(self, rounds: Sequence[int]) -> list[float]:
-        """epsilon so far after these rounds; nothing where there is no statement or a leak."""
+        """epsilon so far after these rounds; nothing where there is no statement or a leak.
+
+        Nor where participation counts only as a whole: each number would take seconds, and the statement has the last.
+        """
+        if self.sensitivity.participation.kind not in ("all", "cap"):
+            return []
         try:
             found = [self.spend(i).epsilon for i in rounds]
         except InputError:
