@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 import pytest
 
+from confide import cli
 from confide.federation import Federation
 from confide.graph import Graph
 from confide.models import Linear, Logistic
 from confide.problems.problem import Problem
 from confide.schemes import FAMILIES, Scheme, scheme
 
+Outcome = tuple[int, str, str]
 SILENT = ("none", "local-only")
 
 
@@ -72,3 +75,17 @@ def ragged() -> Callable[..., Problem]:
         return Problem(Federation.from_clients(clients), kind, samples(test_rows) if test_rows else None)
 
     return make
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """`confide ARGUMENTS` in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["confide", *map(str, arguments)])
+        with pytest.raises(SystemExit) as done:
+            cli.main()
+        captured = capsys.readouterr()
+        return done.value.code or 0, captured.out, captured.err
+
+    return call

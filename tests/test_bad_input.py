@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 import confide
-from confide import cli
 from confide.config import Config, ProblemConfig, Table, named_as_in_config, parse
 from confide.errors import InputError
 from confide.run import DivergenceWarning, Run
@@ -317,20 +316,6 @@ def test_what_would_fill_the_memory_is_refused_before_it_does(changes: dict[str,
 
 
 Outcome = tuple[int, str, str]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """`confide ARGUMENTS` in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["confide", *map(str, arguments)])
-        with pytest.raises(SystemExit) as done:
-            cli.main()
-        captured = capsys.readouterr()
-        return done.value.code or 0, captured.out, captured.err
-
-    return call
 
 
 CONFIG = """

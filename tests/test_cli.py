@@ -49,20 +49,6 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "small.toml"
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """`confide ARGUMENTS` in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["confide", *map(str, arguments)])
-        with pytest.raises(SystemExit) as done:
-            cli.main()
-        captured = capsys.readouterr()
-        return done.value.code or 0, captured.out, captured.err
-
-    return call
-
-
 def one_object(outcome: Outcome, code: int = 0) -> dict[str, Any]:
     assert outcome[0] == code, outcome
     assert outcome[1].count("\n") == 1

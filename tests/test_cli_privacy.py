@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import math
 import stat
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from confide import cli
 
 CONFIG = """
 rounds = 12
@@ -41,21 +38,10 @@ CLIENT = ("--level", "client", "--sampled", 5)
 Outcome = tuple[int, str, str]
 
 
-@pytest.fixture
-def command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[..., Outcome]:
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.toml").write_text(CONFIG)
-
-    def call(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["confide", *map(str, arguments)])
-        with pytest.raises(SystemExit) as done:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(done.value.code or 0), captured.out, captured.err
-
-    return call
 
 
 def test_account_prints_the_contracts_keys(command: Callable[..., Outcome]) -> None:
