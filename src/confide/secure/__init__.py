@@ -1,0 +1,1 @@
+"""Secure aggregation: a server learns the sum of its clients' updates and nothing else, also when clients drop out."""

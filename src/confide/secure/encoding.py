@@ -1,0 +1,165 @@
+"""Updates as words of a ring: fixed point modulo 2^32 or 2^64, with a proof that a sum never wraps.
+
+A coordinate x becomes the integer x 2^f, rounded, and the ring is the unsigned integer type's own wrap-around; a sum
+is read back as a signed integer. That is exact while every sum lies in [-2^(b-1), 2^(b-1) - 1], so an encoding is
+refused when it is made unless n w (q + t) <= 2^(b-1) - 1, where q is the largest encoded coordinate, w the largest
+weight, t a share of noise's largest value and n the number of clients.
+
+    rounding      error of the decoded mean    a clipped norm
+    truncate      below one quantum            cannot grow (toward zero, the default)
+    stochastic    below one quantum, mean 0    may grow by sqrt(M) quanta
+    nearest       at most half a quantum       may grow by sqrt(M)/2 quanta
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import InputError
+from confide.privacy.noise import SecretStream
+from confide.validation import one_of, positive, positive_int, whole
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Words = NDArray[Any]  # little-endian uint32 or uint64
+ROUNDINGS: Final = ("truncate", "nearest", "stochastic")
+RINGS: Final[dict[int, np.dtype[Any]]] = {8: np.dtype("<u1"), 32: np.dtype("<u4"), 64: np.dtype("<u8")}  # 8: a toy
+
+
+class Encoded(NamedTuple):
+    words: Words
+    clipped: int  # coordinates beyond the bound: for the client's own log, it must not leave the client
+
+
+def truncate(x: Floats, fraction_bits: int) -> Integers:
+    """Toward zero onto multiples of 2^-fraction_bits.
+
+    >>> truncate(np.array([0.3, -0.3, 0.25]), 2)
+    array([ 1, -1,  1])
+    """
+    return np.trunc(x * 2.0**fraction_bits).astype(np.int64)
+
+
+def words_of(integers: Integers, ring_bits: int) -> Words:
+    """Integers modulo 2^ring_bits."""
+    return integers.view(np.uint64).astype(RINGS[ring_bits])
+
+
+def signed(words: Words) -> Integers:
+    """Words as the integers of smallest modulus that they stand for.
+
+    >>> signed(words_of(np.array([-1, 2]), 32))
+    array([-1,  2])
+    """
+    return words.view(np.dtype(f"<i{words.itemsize}")).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Of one client's update into the ring.
+
+    Attributes:
+        ring_bits: 32 or 64.
+        fraction_bits: f; the quantum is 2^-f.
+        bound: largest absolute coordinate; anything beyond is clipped to it and counted.
+        clients: n, the largest number of summands.
+        rounding: "truncate", "nearest" or "stochastic".
+        noise: largest absolute value of a client's share of noise, in quanta.
+        weight: largest whole number by which a client's integers may be multiplied.
+
+    >>> Encoding(32, 24, bound=1.0, clients=200)
+    Traceback (most recent call last):
+    confide.errors.InputError: fraction_bits = 24: the sum of 200 clients could wrap in a 32-bit ring; use at most 23
+    """
+
+    ring_bits: int
+    fraction_bits: int
+    bound: float
+    clients: int
+    rounding: str = "truncate"
+    noise: int = 0
+    weight: int = 1
+
+    def __post_init__(self) -> None:
+        if self.ring_bits not in (32, 64):
+            raise InputError("ring_bits", self.ring_bits, "must be 32 or 64")
+        whole("fraction_bits", self.fraction_bits, 0, 52)
+        positive("bound", self.bound)
+        positive_int("clients", self.clients)
+        one_of("rounding", self.rounding, ROUNDINGS)
+        whole("noise", self.noise, 0)
+        positive_int("weight", self.weight)
+        if self._reach(self.fraction_bits) > self.largest:
+            fits = [f for f in range(self.fraction_bits) if self._reach(f) <= self.largest]
+            advice = f"use at most {fits[-1]}" if fits and not self.noise else "use fewer"
+            advice += "" if fits or self.ring_bits == 64 else ", or a 64-bit ring"
+            what = f"the sum of {self.clients} clients could wrap in a {self.ring_bits}-bit ring"
+            raise InputError("fraction_bits", self.fraction_bits, f"{what}; {advice}")
+        if self._quanta(self.fraction_bits) >= 2**53:
+            remedy = "a coordinate of this size is no whole number of quanta in double precision; use fewer"
+            raise InputError("fraction_bits", self.fraction_bits, remedy)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return RINGS[self.ring_bits]
+
+    @property
+    def quantum(self) -> float:
+        return 2.0**-self.fraction_bits
+
+    @property
+    def largest(self) -> int:
+        """Largest sum that is read back as what it is."""
+        return (1 << (self.ring_bits - 1)) - 1
+
+    def _quanta(self, fraction_bits: int) -> int:
+        scaled = self.bound * 2.0**fraction_bits
+        return math.floor(scaled) if self.rounding == "truncate" else math.ceil(scaled)
+
+    def _reach(self, fraction_bits: int) -> int:
+        return self.clients * (self.weight * self._quanta(fraction_bits) + self.noise)
+
+    def encode(self, update: Floats, noise: Integers | None = None, weight: int = 1) -> Encoded:
+        """A client's update, with its share of noise, as words of the ring."""
+        whole("weight", weight, 1, self.weight)
+        largest = float(np.max(np.abs(update), initial=0.0))
+        if not math.isfinite(largest):
+            raise InputError("update", "NaN or infinity", "must be finite; the training diverged, nothing was sent")
+        clipped = 0
+        if largest > self.bound:
+            clipped = int(np.count_nonzero(np.abs(update) > self.bound))
+            update = np.clip(update, -self.bound, self.bound)
+        integers = self._round(update)
+        if weight != 1:
+            integers *= weight
+        if noise is not None:
+            if len(noise) and int(np.max(np.abs(noise))) > self.noise:
+                raise InputError("noise", "a share of noise", "is beyond the largest value that the ring allows for")
+            integers += noise
+        return Encoded(words_of(integers, self.ring_bits), clipped)
+
+    def _round(self, x: Floats) -> Integers:
+        if self.rounding == "truncate":
+            return truncate(x, self.fraction_bits)
+        scaled = x * 2.0**self.fraction_bits
+        if self.rounding == "nearest":
+            return np.rint(scaled).astype(np.int64)
+        down = np.floor(scaled)
+        # Who rounds up must not be known, else the low bits are: the words come from the OS, not from a seed.
+        chance = (SecretStream().words(scaled.size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return (down + (chance < scaled - down)).astype(np.int64)
+
+    def decode(self, total: Words) -> Integers:
+        """The integer sum, in quanta."""
+        if total.dtype != self.dtype:
+            raise InputError("total", total.dtype, f"must be words of the {self.ring_bits}-bit ring")
+        return signed(total)
+
+    def mean(self, total: Words, divisor: int) -> Floats:
+        """The sum as a number, divided: within one quantum of the mean of the clipped updates if all took part."""
+        return np.asarray(self.decode(total) * (self.quantum / positive_int("divisor", divisor)), np.float64)

@@ -1,0 +1,126 @@
+"""What is said in a session, in order. C: a client says it, S: the server.
+
+phase       C                S
+advertise   Advertise   ->   Roster      public keys, then everybody's
+share       Shares      ->   Inbox       sealed shares, then those addressed to you
+mask        Masked      ->   Question    the masked update, then who is in the sum and who is not
+(consent)   Consent     ->   Consents    active server only: the question, signed, then everybody's signatures
+unmask      Answer                       one share for every neighbour, of one kind
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, NamedTuple
+
+from annotated_types import Len
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from confide import wire
+from confide.secure.keys import KEY_BYTES, SIGNATURE_BYTES
+from confide.secure.parameters import LARGEST_COHORT
+from confide.secure.shares import SHARE_BYTES
+
+TAG_BYTES: Final = 16
+SEALED_BYTES: Final = 2 * SHARE_BYTES + TAG_BYTES
+
+Client = Annotated[int, Field(ge=0, lt=2**32)]
+Hash = Annotated[bytes, Len(32, 32)]
+Key = Annotated[bytes, Len(KEY_BYTES, KEY_BYTES)]
+Share = Annotated[bytes, Len(SHARE_BYTES, SHARE_BYTES)]
+Sealed = Annotated[bytes, Len(SEALED_BYTES, SEALED_BYTES)]
+Signature = Annotated[bytes, Len(SIGNATURE_BYTES, SIGNATURE_BYTES)]
+Clients = Annotated[tuple[Client, ...], Len(0, LARGEST_COHORT)]
+SealedShares = Annotated[tuple[tuple[Client, Sealed], ...], Len(0, LARGEST_COHORT)]
+OpenShares = Annotated[tuple[tuple[Client, Share], ...], Len(0, LARGEST_COHORT)]
+UNSIGNED: Final = bytes(SIGNATURE_BYTES)  # where the server is trusted to pass keys on
+
+
+class Entry(NamedTuple):
+    """A client's keys for one session."""
+
+    client: Client
+    mask_key: Key
+    channel_key: Key
+    signature: Signature
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Advertise:
+    task: Hash
+    entry: Entry
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Roster:
+    task: Hash
+    entries: Annotated[tuple[Entry, ...], Len(0, LARGEST_COHORT)]
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Shares:
+    session: Hash
+    client: Client
+    commitment: Hash  # to the self-mask's seed, so that a wrong share is noticed
+    sealed: SealedShares  # (to whom, ciphertext)
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Inbox:
+    session: Hash
+    sealed: SealedShares  # (from whom, ciphertext)
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Masked:
+    session: Hash
+    client: Client
+    words: bytes = Field(repr=False)
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Question:
+    session: Hash
+    alive: Clients  # whose updates are in the sum
+    dead: Clients  # who shared but sent no update
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Consent:
+    session: Hash
+    client: Client
+    signature: Signature
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Consents:
+    session: Hash
+    signatures: Annotated[tuple[tuple[Client, Signature], ...], Len(0, LARGEST_COHORT)]
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Answer:
+    session: Hash
+    client: Client
+    seeds: OpenShares = Field(repr=False)  # (whose, share) of those alive
+    keys: OpenShares = Field(repr=False)  # of the dead
+
+
+FromClient = Advertise | Shares | Masked | Consent | Answer
+FromServer = Roster | Inbox | Question | Consents
+FROM_CLIENT: Final[dict[str, type]] = {kind.__name__: kind for kind in (Advertise, Shares, Masked, Consent, Answer)}
+FROM_SERVER: Final[dict[str, type]] = {kind.__name__: kind for kind in (Roster, Inbox, Question, Consents)}
+
+
+def encode(message: FromClient | FromServer) -> bytes:
+    return wire.encode(type(message).__name__, message)
+
+
+def from_client(raw: bytes, largest: int) -> FromClient:
+    found: FromClient = wire.decode(raw, FROM_CLIENT, largest)
+    return found
+
+
+def from_server(raw: bytes, largest: int) -> FromServer:
+    found: FromServer = wire.decode(raw, FROM_SERVER, largest)
+    return found

@@ -1,0 +1,306 @@
+"""The server of a secure sum: it collects, passes on, and takes off the masks that it may.
+
+    start -> Advertising -> Sharing -> Masking -> (Consenting) -> Unmasking -> Summed
+                             any of them -> Aborted(why)
+
+`receive` takes in one client's message (`sender` is whom the transport authenticated) and raises `RefusedError`,
+changing nothing, for one that does not belong. `close` ends a phase with whoever has answered: the driver calls it
+when nobody is `missing` any more, or at its deadline. States are immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import InputError
+from confide.secure import masks, shares
+from confide.secure.keys import BadKeyError, KeyPair, pair_mask_key, self_mask_key, signed_by
+from confide.secure.messages import (
+    Advertise,
+    Answer,
+    Consent,
+    Consents,
+    Entry,
+    FromClient,
+    FromServer,
+    Inbox,
+    Masked,
+    Question,
+    Roster,
+    Shares,
+)
+from confide.secure.session import RefusedError, Session, Task, Why, advertisement, commitment, consent
+
+Words = NDArray[Any]
+Outgoing = dict[int, FromServer]
+
+
+@dataclass(frozen=True, repr=False)
+class State:
+    task: Task
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(unit {self.task.unit}, round {self.task.round})"
+
+
+@dataclass(frozen=True, repr=False)
+class Advertising(State):
+    invited: frozenset[int]
+    peers: Mapping[int, bytes]  # identities, with an active server
+    entries: dict[int, Entry] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, repr=False)
+class _InSession(State):
+    session: Session
+    peers: Mapping[int, bytes]
+
+
+@dataclass(frozen=True, repr=False)
+class Sharing(_InSession):
+    shared: dict[int, Shares] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, repr=False)
+class Masking(_InSession):
+    commitments: dict[int, bytes]
+    total: Words  # of the masked updates so far
+    alive: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, repr=False)
+class Consenting(_InSession):
+    commitments: dict[int, bytes]
+    total: Words
+    question: Question
+    signatures: dict[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, repr=False)
+class Unmasking(_InSession):
+    commitments: dict[int, bytes]
+    total: Words
+    question: Question
+    asked: frozenset[int]
+    answers: dict[int, Answer] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, repr=False)
+class Summed(State):
+    total: Words  # the sum of the survivors' words, nothing else
+    survivors: tuple[int, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Aborted(State):
+    why: Why
+    client: int | None = None  # whose shares were wrong
+
+    def __repr__(self) -> str:
+        who = "" if self.client is None else f", client {self.client}"
+        return f"{super().__repr__()[:-1]}: {self.why}{who})"
+
+
+def start(task: Task, invited: Iterable[int], peers: Mapping[int, bytes] | None = None) -> Advertising:
+    clients = frozenset(invited)
+    if len(clients) > task.parameters.clients:
+        raise InputError("invited", len(clients), f"the parameters are for at most {task.parameters.clients} clients")
+    return Advertising(task, clients, peers or {})
+
+
+def missing(state: State) -> frozenset[int]:
+    """Clients whose message of this phase has not come."""
+    match state:
+        case Advertising():
+            return state.invited - state.entries.keys()
+        case Sharing():
+            return frozenset(state.session.entries.keys() - state.shared.keys())
+        case Masking():
+            return frozenset(state.commitments.keys() - state.alive)
+        case Consenting():
+            return frozenset(state.question.alive) - state.signatures.keys()
+        case Unmasking():
+            return state.asked - state.answers.keys()
+        case _:
+            return frozenset()
+
+
+def receive(state: State, sender: int, message: FromClient) -> State:
+    if isinstance(state, _InSession) and not isinstance(message, Advertise) and message.session != state.session.id:
+        raise RefusedError("the message is of another session")
+    claimed = message.entry.client if isinstance(message, Advertise) else message.client
+    if claimed != sender:
+        raise RefusedError(f"client {sender} speaks for client {claimed}")
+    if sender not in missing(state):
+        raise RefusedError(f"client {sender} is not expected to say anything (now)")
+    match state, message:
+        case Advertising(), Advertise():
+            return _advertised(state, sender, message)
+        case Sharing(), Shares():
+            return _shared(state, sender, message)
+        case Masking(), Masked():
+            return _masked(state, sender, message)
+        case Consenting(), Consent():
+            return _consented(state, sender, message)
+        case Unmasking(), Answer():
+            return _answered(state, sender, message)
+    raise RefusedError(f"{type(message).__name__} is not for a server that is {type(state).__name__}")
+
+
+def _advertised(state: Advertising, sender: int, message: Advertise) -> Advertising:
+    if message.task != state.task.digest:
+        raise RefusedError("the keys are for another task, round, model or plan")
+    taken = {key for entry in state.entries.values() for key in (entry.mask_key, entry.channel_key)}
+    if len(taken | {message.entry.mask_key, message.entry.channel_key}) != len(taken) + 2:
+        raise RefusedError("a key is already in use")
+    if state.task.parameters.server == "active":
+        public = state.peers.get(sender)
+        if public is None or not signed_by(public, message.entry.signature, advertisement(state.task, message.entry)):
+            raise RefusedError(Why.BAD_SIGNATURE)
+    return replace(state, entries=state.entries | {sender: message.entry})
+
+
+def _shared(state: Sharing, sender: int, message: Shares) -> Sharing:
+    if [to for to, _ in message.sealed] != state.session.neighbours(sender):
+        raise RefusedError("shares must go to the neighbours, in order")
+    return replace(state, shared=state.shared | {sender: message})
+
+
+def _masked(state: Masking, sender: int, message: Masked) -> Masking:
+    if len(message.words) != state.total.nbytes:
+        raise RefusedError(f"an update has {state.total.nbytes} bytes, not {len(message.words)}")
+    total = state.total + np.frombuffer(message.words, state.total.dtype)
+    return replace(state, total=total, alive=state.alive | {sender})
+
+
+def _consented(state: Consenting, sender: int, message: Consent) -> Consenting:
+    statement = consent(state.session.id, state.question.alive, state.question.dead)
+    if not signed_by(state.peers[sender], message.signature, statement):
+        raise RefusedError(Why.BAD_SIGNATURE)
+    return replace(state, signatures=state.signatures | {sender: message.signature})
+
+
+def _answered(state: Unmasking, sender: int, message: Answer) -> Unmasking:
+    """Exactly the shares that were asked for: of the seed of everyone alive, of the key of everyone dead."""
+    alive, dead = set(state.question.alive), set(state.question.dead)
+    owned = {j for j in state.session.neighbours(sender) if j in state.commitments}
+    if state.task.parameters.complete:
+        owned.add(sender)
+    if [j for j, _ in message.seeds] != sorted(owned & alive) or [j for j, _ in message.keys] != sorted(owned & dead):
+        raise RefusedError("an answer has one share for every neighbour, of the seed if alive and of the key if dead")
+    try:
+        shares.unpack([share for _, share in (*message.seeds, *message.keys)])
+    except InputError:
+        raise RefusedError("a share is no share") from None
+    return replace(state, answers=state.answers | {sender: message})
+
+
+def close(state: State) -> tuple[State, Outgoing]:
+    """End the phase with those who have answered."""
+    match state:
+        case Advertising():
+            return _send_roster(state)
+        case Sharing():
+            return _send_inboxes(state)
+        case Masking():
+            return _ask(state)
+        case Consenting():
+            return _send_consents(state)
+        case Unmasking():
+            return _unmask(state), {}
+    raise RefusedError(f"a server that is {type(state).__name__} has nothing to close")
+
+
+def _send_roster(state: Advertising) -> tuple[State, Outgoing]:
+    if len(state.entries) < state.task.parameters.quorum:
+        return Aborted(state.task, Why.TOO_FEW_ADVERTISED), {}
+    session = Session(state.task, state.entries.values())
+    roster = Roster(state.task.digest, tuple(session.entries.values()))
+    return Sharing(state.task, session, state.peers), dict.fromkeys(session.entries, roster)
+
+
+def _send_inboxes(state: Sharing) -> tuple[State, Outgoing]:
+    if len(state.shared) < state.task.parameters.quorum:
+        return Aborted(state.task, Why.TOO_FEW_SHARED), {}
+    letters: dict[int, list[tuple[int, bytes]]] = {client: [] for client in state.shared}
+    for sender in sorted(state.shared):
+        for to, sealed in state.shared[sender].sealed:
+            if to in letters:
+                letters[to].append((sender, sealed))
+    commitments = {client: message.commitment for client, message in state.shared.items()}
+    total = np.zeros(state.task.length, state.task.dtype)
+    masking = Masking(state.task, state.session, state.peers, commitments, total)
+    return masking, {client: Inbox(state.session.id, tuple(found)) for client, found in letters.items()}
+
+
+def _ask(state: Masking) -> tuple[State, Outgoing]:
+    if len(state.alive) < state.task.parameters.quorum:
+        return Aborted(state.task, Why.TOO_FEW_UPDATES), {}
+    alive, dead = sorted(state.alive), sorted(state.commitments.keys() - state.alive)
+    question = Question(state.session.id, tuple(alive), tuple(dead))
+    common = (state.task, state.session, state.peers, state.commitments, state.total, question)
+    asking = Consenting(*common) if state.task.parameters.server == "active" else Unmasking(*common, state.alive)
+    return asking, dict.fromkeys(alive, question)
+
+
+def _send_consents(state: Consenting) -> tuple[State, Outgoing]:
+    if len(state.signatures) < state.task.parameters.threshold:
+        return Aborted(state.task, Why.TOO_FEW_CONSENTS), {}
+    consents = Consents(state.session.id, tuple(sorted(state.signatures.items())))
+    asked = frozenset(state.signatures)
+    common = (state.task, state.session, state.peers, state.commitments, state.total, state.question)
+    return Unmasking(*common, asked), dict.fromkeys(sorted(asked), consents)
+
+
+def _unmask(state: Unmasking) -> Summed | Aborted:
+    """Put together the seeds of the survivors and the keys of the dead, and subtract every mask left in the total."""
+    task, session, alive = state.task, state.session, state.question.alive
+    seeds = _secrets(state, alive, {c: dict(a.seeds) for c, a in state.answers.items()})
+    keys = _secrets(state, state.question.dead, {c: dict(a.keys) for c, a in state.answers.items()})
+    if seeds is None or keys is None:
+        return Aborted(task, Why.TOO_FEW_ANSWERS)
+    plus: list[bytes] = []
+    minus: list[bytes] = []
+    for owner, seed in seeds.items():
+        if seed is None or commitment(session.id, seed) != state.commitments[owner]:
+            return Aborted(task, Why.WRONG_SHARE, owner)
+        minus.append(self_mask_key(seed, session.id, owner))
+    living = set(alive)
+    for owner, key in keys.items():
+        if key is None or (pair := KeyPair.of(key)).public != session.entries[owner].mask_key:
+            return Aborted(task, Why.WRONG_SHARE, owner)
+        others = [j for j in session.neighbours(owner) if j in living]
+        try:
+            agreed = pair.agree([session.entries[j].mask_key for j in others])
+        except BadKeyError:  # pragma: no cover - the survivor could not have masked either
+            return Aborted(task, Why.BAD_KEY, owner)
+        for j, secret in zip(others, agreed, strict=True):  # j added its mask with the owner if owner > j
+            (minus if owner > j else plus).append(pair_mask_key(secret, session.id, owner, j))
+    total = state.total.copy()
+    masks.apply(total, plus, minus)
+    return Summed(task, total, alive)
+
+
+def _secrets(
+    state: Unmasking, owners: Iterable[int], held: Mapping[int, Mapping[int, bytes]]
+) -> dict[int, bytes | None] | None:
+    """The owners' secrets from the first t shares of each; None where one has fewer.
+
+    Owners with the same holders in the same places share their Lagrange coefficients and one matrix product.
+    """
+    t, together = state.task.parameters.threshold, {}  # type: int, dict[tuple[int, ...], list[tuple[int, list[int]]]]
+    for owner in owners:
+        places = [(x, j) for x, j in enumerate(state.session.holders(owner), 1) if j in held][:t]
+        if len(places) < t:
+            return None
+        together.setdefault(tuple(x for x, _ in places), []).append((owner, [j for _, j in places]))
+    found: dict[int, bytes | None] = {}
+    for points, group in together.items():
+        rows = [[held[holders[n]][owner] for owner, holders in group] for n in range(t)]
+        found.update(zip((owner for owner, _ in group), shares.combine(points, rows), strict=True))
+    return found

@@ -1,0 +1,112 @@
+"""Shamir's secret sharing over the prime field of 2^16 + 1 elements, for secrets of 32 bytes.
+
+A secret is sixteen 16-bit words, each the constant term of a random polynomial of degree t - 1; holder x = 1, 2, ...
+gets the sixteen values at x. Any t shares give the secret, fewer say nothing at all: for every guess of the secret
+there is exactly one way to fill in the missing coefficients, whatever the size of the field. A small field makes
+sharing one matrix product in which nothing is rounded: entries are below 2^17, so that sums of up to 2^19 products
+are exact in double precision.
+
+A value can be 2^16 itself, so a share is sixteen 17-bit numbers: 34 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import InputError
+from confide.validation import whole
+
+Field = NDArray[np.int64]  # numbers modulo PRIME
+PRIME: Final = (1 << 16) + 1
+SECRET_BYTES: Final = 32
+WORDS: Final = SECRET_BYTES // 2
+BITS: Final = 17
+SHARE_BYTES: Final = WORDS * BITS // 8
+LARGEST: Final = PRIME - 1  # holders
+Entropy = Callable[[int], bytes]
+
+
+def share(secrets: Sequence[bytes], holders: int, threshold: int, entropy: Entropy) -> list[list[bytes]]:
+    """Split every secret among holders x = 1..n; the result has a row for each holder."""
+    whole("holders", holders, 1, LARGEST)
+    whole("threshold", threshold, 1, holders)
+    if any(len(secret) != SECRET_BYTES for secret in secrets):
+        raise InputError("secret", "its length", f"must be {SECRET_BYTES} bytes")
+    coefficients = np.empty((threshold, len(secrets) * WORDS), np.int64)
+    coefficients[0] = np.frombuffer(b"".join(secrets), "<u2")
+    coefficients[1:] = uniform((threshold - 1) * len(secrets) * WORDS, entropy).reshape(threshold - 1, -1)
+    values = multiply(_powers(holders, threshold), coefficients)
+    packed = pack(values.reshape(holders * len(secrets), WORDS))
+    return [packed[x * len(secrets) : (x + 1) * len(secrets)] for x in range(holders)]
+
+
+def combine(points: tuple[int, ...], shares: Sequence[Sequence[bytes]]) -> list[bytes | None]:
+    """Secrets from the shares of the same holders: `shares` has a row for each point, a column for each secret.
+
+    None where the shares do not belong together: a word of the secret would be 2^16.
+    """
+    columns = len(shares[0])
+    rows = unpack([one for row in shares for one in row]).reshape(len(points), columns * WORDS)
+    words = multiply(lagrange(points)[None, :], rows).reshape(columns, WORDS)
+    return [None if np.any(w == PRIME - 1) else w.astype("<u2").tobytes() for w in words]
+
+
+def multiply(a: Field, b: Field) -> Field:
+    """The matrix product modulo the prime, exact in doubles."""
+    return np.rint(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64) % PRIME
+
+
+@lru_cache(maxsize=8)
+def _powers(holders: int, threshold: int) -> Field:
+    """x^j for x = 1..n, j = 0..t-1."""
+    x, found = np.arange(1, holders + 1), np.ones((holders, threshold), np.int64)
+    for j in range(1, threshold):
+        found[:, j] = found[:, j - 1] * x % PRIME
+    return found
+
+
+@lru_cache(maxsize=4096)
+def lagrange(points: tuple[int, ...], prime: int = PRIME) -> Field:
+    """Coefficients l_x with f(0) = sum of l_x f(x): the product over y != x of y / (y - x)."""
+    if len(set(points)) != len(points) or not all(0 < x < prime for x in points):
+        raise InputError("points", points, f"must be different numbers from 1 to {prime - 1}")
+    x = np.array(points, np.int64)
+    top, bottom = np.ones(len(x), np.int64), np.ones(len(x), np.int64)
+    for y in points:
+        other = x != y
+        top[other] = top[other] * y % prime
+        bottom[other] = bottom[other] * ((y - x[other]) % prime) % prime
+    return top * np.array([pow(int(b), -1, prime) for b in bottom], np.int64) % prime
+
+
+def uniform(n: int, entropy: Entropy) -> Field:
+    """n numbers below the prime, each equally likely: 2^32 = 1 modulo the prime, so only the word 2^32 - 1 is void."""
+    found = np.empty(0, np.int64)
+    while len(found) < n:
+        drawn = np.frombuffer(entropy(4 * (n - len(found))), "<u4").astype(np.int64)
+        found = np.concatenate([found, drawn[drawn != (1 << 32) - 1] % PRIME])
+    return found
+
+
+def pack(values: Field) -> list[bytes]:
+    """Rows of sixteen numbers, 17 bits each."""
+    bits = (values[:, :, None] >> np.arange(BITS)) & 1
+    rows = np.packbits(bits.reshape(len(values), WORDS * BITS).astype(np.uint8), axis=1, bitorder="little")
+    return [row.tobytes() for row in rows]
+
+
+def unpack(shares: Sequence[bytes]) -> Field:
+    """Rows of sixteen numbers; InputError for a share that no holder can have been given."""
+    if any(len(one) != SHARE_BYTES for one in shares):
+        raise InputError("share", "its length", f"must be {SHARE_BYTES} bytes")
+    raw = np.frombuffer(b"".join(shares), np.uint8).reshape(len(shares), SHARE_BYTES)
+    bits = np.unpackbits(raw, axis=1, bitorder="little").reshape(len(shares), WORDS, BITS).astype(np.int64)
+    values: Field = bits @ (1 << np.arange(BITS))
+    if np.any(values >= PRIME):
+        raise InputError("share", "one of its words", f"must be below {PRIME}")
+    return values

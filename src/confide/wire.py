@@ -1,0 +1,48 @@
+"""Messages as bytes: MessagePack for the form, pydantic for the meaning, a size limit before either.
+
+A message is a frozen pydantic dataclass with strict fields; on the wire it is the list [kind, field, field, ...].
+Whatever is not exactly such a list is a `MalformedError`, and nothing else is ever raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import msgpack
+from pydantic import ConfigDict, ValidationError
+
+STRICT = ConfigDict(strict=True)
+
+
+class MalformedError(ValueError):
+    """Bytes that are no message, or not one that is allowed here."""
+
+
+def encode(kind: str, message: Any) -> bytes:
+    return bytes(msgpack.packb([kind, *(getattr(message, field.name) for field in fields(message))]))
+
+
+def decode(raw: bytes, kinds: Mapping[str, type], largest: int) -> Any:
+    """The message, of one of the kinds that may come now and of at most `largest` bytes."""
+    if len(raw) > largest:
+        raise MalformedError(f"{len(raw)} bytes, at most {largest} are allowed")
+    try:
+        content = msgpack.unpackb(raw, use_list=False, max_ext_len=0, max_map_len=0)
+    except (ValueError, msgpack.UnpackException, RecursionError) as e:
+        raise MalformedError(f"no message: {type(e).__name__}") from None
+    if not isinstance(content, tuple) or not content or not isinstance(content[0], str) or content[0] not in kinds:
+        raise MalformedError(f"must be one of {', '.join(kinds)}")
+    kind = kinds[content[0]]
+    if len(content) - 1 != len(fields(kind)):
+        raise MalformedError(f"{content[0]} has {len(fields(kind))} fields")
+    try:
+        return kind(*content[1:])
+    except ValidationError as e:
+        raise MalformedError(f"{content[0]}: {_places(e)}") from None  # places and reasons, never values
+
+
+def _places(error: ValidationError) -> str:
+    first = error.errors(include_input=False, include_context=False, include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
