@@ -15,6 +15,8 @@ from confide.federation import Federation
 from confide.local import LocalStep, sgd
 from confide.randomness import Purpose, generator
 from confide.schemes import Scheme, scheme
+from confide.secure.encoding import Encoding
+from confide.secure.settings import Secure
 from confide.validation import one_of, positive, positive_int, probability, whole
 
 Ints = NDArray[np.int64]
@@ -68,6 +70,7 @@ class GFL:
         failures: links and units that fail in a round.
         arithmetic: "float", or "fixed" (reference engine) where sums over servers are exact.
         fraction_bits: for "fixed": clients' updates are multiples of 2^-fraction_bits.
+        aggregation: settings of the secure sum (needs "fixed"), or None: the server adds up updates in clear.
         local: a client's local step, see `confide.local.sgd`.
 
     >>> GFL(step=0.0)
@@ -86,6 +89,7 @@ class GFL:
     failures: Failures = field(default_factory=Failures)
     arithmetic: str = "float"
     fraction_bits: int = 24
+    aggregation: Secure | None = None
     local: LocalStep = sgd
 
     def __post_init__(self) -> None:
@@ -111,6 +115,22 @@ class GFL:
             raise InputError("algorithm.arithmetic", "fixed", "the baseline 'central' divides by P; use float")
         if self.scheme.exchange == "average" and self.failures:
             raise InputError("failures", self.failures, "the baseline 'central' assumes a perfect centre; drop them")
+
+        if self.aggregation is not None:
+            if self.arithmetic != "fixed":
+                remedy = "masks cancel in a ring of integers, not in floating point; use 'fixed'"
+                raise InputError("algorithm.arithmetic", self.arithmetic, remedy)
+            self.encoding(self.aggregation)
+
+    def encoding(self, secure: Secure) -> Encoding:
+        """How a client's update enters the secure sum; refused where a sum could wrap."""
+        assert self.clip is not None  # noqa: S101 - fixed point has a clip
+        bound = self.clip.update_bound(self.step)  # of the norm, hence of every coordinate
+        noise = secure.largest_share(self.sampled, self.fraction_bits)
+        try:
+            return Encoding(secure.ring_bits, self.fraction_bits, bound, self.sampled, noise=noise)
+        except InputError as e:
+            raise InputError(f"algorithm.{e.field}", e.value, e.remedy) from None
 
     def settle(self, federation: Federation, seed: int) -> tuple[Ints, Ints]:
         """E_{p,k} and batch size of every client, checked against the data."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from confide.errors import InputError
 from confide.graph import Graph
 from confide.schemes import Scheme, matrices
+from confide.secure.encoding import truncate
 
 Floats = NDArray[np.float64]
 State = NDArray[Any]  # float64 or int64
@@ -82,7 +83,7 @@ class FixedArithmetic:
         return state * self.quantum
 
     def encode(self, update: Floats) -> State:
-        return np.trunc(update / self.client_quantum).astype(np.int64)
+        return truncate(update, self.fraction_bits)
 
     def add(self, w: State, total: State, shrink: float) -> State:
         factor = round(shrink * 2**DECAY_BITS)

@@ -22,6 +22,7 @@ from confide.graph import Graph
 from confide.privacy.settings import Privacy
 from confide.problems.problem import Problem
 from confide.schemes import scheme
+from confide.secure.settings import Secure
 from confide.validation import whole
 
 LARGEST = 10**9  # of any count: beyond it a typing error, and hours before anything can be interrupted
@@ -130,6 +131,16 @@ class AlgorithmConfig(Table):
     dropout: float = Field(0.0, description="probability that a sampled client vanishes")
     arithmetic: str = Field("float", description="float, or fixed (exact sums over servers; needs a clip; slower)")
     fraction_bits: int = Field(24, description="of fixed point")
+    aggregation: Literal["plain", "secure"] = Field("plain", description="plain, or secure (needs fixed arithmetic)")
+
+
+class SecureConfig(Table):
+    ring_bits: int = Field(32, description="of aggregation = secure: 32 or 64")
+    server: str = Field("curious", description="what the own server is trusted with: curious or active")
+    corrupted: float = Field(0.1, description="fraction of sampled clients that may help the server")
+    dropped: float = Field(0.25, description="fraction of sampled clients that may vanish in a session")
+    threshold: int | None = Field(None, description="shares that put a secret together; the smallest safe by default")
+    sigma: float = Field(0.0, description="noise inside the sum: standard deviation on psi from honest survivors")
 
 
 class SchemeConfig(Table):
@@ -153,7 +164,9 @@ class PrivacyConfig(Table):
     proof: str = Field("none", description="none, regulariser:RHO or convex-glm:NU")
     participation: str = Field("all", description="all, cap:N, random:Q or amplified:Q")
     smoothness: float | None = Field(None, description="declared smoothness of every sampled loss, for convex-glm")
-    threat: str = Field("links", description="the budget's adversary: links, colluders:1,2, neighbours, own-client")
+    threat: str = Field(
+        "links", description="the budget's adversary: links, colluders:1,2, neighbours, own-client, own-server"
+    )
     release: str = Field("none", description="revealed at the end: none, centroid:SIGMA or local")
     delta: float = Field(1e-5, description="of epsilon(delta)")
     epsilon: float | None = Field(None, description="budget: the run stops before the round that would pass it")
@@ -189,6 +202,7 @@ class Config(Table):
     graph: GraphConfig = GraphConfig()  # type: ignore[call-arg]
     problem: ProblemConfig = RegressionConfig()  # type: ignore[call-arg]
     algorithm: AlgorithmConfig = AlgorithmConfig()  # type: ignore[call-arg]
+    secure: SecureConfig = SecureConfig()  # type: ignore[call-arg]
     scheme: SchemeConfig = SchemeConfig()  # type: ignore[call-arg]
     privacy: PrivacyConfig = PrivacyConfig()  # type: ignore[call-arg]
     output: OutputConfig = OutputConfig()  # type: ignore[call-arg]
@@ -302,6 +316,9 @@ def make_algorithm(config: Config) -> GFL:
         raise InputError("algorithm.bound", a.bound, "means nothing without algorithm.clip = 'example' or 'update'")
     if a.clip != "none" and a.bound is None:
         raise InputError("algorithm.bound", None, f"algorithm.clip = {a.clip!r} needs a bound B")
+    if a.aggregation == "plain" and config.secure.sigma:
+        remedy = "noise inside the sum needs a secure sum: algorithm.aggregation = 'secure'"
+        raise InputError("secure.sigma", config.secure.sigma, remedy)
     return GFL(
         scheme=make_scheme(config.scheme),
         step=a.step,
@@ -319,6 +336,7 @@ def make_algorithm(config: Config) -> GFL:
         ),
         arithmetic=a.arithmetic,
         fraction_bits=a.fraction_bits,
+        aggregation=None if a.aggregation == "plain" else Secure(**config.secure.model_dump()),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide import randomness
+from confide.aggregate import PlainSum, SecureSum
 from confide.algorithm import GFL, Failures
 from confide.arithmetic import Arithmetic, FixedArithmetic, FloatArithmetic, State, check_range, on_grid
 from confide.clipping import clip
@@ -57,19 +58,23 @@ class Reference:
         """Round i = 1, 2, ... from the states w_{p,i-1}."""
         alg, graph = self.algorithm, self.graphs[(i - 1) % len(self.graphs)]
         present = units_present(alg.failures, self.seed, i, graph.P)
+        clients = {p: self.sample(i, p) for p in np.flatnonzero(present).tolist()}
+        if alg.aggregation is not None:  # fewer survivors than a sum needs: the unit skips the round
+            quorum = alg.aggregation.parameters(alg.sampled).quorum
+            clients = {p: survivors for p, survivors in clients.items() if len(survivors) >= quorum}
+            present = np.array([p in clients for p in range(graph.P)])
         up = links_up(alg.failures, self.seed, i, graph, present)
 
-        psi, participants = w.copy(), 0
-        for p in np.flatnonzero(present).tolist():
-            clients = self.sample(i, p)
-            psi[p] = self.adapt(i, p, w[p], clients)
-            participants += len(clients)
+        psi = w.copy()
+        for p, survivors in clients.items():
+            psi[p] = self.adapt(i, p, w[p], survivors)
 
         def draw(purpose: Purpose, ids: tuple[int, ...], sigma: float) -> State:
             return self.noise(purpose, (i, *ids), alg.scheme.law, sigma, w.shape[1])
 
         published = publish(alg.scheme, graph, psi, draw, self.arithmetic, present)
         combined = combine(alg.scheme, graph, published, self.arithmetic, up)
+        participants = sum(map(len, clients.values()))
         return Round(combined, psi, published.own, published.sent, participants)
 
     def sample(self, i: int, p: int) -> list[int]:
@@ -82,32 +87,45 @@ class Reference:
 
     def adapt(self, i: int, p: int, w: State, clients: Sequence[int]) -> State:
         """psi_p = w_p + (1/L) sum of the survivors' updates; L stays fixed under dropout  (6), (7)."""
-        f, alg, arith = self.problem.federation, self.algorithm, self.arithmetic
+        alg, arith = self.algorithm, self.arithmetic
         handed_out = arith.value(w)
-        total, shrink = np.zeros_like(w), 0.0
+        total, shrink = SecureSum.of(alg, len(w)) if alg.aggregation else PlainSum.of(arith, w), 0.0
         for k in clients:
-            c = int(f.unit_offsets[p]) + k
-            stream = key(self.seed, Purpose.BATCHES, i, p, k)
-            task = LocalTask(
-                self.problem.model,
-                alg.step,
-                int(self.E[c]),
-                int(self.batch[c]),
-                alg.replacement,
-                alg.clip,
-                stream,
-            )
-            update = bounded(alg.local, handed_out, *f.client(p, k), task)
-            if isinstance(arith, FixedArithmetic) and alg.clip is not None and alg.clip.kind == "example":
-                # Only the data's part, at most mu B, is encoded and summed; the server adds the decay.
-                update = update + (1.0 - decay(task)) * handed_out
-                update = clip(update, alg.clip.update_bound(alg.step), alg.clip.norm)
-                shrink += (1.0 - decay(task)) / alg.sampled
-            total += arith.encode(update)
-            if alg.scheme.sigma_client:
-                ids = (i, p, k)
-                total += self.noise(Purpose.CLIENT_NOISE, ids, alg.scheme.law, alg.scheme.sigma_client, len(w))
-        return arith.add(w, total, shrink)
+            update, decayed = self.train(i, p, k, handed_out)
+            shrink += decayed / alg.sampled
+            total.add(update, self.client_noise(i, p, k, len(w)))
+        return arith.add(w, total.value(), shrink)
+
+    def train(self, i: int, p: int, k: int, handed_out: Floats) -> tuple[Floats, float]:
+        """One client's update, and how much of the model its regulariser takes away where the server does that."""
+        f, alg = self.problem.federation, self.algorithm
+        c = int(f.unit_offsets[p]) + k
+        task = LocalTask(
+            self.problem.model,
+            alg.step,
+            int(self.E[c]),
+            int(self.batch[c]),
+            alg.replacement,
+            alg.clip,
+            key(self.seed, Purpose.BATCHES, i, p, k),
+        )
+        update = bounded(alg.local, handed_out, *f.client(p, k), task)
+        if alg.arithmetic == "float" or alg.clip is None or alg.clip.kind != "example":
+            return update, 0.0
+        # Only the data's part, at most mu B, is encoded and summed; the server adds the decay.
+        data_part = update + (1.0 - decay(task)) * handed_out
+        return clip(data_part, alg.clip.update_bound(alg.step), alg.clip.norm), 1.0 - decay(task)
+
+    def client_noise(self, i: int, p: int, k: int, size: int) -> State | None:
+        """The paper's noise on client links, or a share of the noise inside the secure sum."""
+        alg = self.algorithm
+        if alg.aggregation is not None and alg.aggregation.sigma:
+            law, sigma = "gaussian", alg.aggregation.share(alg.sampled)
+        elif alg.scheme.sigma_client:
+            law, sigma = alg.scheme.law, alg.scheme.sigma_client
+        else:
+            return None
+        return self.noise(Purpose.CLIENT_NOISE, (i, p, k), law, sigma, size)
 
 
 def prepare(
@@ -131,6 +149,8 @@ def prepare(
             most = E.min() / (2.0 * problem.model.rho)
             remedy = f"the server's decay must lie in [0, 1]: with this regulariser at most {most:g}"
             raise InputError("algorithm.step", algorithm.step, remedy)
+        if algorithm.aggregation is not None:
+            bound += algorithm.encoding(algorithm.aggregation).noise * arith.client_quantum
         for g in graphs:
             check_range(arith, algorithm.scheme, g, bound, 0.0, rounds)
     else:

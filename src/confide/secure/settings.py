@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from confide.errors import InputError
@@ -42,4 +43,20 @@ class Secure:
 
     def parameters(self, cohort: int) -> Parameters:
         """For sessions of at most `cohort` clients."""
-        return choose(cohort, self.corrupted, self.dropped, self.server, self.threshold)
+        try:
+            return choose(cohort, self.corrupted, self.dropped, self.server, self.threshold)
+        except InputError as e:
+            field = "algorithm.sampled" if e.field == "clients" else f"secure.{e.field}"
+            raise InputError(field, e.value, e.remedy) from None
+
+    def share(self, cohort: int) -> float:
+        """Standard deviation that one client's share of noise puts on psi."""
+        return self.sigma / math.sqrt(self.parameters(cohort).honest_survivors)
+
+    def share_quanta(self, cohort: int, fraction_bits: int) -> float:
+        """The same in the client's quanta 2^-fraction_bits, of which psi's is one L-th."""
+        return self.share(cohort) * cohort * 2.0**fraction_bits
+
+    def largest_share(self, cohort: int, fraction_bits: int) -> int:
+        """No share of noise is beyond this, in quanta (`privacy.noise.discrete_gaussian`)."""
+        return math.ceil(20.0 * self.share_quanta(cohort, fraction_bits)) + 1 if self.sigma else 0
