@@ -162,22 +162,41 @@ def predict(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="regression")],
-    seed: Annotated[int, typer.Option()] = 0,
+    name: Annotated[str, typer.Argument(help="regression or secure")],
+    seed: Annotated[int, typer.Option(help="of regression")] = 0,
+    clients: Annotated[int, typer.Option(help="of secure: n")] = 100,
+    length: Annotated[int, typer.Option(help="of secure: coordinates of an update")] = 1_000_000,
+    dropout: Annotated[float, typer.Option(help="of secure: fraction that vanishes in the middle")] = 0.1,
+    server: Annotated[str, typer.Option(help="of secure: curious or active")] = "curious",
     as_json: Json = False,
 ) -> None:
     """Measure speed; every ratio is taken within one run."""
     from confide.validation import one_of
 
-    one_of("NAME", name, ("regression",))
-    from confide.benchmarks.regression import bench as measure
+    one_of("NAME", name, ("regression", "secure"))
+    if name == "regression":
+        from confide.benchmarks.regression import bench as measure
 
-    numbers = measure(seed)
+        numbers = measure(seed)
+    else:
+        numbers = _bench_secure(clients, length, dropout, server)
     if as_json:
         print(json.dumps(numbers))
         return
     for key, value in numbers.items():
-        print(f"{key:24} {value:12,.1f}")
+        places = 1 if not isinstance(value, float) or value >= 10 else 4
+        print(f"{key:24} {value:12,.{places}f}" if isinstance(value, float) else f"{key:24} {value!s:>12}")
+
+
+def _bench_secure(clients: int, length: int, dropout: float, server: str) -> dict[str, Any]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from confide.benchmarks.secure import bench as measure
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("a session", total=None)
+        return measure(clients, length, dropout, server, lambda: bar.advance(task))
 
 
 app.registered_commands += cli_privacy.app.registered_commands

@@ -21,7 +21,9 @@ class MalformedError(ValueError):
 
 
 def encode(kind: str, message: Any) -> bytes:
-    return bytes(msgpack.packb([kind, *(getattr(message, field.name) for field in fields(message))]))
+    values = [getattr(message, field.name) for field in fields(message)]
+    room = 4096 + sum(len(value) for value in values if isinstance(value, bytes))  # so that nothing long is moved
+    return bytes(msgpack.Packer(buf_size=room).pack([kind, *values]))
 
 
 def decode(raw: bytes, kinds: Mapping[str, type], largest: int) -> Any:

@@ -1,8 +1,8 @@
 """Masks: keystream words of AES-256 in counter mode, added to or subtracted from a vector in the ring.
 
 A mask is raw cipher output read as little-endian words, so it is uniform in the ring; its key is 256 bits and used
-once (`keys`), so that the counter may start at zero. AES-CTR, because on processors with AES instructions it is the
-faster of the two ciphers that `cryptography` offers here (`confide bench secure` times both).
+once (`keys`), so that the counter may start at zero. AES-CTR, because on processors with AES instructions it is at
+least as fast as ChaCha20 in pieces of this size (`confide bench secure` times both and names the faster).
 
 One buffer serves all neighbours: the vector is walked in pieces that stay in the cache, and each piece takes the
 masks of all keys before the next one is touched. There are no threads: `cryptography` holds the interpreter's lock

@@ -33,7 +33,7 @@ Signature = Annotated[bytes, Len(SIGNATURE_BYTES, SIGNATURE_BYTES)]
 Clients = Annotated[tuple[Client, ...], Len(0, LARGEST_COHORT)]
 SealedShares = Annotated[tuple[tuple[Client, Sealed], ...], Len(0, LARGEST_COHORT)]
 OpenShares = Annotated[tuple[tuple[Client, Share], ...], Len(0, LARGEST_COHORT)]
-UNSIGNED: Final = bytes(SIGNATURE_BYTES)  # where the server is trusted to pass keys on
+UNSIGNED: Final = b""  # where the server is trusted to pass keys on
 
 
 class Entry(NamedTuple):
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
     client: Client
     mask_key: Key
     channel_key: Key
-    signature: Signature
+    signature: Annotated[bytes, Len(0, SIGNATURE_BYTES)]
 
 
 @dataclass(frozen=True, config=wire.STRICT)

@@ -58,12 +58,9 @@ class Parameters:
     server: str = "curious"
 
     def __post_init__(self) -> None:
-        n = whole("clients", self.clients, 1, LARGEST_COHORT)
+        n = whole("clients", self.clients, 2, LARGEST_COHORT)
         one_of("server", self.server, SERVERS)
-        whole("corrupted", self.corrupted, 0)
-        if n - self.corrupted < FEWEST_HONEST:
-            remedy = f"with {self.corrupted} corrupted a sum needs {FEWEST_HONEST + self.corrupted} clients or more"
-            raise InputError("clients", n, remedy)
+        whole("corrupted", self.corrupted, 0, n - 1)
         if self.degree != n - 1 and (self.degree % 2 or not 2 <= self.degree < n - 1):
             raise InputError("degree", self.degree, f"must be even and at most {n - 2}, or {n - 1} for all")
         least = max(self.holders // 2 + 1, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -35,7 +35,7 @@ PHASE_OF = {
 
 @dataclass
 class Outcome:
-    """How a session ended, and what it cost: bytes each client sent and got, seconds of computing."""
+    """How a session ended, and what it cost: bytes that each client sent and got, and seconds of processor time."""
 
     state: server.State
     clients: dict[int, client.State]
@@ -50,42 +50,42 @@ def rehearse(
     members: list[client.Member],
     words: Mapping[int, Words],
     drops: Mapping[int, Phase] | None = None,
+    watch: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Run a session in which each client of `drops` falls silent from its phase on."""
-    drops = drops or {}
+    """Run a session in which each client of `drops` falls silent from its phase on.
+
+    Args:
+        watch: called after every turn of a client, for a progress bar.
+    """
     peers = {m.client: m.identity.public for m in members if m.identity is not None}
     outcome = Outcome(server.start(task, [m.client for m in members], peers), {})
-    clock = time.perf_counter
+    silent, clock = drops or {}, time.process_time
 
-    def send(me: int, message: messages.FromClient | None) -> bytes | None:
-        if message is None or PHASE_OF[type(message)] >= drops.get(me, len(Phase)):
-            return None
-        raw = messages.encode(message)
-        outcome.sent[me] = outcome.sent.get(me, 0) + len(raw)
-        return raw
+    def tell_server(me: int, message: messages.FromClient | None, begun: float) -> None:
+        raw = b"" if message is None else messages.encode(message)
+        outcome.client_seconds[me] = outcome.client_seconds.get(me, 0.0) + clock() - begun
+        if message is not None and PHASE_OF[type(message)] < silent.get(me, len(Phase)):
+            outcome.sent[me] = outcome.sent.get(me, 0) + len(raw)
+            begun = clock()
+            outcome.state = server.receive(outcome.state, me, messages.from_client(raw, task.largest_message))
+            outcome.server_seconds += clock() - begun
+        watch()
 
-    waiting: dict[int, bytes | None] = {}
     for m in members:
         begun = clock()
         outcome.clients[m.client], advertise = client.start(task, m, words[m.client], answered=0)
-        waiting[m.client] = send(m.client, advertise)
-        outcome.client_seconds[m.client] = clock() - begun
+        tell_server(m.client, advertise, begun)
     while True:
         begun = clock()
-        for me, raw in waiting.items():
-            if raw is not None:
-                message = messages.from_client(raw, task.largest_message)
-                outcome.state = server.receive(outcome.state, me, message)
         outcome.state, outgoing = server.close(outcome.state)
-        letters = {me: messages.encode(message) for me, message in outgoing.items()}
+        encoded = {id(message): messages.encode(message) for message in outgoing.values()}  # most say the same to all
         outcome.server_seconds += clock() - begun
-        if not letters:
+        if not outgoing:
             return outcome
-        waiting = {}
-        for me, raw in letters.items():
-            begun = clock()
+        for me, message in outgoing.items():
+            raw = encoded[id(message)]
             outcome.got[me] = outcome.got.get(me, 0) + len(raw)
+            begun = clock()
             news = messages.from_server(raw, task.largest_message)
             outcome.clients[me], reply = client.receive(outcome.clients[me], news, answered=0)
-            waiting[me] = send(me, reply)
-            outcome.client_seconds[me] += clock() - begun
+            tell_server(me, reply, begun)

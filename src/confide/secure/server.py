@@ -10,7 +10,7 @@ when nobody is `missing` any more, or at its deadline. States are immutable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -70,7 +70,7 @@ class Sharing(_InSession):
 class Masking(_InSession):
     commitments: dict[int, bytes]
     total: Words  # of the masked updates so far
-    alive: frozenset[int] = frozenset()
+    alive: dict[int, None] = field(default_factory=dict)  # a set that keeps its order
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,6 +78,7 @@ class Consenting(_InSession):
     commitments: dict[int, bytes]
     total: Words
     question: Question
+    asked: frozenset[int]
     signatures: dict[int, bytes] = field(default_factory=dict)
 
 
@@ -115,19 +116,25 @@ def start(task: Task, invited: Iterable[int], peers: Mapping[int, bytes] | None 
 
 def missing(state: State) -> frozenset[int]:
     """Clients whose message of this phase has not come."""
+    expected, heard = _roll(state)
+    return frozenset(expected) - heard.keys()
+
+
+def _roll(state: State) -> tuple[Collection[int], Mapping[int, Any]]:
+    """Who is to speak in this phase, and who has spoken."""
     match state:
         case Advertising():
-            return state.invited - state.entries.keys()
+            return state.invited, state.entries
         case Sharing():
-            return frozenset(state.session.entries.keys() - state.shared.keys())
+            return state.session.entries, state.shared
         case Masking():
-            return frozenset(state.commitments.keys() - state.alive)
+            return state.commitments, state.alive
         case Consenting():
-            return frozenset(state.question.alive) - state.signatures.keys()
+            return state.asked, state.signatures
         case Unmasking():
-            return state.asked - state.answers.keys()
+            return state.asked, state.answers
         case _:
-            return frozenset()
+            return (), {}
 
 
 def receive(state: State, sender: int, message: FromClient) -> State:
@@ -136,7 +143,8 @@ def receive(state: State, sender: int, message: FromClient) -> State:
     claimed = message.entry.client if isinstance(message, Advertise) else message.client
     if claimed != sender:
         raise RefusedError(f"client {sender} speaks for client {claimed}")
-    if sender not in missing(state):
+    expected, heard = _roll(state)
+    if sender not in expected or sender in heard:
         raise RefusedError(f"client {sender} is not expected to say anything (now)")
     match state, message:
         case Advertising(), Advertise():
@@ -175,7 +183,7 @@ def _masked(state: Masking, sender: int, message: Masked) -> Masking:
     if len(message.words) != state.total.nbytes:
         raise RefusedError(f"an update has {state.total.nbytes} bytes, not {len(message.words)}")
     total = state.total + np.frombuffer(message.words, state.total.dtype)
-    return replace(state, total=total, alive=state.alive | {sender})
+    return replace(state, total=total, alive=state.alive | {sender: None})
 
 
 def _consented(state: Consenting, sender: int, message: Consent) -> Consenting:
@@ -241,10 +249,11 @@ def _send_inboxes(state: Sharing) -> tuple[State, Outgoing]:
 def _ask(state: Masking) -> tuple[State, Outgoing]:
     if len(state.alive) < state.task.parameters.quorum:
         return Aborted(state.task, Why.TOO_FEW_UPDATES), {}
-    alive, dead = sorted(state.alive), sorted(state.commitments.keys() - state.alive)
+    alive, dead = sorted(state.alive), sorted(state.commitments.keys() - state.alive.keys())
     question = Question(state.session.id, tuple(alive), tuple(dead))
+    kind = Consenting if state.task.parameters.server == "active" else Unmasking
     common = (state.task, state.session, state.peers, state.commitments, state.total, question)
-    asking = Consenting(*common) if state.task.parameters.server == "active" else Unmasking(*common, state.alive)
+    asking: State = kind(*common, frozenset(alive))
     return asking, dict.fromkeys(alive, question)
 
 

@@ -109,8 +109,8 @@ def commitment(session: bytes, seed: bytes) -> bytes:
 class Session:
     """A task with its clients' keys: the id, and the random graph of neighbours that the id draws.
 
-    On the sparse graph clients stand in a circle, in the order of SHA-256(id, client), and each one's neighbours are
-    the k/2 before and the k/2 after it. The id covers all keys, so nobody draws the graph alone (but see
+    On the sparse graph clients stand in a circle, in the order of words drawn from SHAKE-256(id), and each one's
+    neighbours are the k/2 before and the k/2 after it. The id covers all keys, so nobody draws the graph alone (but see
     `parameters` on what an active server can try).
     """
 
@@ -122,7 +122,8 @@ class Session:
 
     @cached_property
     def _circle(self) -> tuple[list[int], dict[int, int]]:
-        order = sorted(self.entries, key=lambda c: hashlib.sha256(self.id + struct.pack("<I", c)).digest())
+        words = np.frombuffer(hashlib.shake_256(self.id).digest(8 * len(self.entries)), "<u8")
+        order = np.array(list(self.entries))[np.argsort(words, kind="stable")].tolist()
         return order, {client: place for place, client in enumerate(order)}
 
     def neighbours(self, client: int) -> list[int]:

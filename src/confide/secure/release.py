@@ -1,0 +1,103 @@
+"""The end of learning: the mean of all servers' models plus noise, and nothing else, by a secure sum over servers.
+
+The servers are the clients of one more session, on the complete graph; any of them relays. A state is an integer
+vector modulo 2^64 and is not clipped: single words may wrap, only the sum must fit, which `check_fits` proves from
+the range that `arithmetic.check_range` proved. All P servers must take part, so the threshold is P.
+
+Each server adds a discrete Gaussian share of variance P^2 sigma^2 / (P - C): the P - C honest ones put a standard
+deviation of sigma on the mean, whatever C colluders know of theirs. The share of an attempt is drawn once and kept
+(`Attempts`): a session that is taken up again sends the same words. A new attempt draws again and is another release,
+to be paid for in every ledger before its first byte leaves; two attempts with one share would reveal whatever had
+changed in between, two shares for one attempt could be averaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import InputError
+from confide.privacy.noise import SecretStream, discrete_gaussian
+from confide.secure.encoding import signed, words_of
+from confide.secure.parameters import Parameters
+from confide.secure.session import Task
+from confide.validation import positive, whole
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Words = NDArray[Any]
+RING_BITS: Final = 64
+NO_UNIT: Final = 2**32 - 1  # a session of servers belongs to none
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is released, as all servers agreed beforehand.
+
+    Attributes:
+        servers: P. colluders: C, as many as the statement allows for.
+        sigma: of the honest noise on the mean, per coordinate.
+        quantum: of a server's state. length: M.
+    """
+
+    servers: int
+    sigma: float
+    quantum: float
+    length: int
+    colluders: int = 0
+
+    def __post_init__(self) -> None:
+        whole("servers", self.servers, 2, 2**16)
+        whole("colluders", self.colluders, 0, self.servers - 1)
+        positive("release.sigma", self.sigma)
+        positive("quantum", self.quantum)
+        whole("length", self.length, 1)
+
+    @property
+    def share_quanta(self) -> float:
+        """Standard deviation of one server's share on the sum, in quanta."""
+        return self.servers * self.sigma / math.sqrt(self.servers - self.colluders) / self.quantum
+
+    def check_fits(self, largest: float) -> None:
+        """Prove that the sum of P states of absolute value at most `largest`, with their noise, is read back right."""
+        share = math.ceil(20.0 * self.share_quanta) + 1
+        if self.servers * (math.ceil(largest / self.quantum) + share) > 2**63 - 1:
+            remedy = f"the sum over {self.servers} servers could wrap in 64 bits; use fewer fraction bits"
+            raise InputError("algorithm.fraction_bits", f"quantum {self.quantum:g}", remedy)
+
+    def task(self, plan: bytes, round: int, attempt: int) -> Task:
+        """The session of one attempt: its number is the session's round, so that none is ever answered twice."""
+        P = self.servers
+        parameters = Parameters(P, P - 1, threshold=P, quorum=P, corrupted=self.colluders)
+        what = hashlib.sha256(b"release after round %d" % round).digest()
+        return Task(plan, NO_UNIT, attempt, what, parameters, self.length, RING_BITS)
+
+    def mean(self, total: Words) -> Floats:
+        """What is revealed: the mean of the states plus noise."""
+        return np.asarray(signed(total) * (self.quantum / self.servers), np.float64)
+
+
+@dataclass(frozen=True, repr=False)
+class Attempts:
+    """A server's durable record of its releases: the words it sends in each, kept before they leave."""
+
+    words: tuple[Words, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Attempts({len(self.words)})"
+
+    def words_for(self, attempt: int, terms: Terms, state: Integers, stream: SecretStream) -> tuple[Attempts, Words]:
+        """The record and the words of an attempt, drawn now if it is the next one; then it has to be paid for."""
+        whole("attempt", attempt, 1, len(self.words) + 1)
+        if attempt <= len(self.words):
+            return self, self.words[attempt - 1]
+        if state.shape != (terms.length,) or state.dtype != np.int64:
+            raise InputError("state", f"{state.dtype} of shape {state.shape}", f"must be {terms.length} integers")
+        share = discrete_gaussian(stream, terms.share_quanta, terms.length)
+        words = words_of(state, RING_BITS) + words_of(share, RING_BITS)
+        return replace(self, words=(*self.words, words)), words

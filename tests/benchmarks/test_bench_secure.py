@@ -1,0 +1,50 @@
+"""`confide bench secure`: what it reports, on sessions too small to say anything about speed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from confide.benchmarks.secure import bench
+from confide.errors import InputError
+from confide.secure.messages import SEALED_BYTES
+from confide.secure.shares import SHARE_BYTES
+
+
+@pytest.mark.parametrize("server", ["curious", "active"])
+def test_ratios_are_those_of_the_figures_and_the_sum_is_exact(server: str) -> None:
+    figures = bench(10, 3000, 0.2, server)
+    assert figures["exact"] is True
+    for name in ("client", "server"):
+        assert figures[f"{name}_s"] > 0
+        assert figures[f"{name}_ratio"] == pytest.approx(figures[f"{name}_s"] / figures[f"{name}_floor_s"])
+    assert figures["bytes_ratio"] == pytest.approx(figures["bytes_per_client"] / figures["bytes_floor"])
+    assert figures["bytes_floor"] == 4 * 3000 + 2 * 9 * SEALED_BYTES + 10 * SHARE_BYTES
+    assert figures["dropped"] == 2
+
+
+def test_long_updates_cost_little_more_than_their_own_bytes() -> None:
+    figures = bench(8, 200_000, 0.125)
+    assert 1.0 < figures["bytes_ratio"] < 1.01
+    assert figures["client_ratio"] < 10  # 1.2 on an idle machine; a temporary per neighbour or a retry would show
+
+
+def test_on_the_command_line(command: Callable[..., tuple[int, str, str]]) -> None:
+    asked = ("bench", "secure", "--clients", "5", "--length", "50", "--dropout", "0.2")
+    code, out, _ = command(*asked, "--json")
+    assert code == 0
+    assert {"client_ratio", "server_ratio", "bytes_ratio"} <= json.loads(out).keys()
+    code, out, _ = command(*asked)
+    assert code == 0
+    assert "client_ratio" in out
+    for flag, value in (("--clients", "2"), ("--length", "0"), ("--dropout", "1.5"), ("--server", "evil")):
+        code, _, err = command(*asked, flag, value)
+        assert code == 2
+        assert flag[2:] in err
+
+
+def test_dropping_more_than_the_graph_allows_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^dropped = 0\.9: of 10 clients 6 must answer"):
+        bench(10, 10, 0.9)

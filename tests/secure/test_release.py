@@ -1,0 +1,98 @@
+"""The sum over servers: exact modulo 2^64, its noise drawn once an attempt, and all servers or nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from confide.errors import InputError
+from confide.privacy.noise import SecretStream
+from confide.secure import client, server
+from confide.secure.client import Member
+from confide.secure.encoding import signed, words_of
+from confide.secure.rehearsal import Phase, rehearse
+from confide.secure.release import Attempts, Terms
+from confide.secure.session import RefusedError, Why
+
+PLAN = bytes(range(32))
+
+
+def terms(P: int = 4, **changes: object) -> Terms:
+    return Terms(**{"servers": P, "sigma": 0.01, "quantum": 2.0**-20, "length": 5, **changes})  # type: ignore[arg-type]
+
+
+def session(t: Terms, words: list, attempt: int = 1, drops: dict | None = None) -> server.State:
+    members = [Member(p) for p in range(t.servers)]
+    return rehearse(t.task(PLAN, 10, attempt), members, dict(enumerate(words)), drops).state
+
+
+def test_the_sum_of_states_and_shares_is_exact_although_single_words_wrap() -> None:
+    t = terms()
+    rng = np.random.default_rng(1)
+    states = rng.integers(-(2**63), 2**63 - 1, (4, 5), dtype=np.int64)
+    states[3] = (1000 - states[:3].astype(object).sum(axis=0) + 2**63) % 2**64 - 2**63  # the sum is 1000 modulo 2^64
+    sent = [Attempts().words_for(1, t, state, SecretStream(bytes([p]) * 32))[1] for p, state in enumerate(states)]
+    shares = sum(signed(w - words_of(s, 64)).astype(object) for w, s in zip(sent, states, strict=True))
+    done = session(t, sent)
+    assert isinstance(done, server.Summed)
+    np.testing.assert_array_equal(signed(done.total).astype(object), 1000 + shares)
+    np.testing.assert_allclose(t.mean(done.total), (1000 + shares).astype(float) * 2.0**-20 / 4)
+
+
+@pytest.mark.parametrize("colluders", [0, 1, 3])
+def test_honest_shares_put_sigma_on_the_mean(colluders: int) -> None:
+    t = terms(length=20_000, colluders=colluders)
+    still = np.zeros(t.length, np.int64)
+    honest = [Attempts().words_for(1, t, still, SecretStream())[1] for _ in range(t.servers - colluders)]
+    deviation = float(np.std(sum(signed(w) for w in honest) * t.quantum / t.servers))
+    assert deviation == pytest.approx(t.sigma, rel=0.03)  # 6 standard errors
+
+
+def test_an_attempt_is_drawn_once_and_another_draws_again() -> None:
+    t, state, stream = terms(), np.arange(5), SecretStream()
+    record, first = Attempts().words_for(1, t, state, stream)
+    resumed, again = record.words_for(1, t, state + 7, stream)  # whatever became of the state
+    assert resumed is record
+    np.testing.assert_array_equal(again, first)
+    later, second = record.words_for(2, t, state, stream)
+    assert len(later.words) == 2
+    assert not np.array_equal(first, second)
+    with pytest.raises(InputError, match="attempt = 4"):
+        later.words_for(4, t, state, stream)
+    assert repr(later) == "Attempts(2)"
+
+
+@pytest.mark.parametrize("phase", list(Phase)[:3])
+def test_all_servers_or_nothing(phase: Phase) -> None:
+    words = [np.arange(5, dtype="<u8")] * 4
+    ended = session(terms(), words, drops={2: phase})
+    assert isinstance(ended, server.Aborted)
+    assert isinstance(session(terms(), words, drops={2: Phase.UNMASK}), server.Aborted)
+    assert isinstance(session(terms(), words), server.Summed)
+
+
+def test_an_attempt_is_answered_once() -> None:
+    t = terms()
+    words = np.zeros(5, "<u8")
+    with pytest.raises(RefusedError, match=str(Why.ANSWERED_BEFORE)):
+        client.start(t.task(PLAN, 10, 1), Member(0), words, answered=1)
+    client.start(t.task(PLAN, 10, 2), Member(0), words, answered=1)
+
+
+def test_two_servers_may_release() -> None:
+    t = terms(2)
+    done = session(t, [np.full(5, 1, "<u8"), np.full(5, 2, "<u8")])
+    assert isinstance(done, server.Summed)
+    assert done.total.tolist() == [3] * 5
+
+
+def test_only_the_sum_must_fit() -> None:
+    t = terms(quantum=1.0, sigma=1.0)  # a share is at most 41 quanta
+    t.check_fits(2.0**60)
+    with pytest.raises(InputError, match="could wrap"):
+        t.check_fits(2.0**61)
+    for bad in ({"servers": 1}, {"colluders": 4}, {"sigma": 0.0}, {"length": 0}):
+        with pytest.raises(InputError):
+            terms(**bad)
+    with pytest.raises(InputError, match="must be 5 integers"):
+        Attempts().words_for(1, terms(), np.zeros(4, np.int64), SecretStream())
