@@ -69,6 +69,35 @@ def test_a_leak_is_an_answer_and_a_refusal_is_not(command: Callable[..., Outcome
     assert json.loads(out)["leak"] is False
 
 
+INSIDE = (*CLIENT, "--dim", 3, "--sum-sigma", 0.1, "--sum-honest", 4)
+
+
+def test_noise_inside_the_sum_answers_for_the_own_server(command: Callable[..., Outcome]) -> None:
+    code, out, _ = command("account", *INSIDE, "--sum-corrupted", 1, "--threat", "own-server", "--json")
+    server = json.loads(out)
+    assert (code, server["leak"], server["by"]) == (0, False, "sum")
+    assert server["rho"] == pytest.approx(100 * (2 * 0.1 / 5) ** 2 / (2 * 0.1**2))
+    assert server["adversary"] == "the unit's own server, with up to 1 corrupted client"
+    for leaky in (("--release", "local"), ("--threat", "own-client"), ("--scheme", "none", "--sigma", 0)):
+        code, out, _ = command("account", *INSIDE, "--sum-corrupted", 1, *leaky, "--json")
+        assert json.loads(out)["epsilon"] == server["epsilon"]
+    code, out, _ = command("account", *INSIDE, "--threat", "own-server")
+    assert "against the unit's own server, with no corrupted client" in out
+    assert "at least 4 honest clients" in out
+
+
+def test_a_plan_for_the_sum(command: Callable[..., Outcome]) -> None:
+    asked = (*CLIENT, "--dim", 3, "--sum-honest", 4, "--rounds", 30)
+    code, out, _ = command("plan", "--epsilon", 2, *asked, "--json")
+    planned = json.loads(out)
+    assert code == 0
+    _, out, _ = command("account", *asked, "--sum-sigma", planned["sum_sigma"], "--threat", "own-server", "--json")
+    assert json.loads(out)["epsilon"] == pytest.approx(2, rel=1e-6)
+    code, out, _ = command("plan", "--epsilon", 2, *asked)
+    assert code == 0
+    assert out.startswith(f"noise inside the secure sum: sigma {planned['sum_sigma']:.6g} on psi")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -93,6 +122,16 @@ def test_a_leak_is_an_answer_and_a_refusal_is_not(command: Callable[..., Outcome
         (("--graph", "file:missing.csv"), "missing.csv"),
         (("--theorem", "ours"), "theorem = 'ours'"),
         (("missing.jsonl",), "missing.jsonl"),
+        ((*CLIENT, "--sum-sigma", 1), "give --sum-honest N"),
+        ((*CLIENT, "--sum-honest", 3), "give --sum-sigma S"),
+        ((*CLIENT, "--sum-sigma", 1, "--sum-honest", 3), "give --dim M"),
+        (("--dim", 3, "--sum-sigma", 1, "--sum-honest", 3), "give --sampled L"),
+        ((*INSIDE, "--sum-sigma", 0), "sum_noise.sigma = 0.0"),
+        ((*INSIDE, "--sum-sigma", 1e-9), "more fraction bits"),
+        ((*INSIDE, "--sum-honest", 0), "sum_noise.honest = 0"),
+        ((*INSIDE, "--sum-corrupted", -1), "sum_noise.corrupted = -1"),
+        ((*INSIDE, "--fraction-bits", 60), "fraction_bits = 60"),
+        ((*INSIDE, "--threat", "own-server", "--participation", "random:0.1"), "learns who"),
     ],
 )
 def test_nonsense_is_refused_with_one_line(
@@ -167,6 +206,9 @@ def test_plan_auto_compares_by_formula_and_by_runs(command: Callable[..., Outcom
         (("--epsilon", 1, "--scheme", "homomorphc"), "did you mean 'homomorphic'"),
         (("--epsilon", 1, "--threat", "own-server"), "no noise helps"),
         (("--epsilon", 1, "--hessian", 100), "not stable"),
+        (("--epsilon", 1, "--sum-honest", 3), "give L and M"),
+        (("--epsilon", 1, "--sum-honest", 3, "--threat", "own-client"), "sized against own-server"),
+        (("c.toml", "--epsilon", 1, "--sum-honest", 3), "leave the config out"),
     ],
 )
 def test_a_plan_without_sense_is_refused(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from confide.privacy.settings import Privacy as Privacy
     from confide.run import Run as Run
     from confide.schemes import scheme as scheme
+    from confide.secure.settings import Secure as Secure
 
 _HOME = {
     "GFL": "confide.algorithm",
@@ -42,6 +43,7 @@ _HOME = {
     "Graph": "confide.graph",
     "Run": "confide.run",
     "scheme": "confide.schemes",
+    "Secure": "confide.secure.settings",
     "Budget": "confide.privacy.calibrate",
     "Privacy": "confide.privacy.settings",
     "Sensitivity": "confide.privacy.sensitivity",

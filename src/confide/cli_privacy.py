@@ -12,7 +12,9 @@ from confide.errors import InputError
 
 if TYPE_CHECKING:
     from confide.graph import Graph
+    from confide.privacy.calibrate import Budget
     from confide.privacy.sensitivity import Sensitivity
+    from confide.privacy.sum_noise import SumNoise
 
 app = typer.Typer()
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
@@ -38,6 +40,11 @@ ThreatOption = Annotated[
     str, typer.Option("--threat", help="links, colluders:1,2, neighbours, own-client or own-server")
 ]
 Delta = Annotated[float, typer.Option(help="of epsilon(delta)")]
+Honest = Annotated[
+    int | None, typer.Option("--sum-honest", help="honest clients' shares in every secure sum, at least")
+]
+Corrupted = Annotated[int, typer.Option("--sum-corrupted", help="clients hand in glove with the server, at most")]
+FractionBits = Annotated[int, typer.Option(help="of the clients' fixed point, for noise inside the sum")]
 
 
 @app.command()
@@ -69,6 +76,10 @@ def account(
     threat: ThreatOption = "links",
     release: Annotated[str, typer.Option(help="none, centroid:SIGMA or local")] = "none",
     delta: Delta = 1e-5,
+    sum_sigma: Annotated[float | None, typer.Option(help="on psi, of the noise inside the secure sum")] = None,
+    sum_honest: Honest = None,
+    sum_corrupted: Corrupted = 0,
+    fraction_bits: FractionBits = 24,
     theorem: Annotated[str, typer.Option(help="'paper' prints the paper's Theorem 2, with its gaps")] = "confide",
     as_json: Json = False,
 ) -> None:
@@ -87,7 +98,11 @@ def account(
     one_of("noise", noise, ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace"))
     s = _sensitivity(locals())
     made = make(scheme, sigma, noise=noise.removeprefix("discrete-"), sigma_pair=sigma_pair)
-    a = spend(made, _graph(graph, weights), s, rounds=rounds, noise=noise, threat=threat, release=release, delta=delta)
+    inside = _sum_noise(sum_sigma, sum_honest, sum_corrupted, fraction_bits, s)
+    a = spend(
+        made, _graph(graph, weights), s, rounds=rounds, noise=noise, threat=threat, release=release, delta=delta,
+        sum_noise=inside,
+    )  # fmt: skip
     if as_json:
         print(json.dumps(a.to_dict(), allow_nan=False))
         return
@@ -133,13 +148,25 @@ def plan(
     ] = "centroid",
     delta: Delta = 1e-5,
     hessian: Annotated[float, typer.Option(help="of the quadratic that predicts errors without a config")] = 1.0,
+    sum_honest: Honest = None,
+    sum_corrupted: Corrupted = 0,
+    fraction_bits: FractionBits = 24,
     as_json: Json = False,
 ) -> None:
-    """The noise that a budget asks for; with `auto`, the scheme that leaves the least error, and why."""
+    """The noise that a budget asks for; with `auto`, the scheme that leaves the least error, and why.
+
+    With --sum-honest it is the noise inside the secure sum, against the own server.
+    """
     from confide.privacy import planner
     from confide.privacy.calibrate import Budget
 
     budget = Budget(epsilon, rho, delta)
+    if sum_honest is not None:
+        if config is not None:
+            raise InputError("sum_honest", sum_honest, "follows from the config's [secure]; leave the config out")
+        s = _sensitivity(locals())
+        _plan_sum(budget, s, rounds, sum_honest, sum_corrupted, fraction_bits, threat, as_json)
+        return
     names = planner.CANDIDATES if scheme == "auto" else (scheme,)
     if config is not None:
         made, s, measure, rounds, dim = _from_config(config)
@@ -165,6 +192,55 @@ def plan(
         print(json.dumps(answer, allow_nan=False))
         return
     _print_plan(answer)
+
+
+def _plan_sum(
+    budget: Budget,
+    s: Sensitivity,
+    rounds: int,
+    honest: int,
+    corrupted: int,
+    fraction_bits: int,
+    threat: str,
+    as_json: bool,
+) -> None:
+    from confide.privacy.calibrate import calibrate_sum
+    from confide.privacy.statement import lines
+
+    if threat not in ("links", "own-server"):  # the default, or what is meant
+        raise InputError("threat", threat, "noise inside the sum is sized against own-server, and then holds for all")
+    noise, spent = calibrate_sum(
+        s, budget, rounds=rounds, honest=honest, fraction_bits=fraction_bits, corrupted=corrupted
+    )
+    if as_json:
+        answer = {"sum_sigma": noise.sigma, "share_quanta": noise.share_quanta, "account": spent.to_dict()}
+        print(json.dumps(answer, allow_nan=False))
+        return
+    print(f"noise inside the secure sum: sigma {noise.sigma:.6g} on psi, {noise.share_quanta:.6g} quanta a share")
+    for line in lines({"accounts": [spent.to_dict()], "refused": []}):
+        print(line)
+
+
+def _sum_noise(
+    sigma: float | None, honest: int | None, corrupted: int, fraction_bits: int, s: Sensitivity
+) -> SumNoise | None:
+    from confide.privacy.sum_noise import SumNoise
+
+    if sigma is None and honest is None:
+        return None
+    for name, value, what in (
+        ("sum_sigma", sigma, "S"),
+        ("sum_honest", honest, "N"),
+        ("sampled", s.sampled, "L"),
+        ("dim", s.dim, "M"),
+    ):
+        if value is None:
+            raise InputError(
+                name, None, f"noise inside the secure sum needs it; give --{name.replace('_', '-')} {what}"
+            )
+    assert sigma is not None and honest is not None  # noqa: S101, PT018 - checked
+    assert s.sampled is not None and s.dim is not None  # noqa: S101, PT018 - checked
+    return SumNoise.sized(sigma, honest, sampled=s.sampled, fraction_bits=fraction_bits, dim=s.dim, corrupted=corrupted)
 
 
 def _print_plan(answer: dict[str, Any]) -> None:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from confide.clipping import clip
 from confide.errors import InputError
 from confide.graph import Graph
-from confide.privacy.accountant import account, account_general, paper_theorem
+from confide.privacy.accountant import Account, account, account_general, paper_theorem
 from confide.privacy.conversion import gaussian_epsilon, pure_epsilon, zcdp_epsilon
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.sum_noise import SumNoise
 from confide.privacy.threat import Release, Threat
 from confide.privacy.view import rounds_of
 from confide.schemes import Scheme, scheme
@@ -394,6 +395,108 @@ def test_a_release_under_random_participation_costs_as_it_should(noise: str) -> 
     assert a.epsilon == pytest.approx(expected, rel=0.01)
 
 
+# Noise inside the secure sum
+
+
+INSIDE = SumNoise.sized(0.05, 5, sampled=10, fraction_bits=24, dim=3, corrupted=2)
+PLAIN = Sensitivity(0.1, 1.0, sampled=10, dim=3)  # a client, no proof
+EVERYBODY = ("links", "colluders:1", "neighbours", "own-client", "own-server")
+
+
+def inside(s: Scheme, sens: Sensitivity = PLAIN, T: int = 20, noise: SumNoise = INSIDE, **given: Any) -> Account:
+    return account(s, RING, sens, rounds=T, sum_noise=noise, **given)
+
+
+@pytest.mark.parametrize("level", ["unit", "client", "example"])
+@pytest.mark.parametrize("adjacency", ["replace", "zero-out"])
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_the_own_server_has_a_number(level: str, adjacency: str, norm: str) -> None:
+    sens = Sensitivity(0.1, 1.0, norm=norm, level=level, adjacency=adjacency, sampled=10, dim=3, batch=4)
+    a = inside(gauss("homomorphic"), sens, threat="own-server")
+    moved = {"unit": 0.2, "client": 0.02, "example": 0.005}[level] / (2 if adjacency == "zero-out" else 1)
+    assert a.rho == pytest.approx(20 * moved**2 / (2 * 0.05**2), rel=1e-4)
+    assert a.epsilon == zcdp_epsilon(a.rho or 0.0, 1e-5)
+    assert (a.leak, a.exact, a.valid, a.mu_gdp, a.epsilon_pure, a.by) == (False, False, True, None, None, "sum")
+    assert math.fsum(a.costs) == pytest.approx(a.rho, rel=1e-12)
+    assert len(a.deltas) == 20
+    assert a.adversary == "the unit's own server, with up to 2 corrupted clients"
+    said = " | ".join(a.assumptions)
+    for words in ("at least 5 honest clients", "one sum a round", "Kairouz", "clips and truncates", "drops out"):
+        assert words in said
+    assert ("but those of the adversary's own" in said) == (level == "unit")
+    assert ("takes part all the same" in said) == (adjacency == "zero-out")
+    assert ("l1 clipping" in said) == (norm == "l1")
+
+
+@pytest.mark.parametrize("name", ["homomorphic", "shared", "per-link", "pairwise", "central", "local-only", "none"])
+@pytest.mark.parametrize("release", ["none", "local", "centroid:0", "centroid:0.01"])
+def test_nobody_sees_more_than_the_sums(name: str, release: str) -> None:
+    """With or without a proof, a scheme's noise or a release: the own server's number holds against everybody."""
+    s = gauss(name, 0.0 if name in ("local-only", "none") else 1.0, 1.0 if name == "pairwise" else 0.0)
+    bound = inside(s, threat="own-server").epsilon or 0.0
+    for threat in EVERYBODY:
+        a = inside(s, threat=threat, release=release)
+        assert not a.leak
+        assert a.epsilon is not None
+        assert a.epsilon <= bound
+        try:
+            alone = account(s, RING, PLAIN, rounds=20, threat=threat, release=release)
+        except InputError:
+            alone = None
+        if alone is None or alone.leak:
+            assert (a.by, a.epsilon) == ("sum", bound)
+        else:
+            assert a.epsilon == min(bound, alone.epsilon or 0.0)
+
+
+def test_the_smaller_of_two_proofs_says_which() -> None:
+    loud = inside(gauss("shared", 10.0))
+    alone = account(gauss("shared", 10.0), RING, PLAIN, rounds=20)
+    assert (loud.by, loud.epsilon, loud.mu_gdp, loud.costs) == ("messages", alone.epsilon, alone.mu_gdp, alone.costs)
+    assert "inside the secure sum alone would give epsilon" in loud.assumptions[-1]
+    quiet = inside(gauss("shared", 0.001))
+    assert quiet.by == "sum"
+    assert "messages' own noise alone would give epsilon" in quiet.assumptions[-1]
+    leak = inside(gauss("homomorphic"), release="local")
+    assert "does not hold this adversary off: a local model" in leak.assumptions[-1]
+    refused = inside(gauss("homomorphic"))
+    assert "gives no number here: proof = 'none'" in refused.assumptions[-1]
+    unit = Sensitivity(0.1, 1.0, level="unit", dim=3)
+    silent = inside(gauss("local-only", 0.0), unit)  # nothing is sent: nothing is learnt from the links
+    assert (silent.by, silent.epsilon) == ("messages", 0.0)
+
+
+@pytest.mark.parametrize("participation", ["random:0.1", "amplified:0.1"])
+def test_who_takes_part_is_no_secret_inside_the_unit(participation: str) -> None:
+    sens = Sensitivity(0.1, 1.0, sampled=10, dim=3, participation=Participation.parse(participation))
+    for threat in ("own-server", "own-client"):
+        for name in ("homomorphic", "shared"):
+            with pytest.raises(InputError, match="learns who takes part"):
+                inside(gauss(name), sens, threat=threat)
+    a = inside(gauss("shared", 0.001), sens)  # outside it counts as every round
+    every = inside(gauss("shared", 0.001), PLAIN)
+    assert (a.by, a.epsilon) == ("sum", every.epsilon)
+    assert any("not credited" in x for x in a.assumptions)
+
+
+def test_a_curious_clients_own_share_does_not_count() -> None:
+    alone = SumNoise.sized(0.05, 5, sampled=10, fraction_bits=24, dim=3)
+    assert inside(gauss("none", 0.0), noise=alone, threat="own-server").adversary.endswith("no corrupted client")
+    rho = {t: inside(gauss("none", 0.0), noise=alone, threat=t).rho or 0.0 for t in EVERYBODY}
+    assert rho.pop("own-client") == pytest.approx(5 / 4 * rho["own-server"], rel=1e-12)
+    assert set(rho.values()) == {rho["own-server"]}
+    one = SumNoise.sized(0.05, 1, sampled=10, fraction_bits=24, dim=3)
+    with pytest.raises(InputError, match="knows them all"):
+        inside(gauss("homomorphic"), noise=one, threat="own-client")
+    shared = inside(gauss("shared", 1.0), noise=one, threat="own-client")  # the messages' noise still holds
+    assert shared.by == "messages"
+
+
+def test_noise_inside_must_be_of_the_same_model() -> None:
+    with pytest.raises(InputError, match="has 3 coordinates"):
+        inside(gauss("shared"), Sensitivity(0.1, 1.0, sampled=10, dim=4))
+
+
 # Laws
 
 
@@ -411,6 +514,9 @@ def test_discrete_noise_says_less() -> None:
     assert integer.epsilon == pure_epsilon(np.full(50, math.sqrt(2) / 20), 1e-5)
     assert (laplace.epsilon or 0) <= (integer.epsilon or 0) < (integer.epsilon_pure or 0)
     assert any("integer grid" in a for a in integer.assumptions)
+    shares = account(gauss("homomorphic"), RING, ONE, rounds=5, noise="discrete-gaussian", release="centroid:1")
+    assert any("release_rho" in a for a in shares.assumptions)
+    assert not any("release_rho" in a for a in discrete.assumptions)
     for noise in ("laplace", "discrete-gaussian", "discrete-laplace"):
         with pytest.raises(InputError, match="proof for Gaussian noise only"):
             account(gauss("pairwise", 1.0, 1.0), RING, ONE, rounds=2, noise=noise)

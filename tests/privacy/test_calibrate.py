@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from confide.errors import InputError
 from confide.graph import Graph
 from confide.privacy.accountant import Account, account
-from confide.privacy.calibrate import PAIR_RATIO, Budget, affordable_rounds, calibrate
+from confide.privacy.calibrate import PAIR_RATIO, Budget, affordable_rounds, calibrate, calibrate_sum
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.threat import Release
 from confide.schemes import scheme
@@ -227,3 +228,27 @@ def test_affordable_rounds(most: int) -> None:
     if 0 < most < 50:
         assert budget.allows(spend(most))
         assert not budget.allows(spend(most + 1))
+
+
+@pytest.mark.parametrize("budget", [Budget(epsilon=2.0), Budget(rho=0.3), Budget(epsilon=0.1, delta=1e-8)])
+@pytest.mark.parametrize("bits", [4, 24])
+def test_just_enough_noise_inside_the_sum(budget: Budget, bits: int) -> None:
+    s = Sensitivity(0.1, 1.0, sampled=20, dim=10)
+    noise, spent = calibrate_sum(s, budget, rounds=50, honest=12, corrupted=2, fraction_bits=bits)
+    assert spent.adversary.endswith("with up to 2 corrupted clients")
+    assert spent.by == "sum"
+    assert budget.allows(spent)
+    assert noise.share_quanta >= 0.5
+    less = type(noise).sized(noise.sigma * 0.999, 12, sampled=20, fraction_bits=bits, dim=10)
+    s_less = account(scheme("none"), RING, s, rounds=50, threat="own-server", delta=budget.delta, sum_noise=less)
+    assert not budget.allows(s_less)
+
+
+def test_the_narrowest_share_may_be_more_than_enough() -> None:
+    s = Sensitivity(0.1, 1e-9, sampled=20, dim=1)
+    noise, spent = calibrate_sum(s, Budget(epsilon=50.0), rounds=1, honest=2, fraction_bits=10)
+    assert noise.share_quanta == pytest.approx(0.5)
+    assert (spent.epsilon or 0.0) < 50.0
+    for missing in ({"sampled": None, "level": "unit"}, {"dim": None}):
+        with pytest.raises(InputError, match="give L and M"):
+            calibrate_sum(replace(s, **missing), Budget(epsilon=1.0), rounds=1, honest=2)  # type: ignore[arg-type]

@@ -15,13 +15,15 @@ from confide.engines.driver import simulate
 from confide.errors import InputError
 from confide.graph import Graph
 from confide.privacy.accountant import account
-from confide.privacy.conversion import rho_epsilon
+from confide.privacy.conversion import rho_epsilon, zcdp_epsilon
 from confide.privacy.ledger import all_gaussian, compose, read
 from confide.privacy.plan import Plan
 from confide.privacy.settings import Privacy
+from confide.privacy.sum_noise import SumNoise
 from confide.problems import regression
 from confide.run import Run
 from confide.schemes import scheme
+from confide.secure.settings import Secure
 
 SMALL = (0.01, 0.05)  # covariances, so that the declared smoothness is true of the data
 PROBLEM = regression(units=4, clients=6, samples=8, covariance=SMALL, seed=2)
@@ -31,6 +33,9 @@ BASE = GFL(
     step=0.3, sampled=3, local_steps=1, batch=4, clip=Clip("example", 1.0),
 )  # fmt: skip
 PRIVACY = Privacy(proof="convex-glm:0.2", smoothness=2.0)
+SECURE = Secure(corrupted=0.0, dropped=0.25, sigma=0.2)
+INSIDE = replace(BASE, sampled=5, arithmetic="fixed", fraction_bits=20, aggregation=SECURE)
+SERVER = Privacy(threat="own-server")  # no proof is needed: the server sees fresh sums
 
 
 def run(privacy: Privacy = PRIVACY, algorithm: GFL = BASE, rounds: int = 30) -> Run:
@@ -100,6 +105,111 @@ def test_what_has_no_bound_does_not_vanish_from_the_ledger(tmp_path: Path) -> No
         run(privacy, algorithm, rounds=5).save(tmp_path / str(n))
         totals = compose([read(tmp_path / str(n) / "ledger.jsonl")])
         assert all(t.rho is None and t.epsilon is None and t.events == 5 for t in totals.values())
+
+
+@pytest.mark.parametrize("release", ["local", "centroid:0"])
+def test_a_leaking_release_does_not_vanish_either(tmp_path: Path, release: str) -> None:
+    run(replace(PRIVACY, release=release), rounds=5).save(tmp_path / "r")
+    book = read(tmp_path / "r" / "ledger.jsonl")
+    assert len(book.events) == 4 * 6
+    assert all(t.rho is None and t.epsilon is None for t in compose([book]).values())
+    shared = replace(BASE, scheme=scheme("shared", 2.0, noise="gaussian"))
+    run(replace(PRIVACY, release=release), shared, rounds=5).save(tmp_path / "s")  # nothing new is revealed
+    whole = account(shared.scheme, GRAPH, PRIVACY.sensitivity(PROBLEM, shared, 0), rounds=5)
+    for total in compose([read(tmp_path / "s" / "ledger.jsonl")]).values():
+        assert total.rho == pytest.approx(whole.rho, rel=1e-12)
+
+
+# ---- noise inside the secure sums
+
+
+def test_noise_inside_the_sums_gives_the_own_server_a_number() -> None:
+    done = run(SERVER, INSIDE, rounds=10)
+    assert done.privacy is not None
+    said = {a["threat"].partition(":")[0]: a for a in done.privacy["statement"]["accounts"]}
+    noise = SumNoise.of(SECURE, 5, 20, PROBLEM.M)
+    assert noise.honest == SECURE.parameters(5).quorum
+    rho = 10 * (2 * 0.3 / 5) ** 2 / (2 * 0.2**2)
+    assert said["own-server"]["rho"] == pytest.approx(rho, rel=1e-6)
+    assert said["own-server"]["epsilon"] == pytest.approx(zcdp_epsilon(rho, 1e-5), rel=1e-6)
+    assert done.metrics["epsilon"][0, -1] == pytest.approx(said["own-server"]["epsilon"], rel=1e-12)
+    assert not any(a["leak"] for a in said.values())
+    assert said["own-client"]["rho"] > said["own-server"]["rho"]  # it knows its own share
+    silent = run(SERVER, replace(INSIDE, aggregation=replace(SECURE, sigma=0.0)), rounds=3)
+    assert silent.privacy is not None
+    assert {a["threat"]: a["leak"] for a in silent.privacy["statement"]["accounts"]}["own-server"]
+
+
+def test_the_noise_of_a_run_is_the_noise_that_is_accounted() -> None:
+    """What the server adds to its model beyond the clean updates, all clients present: more shares than counted."""
+    quiet, loud = (
+        simulate(PROBLEM, Graph.ring(4), replace(INSIDE, aggregation=a, scheme=scheme("none")), rounds=1, repeats=400)
+        for a in (replace(SECURE, sigma=0.0), SECURE)
+    )
+    spread = float(np.std((loud.models - quiet.models).mean(axis=1)))  # the mean over servers: no exchange changes it
+    p = SECURE.parameters(5)
+    expected = 0.2 * np.sqrt(5 / p.honest_survivors) / 2  # of 4 servers' mean
+    assert spread == pytest.approx(expected, rel=0.1)
+    assert spread != pytest.approx(expected * 1.5, rel=0.1)
+    assert spread != pytest.approx(expected / 1.5, rel=0.1)
+
+
+@pytest.mark.parametrize("release", ["none", "local", "centroid:0.5"])
+def test_the_ledger_of_the_sums_adds_up(tmp_path: Path, release: str) -> None:
+    privacy = replace(SERVER, release=release, epsilon=200.0)
+    run(privacy, INSIDE, rounds=8).save(tmp_path / "r")
+    book, plan = read(tmp_path / "r" / "ledger.jsonl"), Plan.load(tmp_path / "r" / "plan.json")
+    whole = account(
+        INSIDE.scheme,
+        GRAPH,
+        SERVER.sensitivity(PROBLEM, INSIDE, 0),
+        rounds=8,
+        threat="own-server",
+        sum_noise=SumNoise.of(SECURE, 5, 20, PROBLEM.M),
+    )
+    assert len(book.events) == 4 * (8 + (release != "none"))
+    assert {e.cost.law for e in book.events if e.kind == "message"} == {"discrete-gaussian"}
+    assert {e.cost.sigma for e in book.events if e.kind == "message"} == {0.2}
+    for total in compose([book]).values():
+        assert total.rho == pytest.approx(whole.rho, rel=1e-9)
+        assert rho_epsilon(total.rho or 0.0, 1e-5, all_gaussian([book])) == pytest.approx(whole.epsilon, rel=1e-6)
+    p = SECURE.parameters(5)
+    assert plan.aggregation == {
+        "server": "curious",
+        "ring_bits": 32,
+        "fraction_bits": 20,
+        "threshold": p.threshold,
+        "quorum": p.quorum,
+        "corrupted": 0,
+        "sigma": 0.2,
+    }
+    assert plan.threat == "own-server"
+
+
+def test_one_proof_prices_the_rounds_and_the_release(tmp_path: Path) -> None:
+    """Messages that are cheap, a release that is dear: together the sums are cheaper, and they price everything."""
+    dear = replace(Privacy(level="unit"), release="centroid:0.001")
+    loud = replace(INSIDE, scheme=scheme("homomorphic", 500.0, noise="gaussian"))
+    run(dear, loud, rounds=5).save(tmp_path / "sum")
+    kept = replace(dear, release="centroid:100")
+    run(kept, loud, rounds=5).save(tmp_path / "messages")
+    s, noise = dear.sensitivity(PROBLEM, loud, 0), SumNoise.of(SECURE, 5, 20, PROBLEM.M)
+    for name, privacy, law in (("sum", dear, "discrete-gaussian"), ("messages", kept, "gaussian")):
+        whole = account(loud.scheme, GRAPH, s, rounds=5, release=privacy.release, sum_noise=noise)
+        assert whole.by == name
+        book = read(tmp_path / name / "ledger.jsonl")
+        assert {e.cost.law for e in book.events} - {"none"} == {law}
+        for total in compose([book]).values():
+            assert total.rho == pytest.approx(whole.rho, rel=1e-9)
+
+
+def test_a_budget_against_the_own_server_stops_the_run() -> None:
+    whole = run(SERVER, INSIDE, rounds=10).metrics["epsilon"][0]
+    assert run(replace(SERVER, epsilon=float(whole[5])), INSIDE, rounds=10).rounds == 6
+    with pytest.raises(InputError, match="does not pay for a single round"):
+        run(replace(SERVER, epsilon=1e-3), INSIDE)
+    with pytest.raises(InputError, match="a leak"):
+        run(replace(SERVER, epsilon=100.0), replace(INSIDE, aggregation=replace(SECURE, sigma=0.0)))
 
 
 def test_one_data_set_one_name() -> None:

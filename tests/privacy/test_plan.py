@@ -238,7 +238,17 @@ CHANGES: dict[str, Any] = {
     "delta": 0,
     "budget": {"epsilon": None, "rho": 1.0},
     "facts": {},
+    "aggregation": {
+        "server": "curious",
+        "ring_bits": 32,
+        "fraction_bits": 24,
+        "threshold": 3,
+        "quorum": 4,
+        "corrupted": 1,
+        "sigma": 0.25,
+    },
 }
+SECURE = CHANGES["aggregation"]
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(Plan) if f.name != "version"])
@@ -250,6 +260,45 @@ def test_every_field_is_in_the_hash_and_in_the_diff(name: str) -> None:
     assert a.diff(b)
     assert all(line.startswith(name) for line in a.diff(b))
     assert len(b.diff(a)) == len(a.diff(b))
+
+
+def test_secure_sums_are_in_a_plan_only_where_there_are_any() -> None:
+    """So that plans from before have the text and hash that they had."""
+    assert "aggregation" not in plan().to_json()
+    assert plan(aggregation=None).hash == plan().hash
+    a = plan(aggregation=dict(SECURE) | {"sigma": 1})
+    assert a.aggregation is not None
+    assert a.aggregation["sigma"].hex() == "0x1.0000000000000p+0"
+    assert Plan.from_json(a.to_json()) == a
+    assert plan().diff(a)[0].startswith("aggregation: (absent) != {")
+    assert plan(aggregation=SECURE).diff(a) == ["aggregation.sigma: 0.25 != 1.0"]
+    text = canonical.dumps(plan().to_dict() | {"aggregation": None})
+    with pytest.raises(InputError, match=r"plan\.aggregation = None: must be left out"):
+        Plan.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("server", "kind"),
+        ("ring_bits", 16),
+        ("ring_bits", 32.0),
+        ("fraction_bits", 0),
+        ("threshold", 0),
+        ("quorum", 1),
+        ("corrupted", -1),
+        ("sigma", -0.1),
+        ("sigma", math.nan),
+        ("colour", 1),
+    ],
+)
+def test_secure_sums_refused_by_name(key: str, value: Any) -> None:
+    with pytest.raises(InputError) as e:
+        plan(aggregation=dict(SECURE) | {key: value})
+    assert e.value.field == f"plan.aggregation.{key}"
+    for wrong in ({}, "secure", 3):
+        with pytest.raises(InputError, match=r"plan\.aggregation"):
+            plan(aggregation=wrong)
 
 
 def test_diff_names_what_differs() -> None:
@@ -409,7 +458,7 @@ def test_schemes_refused_by_name(key: str, value: Any) -> None:
     assert e.value.field == f"plan.scheme.{key}"
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Plan)])
+@pytest.mark.parametrize("name", [f.name for f in fields(Plan) if f.name != "aggregation"])
 def test_missing_fields_are_named(name: str) -> None:
     data = json.loads(plan().to_json())
     del data[name]

@@ -14,7 +14,7 @@ from confide.errors import InputError
 from confide.federation import Federation
 from confide.graph import Graph
 from confide.models import Linear
-from confide.privacy.calibrate import Budget
+from confide.privacy.calibrate import Budget, Calibrated
 from confide.privacy.planner import CANDIDATES, by_formula, compare, noise_variance
 from confide.privacy.sensitivity import Proof, Sensitivity
 from confide.problems.problem import Problem
@@ -110,3 +110,16 @@ def test_calibrated_noise_keeps_a_run_within_its_budget() -> None:
         assert run.rounds == 25
         assert run.privacy is not None
         assert run.privacy["statement"]["accounts"][0]["epsilon"] == pytest.approx(3.0, rel=1e-6)
+
+
+def test_a_scheme_that_cannot_be_measured_is_listed_with_the_reason() -> None:
+    """`central` has no fixed point: the others are compared all the same."""
+
+    def measure(c: Calibrated) -> tuple[float, float]:
+        if c.scheme.name == "central":
+            raise InputError("algorithm.arithmetic", "fixed", "use float")
+        return 1.0, 1.0
+
+    s = Sensitivity(step=0.1, bound=1.0, level="unit")
+    options = compare(("central", "shared"), RING, s, Budget(rho=1.0), measure, rounds=10)
+    assert {o.name: o.reason for o in options} == {"shared": "", "central": "algorithm.arithmetic = 'fixed': use float"}

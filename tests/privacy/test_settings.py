@@ -34,6 +34,7 @@ def test_the_worst_client_counts() -> None:
         ({"proof": "regulariser:0.2"}, CLIPPED, "the model's regulariser is rho = 0.1"),
         ({"proof": "convex-glm:0.3"}, CLIPPED, "only 2 rho = 0.2 strongly convex"),
         ({"proof": "public-point"}, CLIPPED, "not a function of the messages"),
+        ({"level": "example"}, CLIPPED, "one example may fill a mini-batch"),
         (
             {"proof": "convex-glm:0.2", "smoothness": 2.0},
             GFL(sampled=2, clip=Clip("update", 1.0)),

@@ -12,6 +12,7 @@ from confide.graph import Graph
 from confide.privacy.accountant import account
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.statement import lines, statement
+from confide.privacy.sum_noise import SumNoise
 from confide.schemes import Scheme, scheme
 
 UNIT = Sensitivity(0.5, 1.0, level="unit", norm="l1")
@@ -59,6 +60,21 @@ def test_words() -> None:
     assert "a client of the same unit" in bad[0]
     assert "the unit's own server" in bad[1]
     assert "a local model and the messages give the exact sum" in bad[2]
+
+
+def test_noise_inside_the_sum_protects_from_everybody() -> None:
+    """What was NOT PROTECTED has a number: own clients, the own server and a local model."""
+    noise = SumNoise.sized(2.0, 6, sampled=8, fraction_bits=20, dim=2, corrupted=1)
+    s = Sensitivity(0.5, 1.0, level="unit", sampled=8, dim=2)
+    made = statement(scheme("homomorphic", 1.0, noise="gaussian"), RING, s, rounds=3, release="local", sum_noise=noise)
+    assert not any(a.leak for a in made.accounts)
+    assert not made.refused
+    said = str(made).split("\n")
+    assert not [x for x in said if x.startswith("NOT PROTECTED")]
+    assert any("against" in x and "the unit's own server, with up to 1 corrupted client" in x for x in said)
+    server = next(a for a in made.accounts if a.threat == "own-server")
+    assert all((a.epsilon or 0.0) <= (server.epsilon or 0.0) for a in made.accounts)
+    assert lines(json.loads(json.dumps(made.to_dict(), allow_nan=False))) == said
 
 
 def test_a_leak_in_all_messages_is_said_of_everybody() -> None:

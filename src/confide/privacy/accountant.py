@@ -2,7 +2,8 @@
 
 Named schemes have closed forms (privacy.md, sections 1, 2, 4, 5): given the messages, psi of the target is seen
 through Gaussian or Laplace noise of its own in every round, with precision `factor`, and the state keeps a share `c`
-of its deviation. Any other linear scheme goes through `view.expose`; tests hold the two equal to 1e-10.
+of its deviation. Any other linear scheme goes through `view.expose`; tests hold the two equal to 1e-10. Noise inside
+the secure sums (`sum_noise`) is a second proof about every adversary; the smaller epsilon is the answer.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from confide.graph import Graph
 from confide.privacy import conversion
 from confide.privacy.participation import amplified_curve, random_curve
 from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.sum_noise import SumNoise, by_sums, smaller
 from confide.privacy.threat import Release, Threat
 from confide.privacy.view import Exposure, Round, expose_each
 from confide.schemes import Scheme
@@ -39,6 +41,7 @@ class Account:
         rho: zero-concentrated; mu_gdp: Gaussian (not for discrete noise); None where they do not apply.
         leak: the view determines a noiseless function of the target's data.
         valid: a theorem covers this number; exact: it is attained, not only a bound.
+        by: which noise it rests on, that of the "messages" or that inside the secure "sum".
         deltas: Delta_1..Delta_T of the worst target, in the noise's norm.
         costs: what each round adds to rho (Gaussian) or to pure epsilon (Laplace); a release is not among them.
     """
@@ -56,6 +59,7 @@ class Account:
     valid: bool = True
     exact: bool = False
     target: int | None = None
+    by: str = "messages"
     assumptions: tuple[str, ...] = ()
     deltas: tuple[float, ...] = field(default=(), repr=False)
     costs: tuple[float, ...] = field(default=(), repr=False)
@@ -73,7 +77,7 @@ class Account:
         return min(rates)
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("epsilon", "delta", "epsilon_pure", "rho", "mu_gdp", "leak", "valid", "exact", "target")
+        names = ("epsilon", "delta", "epsilon_pure", "rho", "mu_gdp", "leak", "valid", "exact", "target", "by")
         return {
             "threat": self.threat,
             "adversary": self.adversary,
@@ -109,12 +113,14 @@ def account(
     threat: Threat | str = "links",
     release: Release | str = "none",
     delta: float = 1e-5,
+    sum_noise: SumNoise | None = None,
 ) -> Account:
     """The privacy of `rounds` rounds against one adversary, for the worst honest server.
 
     Args:
         graph: one graph, or several that take turns.
         noise: the law actually drawn; `scheme.law` by default. `scheme.sigma` is its standard deviation.
+        sum_noise: noise that the clients put inside every secure sum.
     """
     threat = Threat.parse(threat) if isinstance(threat, str) else threat
     release = Release.parse(release) if isinstance(release, str) else release
@@ -126,23 +132,15 @@ def account(
     if not graphs or any(g.P != graphs[0].P for g in graphs):
         raise InputError("graph", graphs, "give one graph, or several with the same servers")
     threat.check(graphs[0].P)
-    if scheme.name == "pairwise" and scheme.sigma_pair and noise != "gaussian":
-        remedy = "edge noise that cancels between two ends has a proof for Gaussian noise only"
-        raise InputError("noise", noise, remedy)
-    why = _leak(scheme, graphs, threat, release)
-    blank = _blank(scheme, sensitivity, threat, release, delta, noise)
-    if why is not None:
-        return replace(blank, leak=True, assumptions=(f"leak: {why}", *blank.assumptions))
-    honest = [p for p in range(graphs[0].P) if p not in threat.colluders]
-    try:
-        targets = _targets(scheme, graphs, threat, honest, rounds)
-        found = [_spend(t, scheme, graphs[0].P, sensitivity, blank, noise, release, threat) for t in targets]
-        worst = max(found, key=lambda a: a.epsilon or 0.0)
-    except OverflowError:
-        worst = replace(blank, epsilon=math.inf)
-    if not all(map(math.isfinite, (worst.epsilon or 0.0, worst.rho or 0.0))):
-        raise InputError("sigma", scheme.sigma, "so little noise that epsilon is beyond every number; give more")
-    return worst
+    blank = _blank(sensitivity, threat, release, delta)
+
+    def by_messages() -> Account:
+        return _by_messages(scheme, graphs, sensitivity, rounds, noise, threat, release, blank)
+
+    if sum_noise is None:
+        return by_messages()
+    sum_noise.check(sensitivity)
+    return smaller(by_messages, lambda: by_sums(sum_noise, sensitivity, rounds, threat, blank))
 
 
 def account_general(
@@ -186,17 +184,50 @@ def paper_theorem(step: float, bound: float, sigma: float, rounds: int) -> tuple
     ]
 
 
-def _blank(scheme: Scheme, s: Sensitivity, threat: Threat, release: Release, delta: float, noise: str) -> Account:
+def _blank(s: Sensitivity, threat: Threat, release: Release, delta: float) -> Account:
     adversary = threat.words + ("" if release.kind == "none" else f", and the release ({release})")
-    assumptions = ["secure aggregation hides single updates from the server, and noise is drawn once per round"]
+    return Account(str(threat), adversary, s.level, s.adjacency, None, delta)
+
+
+def _by_messages(
+    scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, rounds: int, noise: str, threat: Threat, release: Release,
+    blank: Account,
+) -> Account:  # fmt: skip
+    """The account that rests on the noise of servers and links alone."""
+    if scheme.name == "pairwise" and scheme.sigma_pair and noise != "gaussian":
+        remedy = "edge noise that cancels between two ends has a proof for Gaussian noise only"
+        raise InputError("noise", noise, remedy)
+    blank = replace(blank, assumptions=_about_noise(noise, release))
+    why = _leak(scheme, graphs, threat, release)
+    if why is not None:
+        return replace(blank, leak=True, assumptions=(f"leak: {why}", *blank.assumptions))
+    honest = [p for p in range(graphs[0].P) if p not in threat.colluders]
+    try:
+        targets = _targets(scheme, graphs, threat, honest, rounds)
+        found = [_spend(t, scheme, graphs[0].P, s, blank, noise, release, threat) for t in targets]
+        worst = max(found, key=lambda a: a.epsilon or 0.0)
+    except OverflowError:
+        worst = replace(blank, epsilon=math.inf)
+    if not all(map(math.isfinite, (worst.epsilon or 0.0, worst.rho or 0.0))):
+        raise InputError("sigma", scheme.sigma, "so little noise that epsilon is beyond every number; give more")
+    return worst
+
+
+def _about_noise(noise: str, release: Release) -> tuple[str, ...]:
+    found = ["secure aggregation hides single updates from the server, and noise is drawn once per round"]
     if noise.startswith("discrete"):
-        assumptions.append(
+        found.append(
             "discrete noise on an integer grid; the sampler is within 2^-108 of it in total variation "
             "(confide.privacy.noise), so that N draws add (1 + e^epsilon) N 2^-108 to delta"
         )
     else:
-        assumptions.append("real-valued noise: true of the mathematics, simulated in floating point")
-    return Account(str(threat), adversary, s.level, s.adjacency, None, delta, assumptions=tuple(assumptions))
+        found.append("real-valued noise: true of the mathematics, simulated in floating point")
+    if noise == "discrete-gaussian" and release.kind == "centroid":
+        found.append(
+            "release: of shares at least 2 quanta wide, whose sum is as good as discrete Gaussian (rho grows by less "
+            "than 1e-15 P M); for narrower ones see confide.privacy.sum_noise.release_rho"
+        )
+    return tuple(found)
 
 
 def _leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Release) -> str | None:

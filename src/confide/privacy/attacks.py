@@ -73,7 +73,7 @@ class Transcript(NamedTuple):
 
 def record(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int) -> Transcript:
     """The reference round with all its messages; links and units do not fail here."""
-    algorithm = replace(algorithm, failures=Failures(), arithmetic="float")
+    algorithm = replace(algorithm, failures=Failures(), arithmetic="float", aggregation=None)
     reference = prepare(problem, graphs, algorithm, rounds, seed)(0)
     w = [reference.start(np.zeros((graphs[0].P, problem.M)))]
     sent, updates = [], []

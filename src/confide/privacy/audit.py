@@ -364,7 +364,7 @@ def _bench(
         "rows other than 'config' have noise scaled to the number in their setting, against their own adversary; "
         "for Laplace B is an l1 bound there",
     ]
-    reference = prepare(e.problem, e.graph, replace(e.algorithm, arithmetic="float"), 1, e.seed)(0)
+    reference = prepare(e.problem, e.graph, replace(e.algorithm, arithmetic="float", aggregation=None), 1, e.seed)(0)
     start = np.zeros((e.graph[0].P, M))
     first = [reference.adapt(1, p, start[p], reference.sample(1, p)) for p in range(len(start))]
     graphs = tuple(e.graph)

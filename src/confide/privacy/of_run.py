@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from confide.privacy.plan import Plan, scheme_fields
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.settings import Privacy
 from confide.privacy.statement import statement
+from confide.privacy.sum_noise import SumNoise
 from confide.privacy.threat import Release
 from confide.problems.problem import Problem
 
@@ -31,12 +32,14 @@ class Accounting:
     algorithm: GFL
     sensitivity: Sensitivity
     dataset: str
+    sum_noise: SumNoise | None = None
 
     @classmethod
     def of(cls, privacy: Privacy, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, seed: int) -> Accounting:
         name = privacy.dataset
         dataset = federation_id(problem.federation) if name is None else dataset_id(name)
-        return cls(privacy, graphs, algorithm, privacy.sensitivity(problem, algorithm, seed), dataset)
+        inside = inside_sums(algorithm, problem.M)
+        return cls(privacy, graphs, algorithm, privacy.sensitivity(problem, algorithm, seed), dataset, inside)
 
     def spend(self, rounds: int, release: str = "none") -> Account:
         """The account of the first `rounds` rounds against the adversary that the settings name."""
@@ -48,6 +51,7 @@ class Accounting:
             threat=self.privacy.threat,
             release=release,
             delta=self.privacy.delta,
+            sum_noise=self.sum_noise,
         )
 
     def affordable(self, rounds: int) -> int:
@@ -102,43 +106,44 @@ class Accounting:
             delta=p.delta,
             budget={"epsilon": p.epsilon, "rho": p.rho},
             facts={} if p.smoothness is None else {"smoothness": p.smoothness},
+            aggregation=aggregation_fields(self.algorithm),
         )
 
     def ledger(self, rounds: int) -> dict[str, Any] | None:
         """Plan, data set and what each round costs every unit (the worst unit's cost).
 
         A leak, a refusal, or participation that counts only as a whole has no price per round: its events carry none,
-        so that it cannot vanish from a sum. Graphs that take turns have no plan yet, and no ledger.
+        so that it cannot vanish from a sum. Graphs that take turns have no plan yet, and no ledger. One proof prices
+        all events: that of the statement about rounds and release together.
         """
         if len(self.graphs) > 1:
             return None
-        try:
-            spent = self.spend(rounds)
-        except InputError:
-            spent = None
+        scheme = self.algorithm.scheme
+        named = {"dataset": self.dataset, "plan": self.plan(rounds).to_json(), "law": scheme.law, "sigma": scheme.sigma}
+        total = self._answered(rounds, self.privacy.release)
+        if self.sum_noise is not None and total is not None and total.by == "sum":
+            free = None if self.privacy.release == "none" else {"cost": 0.0, "sigma": 0.0, "sensitivity": 0.0}
+            priced = {"law": "discrete-gaussian", "sigma": self.sum_noise.sigma, "release": free}
+            return named | priced | {"costs": list(total.costs), "sensitivities": list(total.deltas)}
+        spent = replace(self, sum_noise=None)._answered(rounds, "none")
         if spent is None or not spent.costs:
-            nothing = [None] * rounds
-            return {
-                "dataset": self.dataset,
-                "plan": self.plan(rounds).to_json(),
-                "costs": nothing,
-                "sensitivities": [0.0] * rounds,
-                "release": None,
-            }
-        return {
-            "dataset": self.dataset,
-            "plan": self.plan(rounds).to_json(),
-            "costs": list(spent.costs),
-            "sensitivities": list(spent.deltas),
-            "release": self._release_cost(rounds, spent),
-        }
+            return named | {"costs": [None] * rounds, "sensitivities": [0.0] * rounds, "release": None}
+        release = self._release_cost(spent, total)
+        return named | {"costs": list(spent.costs), "sensitivities": list(spent.deltas), "release": release}
 
-    def _release_cost(self, rounds: int, messages: Account) -> dict[str, float] | None:
-        """What a release at the end adds, in the unit of the messages' costs."""
-        release = Release.parse(self.privacy.release)
-        if release.kind != "centroid":
+    def _answered(self, rounds: int, release: str) -> Account | None:
+        try:
+            return self.spend(rounds, release)
+        except InputError:
             return None
-        total = self.spend(rounds, self.privacy.release)
+
+    def _release_cost(self, messages: Account, total: Account | None) -> dict[str, float | None] | None:
+        """What a release at the end adds, in the unit of the messages' costs; None where it has no bound."""
+        release = Release.parse(self.privacy.release)
+        if release.kind == "none":
+            return None
+        if total is None or total.leak:
+            return {"cost": None, "sigma": release.sigma, "sensitivity": 0.0}
         if messages.rho is not None and total.rho is not None:
             cost = total.rho - messages.rho
             return {"cost": cost, "sigma": release.sigma, "sensitivity": release.sigma * math.sqrt(2.0 * cost)}
@@ -155,6 +160,7 @@ class Accounting:
             rounds=rounds,
             release=self.privacy.release,
             delta=self.privacy.delta,
+            sum_noise=self.sum_noise,
         )
         budget = self.privacy.budget
         return {
@@ -165,11 +171,36 @@ class Accounting:
         }
 
 
+def inside_sums(algorithm: GFL, dim: int) -> SumNoise | None:
+    """The noise inside the secure sums of a run, if there is any."""
+    secure = algorithm.aggregation
+    if secure is None or secure.sigma == 0.0:
+        return None
+    return SumNoise.of(secure, algorithm.sampled, algorithm.fraction_bits, dim)
+
+
+def aggregation_fields(algorithm: GFL) -> dict[str, Any] | None:
+    """What a plan says about the secure sums."""
+    secure = algorithm.aggregation
+    if secure is None:
+        return None
+    p = secure.parameters(algorithm.sampled)
+    return {
+        "server": p.server,
+        "ring_bits": secure.ring_bits,
+        "fraction_bits": algorithm.fraction_bits,
+        "threshold": p.threshold,
+        "quorum": p.quorum,
+        "corrupted": p.corrupted,
+        "sigma": secure.sigma,
+    }
+
+
 def write_ledger(ledger: Mapping[str, Any], folder: Path, run: str) -> None:
     """plan.json and ledger.jsonl of a simulated run: an event for every message of every unit."""
     plan = Plan.from_json(ledger["plan"])
     plan.save(folder / PLAN)
-    law = plan.scheme["law"]
+    law, own = ledger.get("law", plan.scheme["law"]), ledger.get("sigma", plan.scheme["sigma"])
 
     def price(cost: float | None, sensitivity: float, sigma: float) -> Cost:
         if cost is None:
@@ -180,7 +211,7 @@ def write_ledger(ledger: Mapping[str, Any], folder: Path, run: str) -> None:
 
     def events() -> Iterator[Event]:
         for i, (cost, sensitivity) in enumerate(zip(ledger["costs"], ledger["sensitivities"], strict=True), 1):
-            one = price(cost, sensitivity, plan.scheme["sigma"])
+            one = price(cost, sensitivity, own)
             yield from (Event(plan.hash, "message", i, unit, one) for unit in range(plan.units))
         if ledger["release"] is not None:
             one = price(ledger["release"]["cost"], ledger["release"]["sensitivity"], ledger["release"]["sigma"])

@@ -31,9 +31,12 @@ CLIPS = ("none", "example", "update")
 NORMS = ("l1", "l2")
 LEVELS = ("client", "unit", "example")
 ADJACENCIES = ("replace", "zero-out")
+RINGS = (32, 64)
+SERVERS = ("curious", "active")
 LARGEST = 64 * 2**20  # bytes of a plan file: a graph of some hundred thousand edges
 _SCHEME = ("name", "law", "carry", "noise_on", "sigma", "sigma_pair", "sigma_client")
 _GRAPH = ("name", "weights", "edges", "edge_weights", "own_weights")
+_AGGREGATION = ("server", "ring_bits", "fraction_bits", "threshold", "quorum", "corrupted", "sigma")
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,9 @@ class Plan:
         threat: who looks, e.g. "links".  release: "none", "centroid:SIGMA", "local".
         budget: {"epsilon": at `delta`, "rho": of zCDP}; None is no limit.
         facts: declared constants that a proof uses, such as a feature norm: numbers, words, true or false.
+        aggregation: of the secure sums: server ("curious", "active"), ring_bits, fraction_bits, threshold, quorum
+            (fewest clients in a sum), corrupted (clients, at most), sigma (on psi, of the honest shares of noise).
+            None is not written, so that plans without it have the text and hash that they always had.
     """
 
     graph: Mapping[str, Any]
@@ -77,6 +83,7 @@ class Plan:
     budget: Mapping[str, float | None] = field(default_factory=lambda: {"epsilon": None, "rho": None})
     facts: Mapping[str, float | str | bool] = field(default_factory=dict)
     version: int = VERSION
+    aggregation: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for name, value in _checked(self).items():
@@ -89,12 +96,17 @@ class Plan:
         return len(self.graph["own_weights"])
 
     def to_dict(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        table = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in table.items() if name != "aggregation" or value is not None}
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
         """The plan with exactly these fields; a missing or unknown one is refused by name."""
-        return cls(**canonical.check_keys("plan", data, [f.name for f in fields(cls)]))
+        given = isinstance(data, Mapping) and "aggregation" in data
+        if given and data["aggregation"] is None:  # type: ignore[index]
+            raise InputError("plan.aggregation", None, "must be left out where updates are not summed securely")
+        known = [f.name for f in fields(cls) if f.name != "aggregation" or given]
+        return cls(**canonical.check_keys("plan", data, known))
 
     def to_json(self) -> str:
         """Canonical text: the same plan has the same text everywhere."""
@@ -190,6 +202,7 @@ def _checked(p: Plan) -> dict[str, Any]:
             for name, value in canonical.check_keys("plan.budget", p.budget, ("epsilon", "rho")).items()
         },
         "facts": _facts(p.facts),
+        "aggregation": _optional(_aggregation, "plan.aggregation", p.aggregation),
     }
 
 
@@ -230,6 +243,22 @@ def _scheme(value: object) -> dict[str, Any]:
         "carry": None if carry is None else _float("plan.scheme.carry", carry, 0.0, 1.0),
         "noise_on": one_of("plan.scheme.noise_on", s["noise_on"], NOISE_ON),
     } | {name: _nonnegative(f"plan.scheme.{name}", s[name]) for name in ("sigma", "sigma_pair", "sigma_client")}
+
+
+def _aggregation(name: str, value: object) -> dict[str, Any]:
+    a = canonical.check_keys(name, value, _AGGREGATION)
+    if a["ring_bits"] not in RINGS:
+        raise InputError(f"{name}.ring_bits", a["ring_bits"], "must be 32 or 64")
+    corrupted = whole(f"{name}.corrupted", a["corrupted"], 0)
+    return {
+        "server": one_of(f"{name}.server", a["server"], SERVERS),
+        "ring_bits": whole(f"{name}.ring_bits", a["ring_bits"], 32, 64),
+        "fraction_bits": whole(f"{name}.fraction_bits", a["fraction_bits"], 1, 52),
+        "threshold": positive_int(f"{name}.threshold", a["threshold"]),
+        "quorum": whole(f"{name}.quorum", a["quorum"], corrupted + 1),
+        "corrupted": corrupted,
+        "sigma": _nonnegative(f"{name}.sigma", a["sigma"]),
+    }
 
 
 def _facts(value: object) -> dict[str, float | str | bool]:

@@ -76,10 +76,10 @@ def compare(
             # `local-only` never talks, so its only use is the sum at the end.
             wanted = "centroid" if name == "local-only" and release == "none" else release
             c = calibrate(name, graph, sensitivity, budget, rounds=rounds, noise=noise, threat=threat, release=wanted)
+            centroid, individual = measure(c)
         except InputError as e:
             found.append(Option(name, None, None, None, str(e)))
             continue
-        centroid, individual = measure(c)
         if release == "none" and name == "local-only":
             found.append(
                 Option(name, None, None, None, "talks to nobody: without a release nothing is learnt together")

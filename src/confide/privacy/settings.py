@@ -73,6 +73,9 @@ class Privacy:
         if algorithm.clip is None:
             remedy = "without a clip nothing bounds a client's influence; set algorithm.clip and algorithm.bound"
             raise InputError("algorithm.clip", "none", remedy)
+        if self.level == "example" and algorithm.replacement:
+            remedy = "drawn with replacement, one example may fill a mini-batch; set algorithm.replacement = false"
+            raise InputError("privacy.level", self.level, remedy)
         E, batch = algorithm.settle(problem.federation, seed)
         proof = Proof.parse(self.proof)
         _check_model(proof, problem, algorithm)

@@ -10,6 +10,7 @@ from confide.errors import InputError
 from confide.graph import Graph
 from confide.privacy.accountant import Account, account
 from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.sum_noise import SumNoise
 from confide.privacy.threat import Release, Threat
 from confide.schemes import Scheme
 
@@ -44,6 +45,7 @@ def statement(
     noise: str | None = None,
     release: Release | str = "none",
     delta: float = 1e-5,
+    sum_noise: SumNoise | None = None,
 ) -> Statement:
     """Links, the worst single colluder, all neighbours, own clients, own server, and the receiver of a release."""
     release = Release.parse(release) if isinstance(release, str) else release
@@ -64,8 +66,9 @@ def statement(
     for threat, released in asked:
         try:
             one = account(
-                scheme, graphs, sensitivity, rounds=rounds, noise=noise, threat=threat, release=released, delta=delta
-            )
+                scheme, graphs, sensitivity, rounds=rounds, noise=noise, threat=threat, release=released, delta=delta,
+                sum_noise=sum_noise,
+            )  # fmt: skip
         except InputError as e:
             refused.append((str(threat), str(e)))
             continue

@@ -4,7 +4,8 @@ links        every message between servers, in all rounds; the graph, the weight
 colluders    the same, and the data, states and noises of some servers.
 neighbours   the same, with all neighbours of the target colluding.
 own-client   the same, and w_p in every round in which it is handed out to a client of the target's unit.
-own-server   the target's own server, which sees the sum of its clients' updates in clear.
+own-server   the target's own server, which sees the sum of its clients' updates: in clear, unless the clients put noise
+             inside it (`sum_noise`).
 """
 
 from __future__ import annotations

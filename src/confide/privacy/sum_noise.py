@@ -1,0 +1,295 @@
+"""Noise inside the secure sum: what even the own server, and with it everybody else, can learn at most.
+
+Every client adds a share of discrete Gaussian noise to its integer update before it is masked. The server sees the
+sum S_j of round j and nothing else of its clients; the model that it handed out is a function of what it saw before. So
+each round is a fresh query at a point that the adversary knows (or chooses): psi moves by at most `Sensitivity.single`,
+nothing accumulates, no convexity is needed, and the rho of the rounds add up. Whatever anybody else sees (messages,
+other servers' states, handed-out models, a release) is a function of the S_j and of things that do not depend on
+the target's data, so that the same number holds against every adversary who does not know the honest shares.
+
+*Sums of discrete Gaussians* are not discrete Gaussian (Kairouz, Liu & Steinke 2021, arXiv 2102.06387). In quanta, with
+n shares of parameter s >= 1/2 in each of d coordinates and a shift of l2 norm Delta:
+
+    tau  = 10 sum_{k=1}^{n-1} exp(-2 pi^2 s^2 k / (k + 1))
+    D_a <= a x / 2 + tau d          and          D_a <= (a / 2) (sqrt x + tau sqrt d)^2,      x = Delta^2 / (n s^2)
+
+for all Rényi orders a > 1 (their Proposition 14), hence rho = min(x + 2 tau d, (sqrt x + tau sqrt d)^2) / 2. Their
+Theorem 1 prints tau d / 2 in the place of 2 tau d, which does not follow for orders below 4; it is not used here.
+Why it is true:
+
+  *Two Gaussians.* The sum of discrete Gaussians with parameters k s^2 and s^2 has at z the probability of the discrete
+  Gaussian with (k + 1) s^2 times S(c_z) / mean of S, where S(c) = sum over integers y of exp(-(y - c)^2 / 2t^2) and
+  t^2 = s^2 k / (k + 1). By Poisson summation S varies by factors 1 +- e, e = 2 sum_j exp(-2 pi^2 t^2 j^2), so the
+  logarithm of the ratio is at most log((1 + e) / (1 - e)) <= 5 exp(-2 pi^2 t^2) for s >= 1/2. Adding the shares one by
+  one, the sum X and the discrete Gaussian Y with parameter n s^2 differ by at most tau / 2 in log-probability.
+  *First bound.* log P(X + Delta = z) / P(X = z) is within tau of the same for Y, which is linear in z; and
+  E exp(u X) <= exp(u^2 n s^2 / 2), as for every discrete Gaussian.
+  *Second bound.* X + Delta to Y + Delta to Y to X are (tau/2)^2/2-, x/2- and (tau/2)^2/2-concentrated, and roots of
+  concentrated costs add up (Bun & Steinke 2016). Over d coordinates costs add, and Cauchy-Schwarz does the rest.
+
+More honest shares than counted are more noise on top: post-processing. So is the wrapping of the ring.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from confide.errors import InputError
+from confide.privacy import conversion
+from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.threat import Threat
+from confide.validation import number, one_of, positive, positive_int, whole
+
+if TYPE_CHECKING:
+    from confide.privacy.accountant import Account
+    from confide.secure.settings import Secure
+
+LEAST_SHARE = 0.5  # quanta: below, the correction is not proven
+
+
+def tau(share: float, shares: int) -> float:
+    """Twice the log-distance of a sum of discrete Gaussians from the discrete Gaussian of the same variance.
+
+    >>> tau(0.5, 1), round(tau(0.5, 2), 4), tau(3.0, 1000) < 1e-34
+    (0.0, 0.848, True)
+    """
+    k = np.arange(1.0, shares)
+    return 10.0 * float(np.sum(np.exp(-2.0 * (math.pi * share) ** 2 * (k / (k + 1.0)))))
+
+
+def sum_rho(delta: float, share: float, shares: int, dim: int) -> float:
+    """rho of a vector seen through the sum of `shares` discrete Gaussian vectors; everything in quanta.
+
+    Args:
+        delta: l2 sensitivity of the vector.  share: parameter s of one share.  dim: d.
+
+    >>> sum_rho(10.0, 5.0, 4, 100)  # wide shares: delta^2 / (2 n s^2)
+    0.5
+    >>> round(sum_rho(1.0, 0.5, 2, 1), 4)  # narrow ones: more than 1.0
+    1.848
+    """
+    number("delta", delta, 0.0)
+    if positive("share", share) < LEAST_SHARE:
+        raise InputError("share", share, f"must be at least {LEAST_SHARE:g} quanta: below, no bound is proven")
+    root, t, d = delta / (math.sqrt(positive_int("shares", shares)) * share), tau(share, shares), float(dim)
+    return 0.5 * min(root * root + 2.0 * t * d, (root + t * math.sqrt(d)) ** 2)
+
+
+def release_rho(deviation: float, sigma: float, *, servers: int, colluders: int = 0, quantum: float, dim: int) -> float:
+    """rho of one release of the mean over P servers, each of which added a discrete Gaussian share to the secure sum.
+
+    A share has variance P^2 sigma^2 / (P - C) on the sum, so that the P - C honest ones put sigma on the mean.
+
+    Args:
+        deviation: of one server's integer state given the messages, c Delta_T and what rounding adds.
+        sigma: of the honest noise on the mean.  quantum: of the states.
+
+    >>> release_rho(0.4, 0.1, servers=4, colluders=1, quantum=2.0**-20, dim=10)  # (0.4 / 4 / 0.1)^2 / 2
+    0.5
+    """
+    P = positive_int("servers", servers)
+    n = P - whole("colluders", colluders, 0, P - 1)
+    share = P * positive("sigma", sigma) / (math.sqrt(n) * positive("quantum", quantum))
+    if share < LEAST_SHARE:
+        least = LEAST_SHARE * math.sqrt(n) * quantum / P
+        remedy = f"a share of it is {share:.3g} quanta wide, and at least {LEAST_SHARE:g} is needed: at least {least:g}"
+        raise InputError("sigma", sigma, remedy)
+    return sum_rho(deviation / quantum, share, n, positive_int("dim", dim))
+
+
+@dataclass(frozen=True)
+class SumNoise:
+    """The noise that every revealed sum of a unit carries.
+
+    Attributes:
+        sigma: standard deviation per coordinate on psi, of the honest shares alone.
+        honest: number of honest shares in any sum, at least: quorum minus corrupted.
+        share_quanta: parameter s of one client's share, in the clients' quanta 2^-fraction_bits.
+        dim: M.
+        corrupted: clients, at most, who tell the adversary their updates and shares.
+        server: what secure aggregation trusts the own server with, "curious" or "active".
+    """
+
+    sigma: float
+    honest: int
+    share_quanta: float
+    dim: int
+    corrupted: int = 0
+    server: str = "curious"
+
+    def __post_init__(self) -> None:
+        positive("sum_noise.sigma", self.sigma)
+        positive_int("sum_noise.honest", self.honest)
+        positive_int("sum_noise.dim", self.dim)
+        whole("sum_noise.corrupted", self.corrupted, 0)
+        one_of("sum_noise.server", self.server, ("curious", "active"))
+        share = positive("sum_noise.share_quanta", self.share_quanta)
+        if share < LEAST_SHARE:
+            least, bits = self.sigma * LEAST_SHARE / share, math.ceil(math.log2(LEAST_SHARE / share))
+            remedy = (
+                f"a share of it is {share:.3g} quanta wide, and at least {LEAST_SHARE:g} is needed: give at least "
+                f"{least:.4g}, or {bits} more fraction bits"
+            )
+            raise InputError("sum_noise.sigma", self.sigma, remedy)
+
+    @classmethod
+    def sized(
+        cls,
+        sigma: float,
+        honest: int,
+        *,
+        sampled: int,
+        fraction_bits: int,
+        dim: int,
+        corrupted: int = 0,
+        server: str = "curious",
+    ) -> Self:
+        """Shares so wide that `honest` of them put sigma on psi = w + sum / L.
+
+        >>> SumNoise.sized(0.1, 4, sampled=8, fraction_bits=20, dim=3).share_quanta
+        419430.4
+        """
+        per_unit = positive_int("sampled", sampled) * 2.0 ** whole("fraction_bits", fraction_bits, 1, 52)
+        share = positive("sum_noise.sigma", sigma) * per_unit / math.sqrt(positive_int("sum_noise.honest", honest))
+        return cls(sigma, honest, share, dim, corrupted, server)
+
+    @classmethod
+    def of(cls, secure: Secure, sampled: int, fraction_bits: int, dim: int) -> Self:
+        """What the settings of secure aggregation give a cohort of L clients.
+
+        >>> from confide.secure.settings import Secure
+        >>> noise = SumNoise.of(Secure(sigma=0.01), 11, 24, 2)
+        >>> noise.honest, noise.corrupted  # 6 clients at least, one of them corrupted
+        (5, 1)
+        """
+        if secure.sigma == 0.0:
+            raise InputError("secure.sigma", secure.sigma, "there is no noise inside the sum; give a sigma")
+        p, share = secure.parameters(sampled), secure.share_quanta(sampled, fraction_bits)
+        try:
+            return cls(secure.sigma, p.honest_survivors, share, dim, p.corrupted, p.server)
+        except InputError as e:
+            raise InputError(e.field.replace("sum_noise", "secure"), e.value, e.remedy) from None
+
+    @property
+    def per_unit(self) -> float:
+        """Quanta of the sum in one unit of psi, L 2^fraction_bits."""
+        return self.share_quanta * math.sqrt(self.honest) / self.sigma
+
+    def rho(self, delta: float) -> float:
+        """What one sum costs whose psi moves by at most `delta` (l2)."""
+        return sum_rho(delta * self.per_unit, self.share_quanta, self.honest, self.dim)
+
+    def without(self, shares: int) -> Self:
+        """The same clients when the adversary knows so many of the shares that count as honest."""
+        left = self.honest - shares
+        if left < 1:
+            raise InputError("sum_noise.honest", self.honest, f"who knows {shares} of the shares knows them all")
+        return replace(self, honest=left, sigma=self.sigma * math.sqrt(left / self.honest))
+
+    def check(self, s: Sensitivity) -> None:
+        if s.dim is not None and s.dim != self.dim:
+            raise InputError("dim", s.dim, f"the noise inside the sum has {self.dim} coordinates")
+
+    @property
+    def words(self) -> str:
+        """The adversary that the shares are sized for."""
+        if self.corrupted == 0:
+            return "the unit's own server, with no corrupted client"
+        return f"the unit's own server, with up to {self.corrupted} corrupted client{'s' * (self.corrupted > 1)}"
+
+
+def by_sums(noise: SumNoise, s: Sensitivity, rounds: int, threat: Threat, blank: Account) -> Account:
+    """The account of `rounds` noisy sums: of the own server, and an upper bound for everybody else."""
+    inside = threat.kind in ("own-server", "own-client")
+    if inside and s.participation.kind not in ("all", "cap"):
+        remedy = f"{threat.kind} learns who takes part; against noise in the sum count all rounds, or cap:N of them"
+        raise InputError("participation", str(s.participation), remedy)
+    notes: list[str] = []
+    if threat.kind == "own-client" and noise.corrupted == 0:
+        noise = noise.without(1)
+        notes.append(f"the curious client knows its own share: {noise.honest} others are counted")
+    moved = _moved(noise, s, rounds, notes)
+    costs = [noise.rho(delta) for delta in moved]
+    rho = math.fsum(costs)
+    who = noise.words if threat.kind == "own-server" else threat.words
+    return replace(
+        blank,
+        adversary=blank.adversary.replace(threat.words, who),
+        epsilon=conversion.zcdp_epsilon(rho, blank.delta),
+        rho=rho,
+        by="sum",
+        deltas=tuple(moved),
+        costs=tuple(costs),
+        assumptions=(*_assumptions(noise, s, threat), *s.assumptions(False), *notes),
+    )
+
+
+def smaller(messages: Callable[[], Account], sums: Callable[[], Account]) -> Account:
+    """The better of two proofs about one adversary; what one of them refuses the other may answer.
+
+    Both hold, so the smaller epsilon does. Noise inside the sum does not weaken the proofs about messages: it is
+    independent of the data, so that they hold given its value.
+    """
+    one: Account | None = None
+    why = ""
+    try:
+        one = messages()
+        if one.leak:
+            reason = one.assumptions[0].removeprefix("leak: ")
+            why = f"the messages' own noise does not hold this adversary off: {reason}"
+    except InputError as refusal:
+        why = f"the messages' own noise gives no number here: {refusal}"
+    try:
+        other = sums()
+    except InputError:
+        if one is None or one.leak:
+            raise
+        return one
+    assert other.epsilon is not None  # noqa: S101 - noise inside the sum never leaks
+    if one is None or one.leak or one.epsilon is None or other.epsilon < one.epsilon:
+        if one is not None and one.epsilon is not None:
+            why = f"the messages' own noise alone would give epsilon {one.epsilon:.4g}"
+        shown = () if other.threat == "own-server" else (why,)
+        return replace(other, target=other.target if one is None else one.target, assumptions=other.assumptions + shown)
+    note = f"by the noise in the messages; that inside the secure sum alone would give epsilon {other.epsilon:.4g}"
+    return replace(one, assumptions=(*one.assumptions, note))
+
+
+def _moved(noise: SumNoise, s: Sensitivity, rounds: int, notes: list[str]) -> list[float]:
+    """Delta_1..Delta_T on psi: fresh queries, so that nothing is kept from round to round."""
+    _, why = s.to_norm("gaussian")
+    notes += why
+    found: list[float] = s.deltas(lambda j, before: 0.0, rounds, remembers=False).tolist()
+    if s.level != "example":
+        return found
+    # |trunc a - trunc b| < |a - b| + 1 in every coordinate; a whole client moves no further than its own bound.
+    slack, most = math.sqrt(noise.dim) / noise.per_unit, replace(s, level="client").single
+    notes.append("example level: truncation may move every coordinate by one quantum more")
+    return [min(delta + slack, most) if delta else 0.0 for delta in found]
+
+
+def _assumptions(noise: SumNoise, s: Sensitivity, threat: Threat) -> list[str]:
+    found = [
+        "proof: noise inside the secure sum"
+        + ("" if threat.kind == "own-server" else "; all else that is seen is a function of the noisy sums"),
+        f"at least {noise.honest} honest clients add their shares to every sum: the quorum, less {noise.corrupted} "
+        "corrupted ones",
+        f"secure aggregation ({noise.server} server) reveals one sum a round, and never a second one of the same round",
+        f"shares are discrete Gaussian with {noise.share_quanta:.4g} quanta; sums of them by Kairouz, Liu and Steinke "
+        f"2021, tau = {tau(noise.share_quanta, noise.honest):.3g}; the sampler is within 2^-108 of each draw in total "
+        "variation (confide.privacy.noise), so that N draws add (1 + e^epsilon) N 2^-108 to delta",
+        "an honest client clips and truncates its update itself and adds its share before it masks",
+        "who takes part and who drops out does not depend on the data",
+    ]
+    if s.adjacency == "zero-out":
+        found.append("who contributes nothing takes part all the same, with a share of noise")
+    if s.level == "unit":
+        found.append("unit level: the data of all clients of the unit but those of the adversary's own may change")
+    if s.participation.kind in ("random", "amplified"):
+        found.append("participation is not credited: counted as if in every round")
+    return found
