@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -94,15 +95,15 @@ class Encoding:
         one_of("rounding", self.rounding, ROUNDINGS)
         whole("noise", self.noise, 0)
         positive_int("weight", self.weight)
-        if self._reach(self.fraction_bits) > self.largest:
-            fits = [f for f in range(self.fraction_bits) if self._reach(f) <= self.largest]
-            advice = f"use at most {fits[-1]}" if fits and not self.noise else "use fewer"
-            advice += "" if fits or self.ring_bits == 64 else ", or a 64-bit ring"
+        if not self._fits(self.fraction_bits):
             what = f"the sum of {self.clients} clients could wrap in a {self.ring_bits}-bit ring"
+            if self._reach(self.fraction_bits) <= self.largest:
+                what = "a coordinate of this size is no whole number of quanta in double precision"
+            fits = [f for f in range(self.fraction_bits) if self._fits(f)]
+            advice = f"use at most {fits[-1]}" if fits else "no grid is coarse enough: clip lower or add less noise"
+            if not fits and self.ring_bits == 32 and self._reach(self.fraction_bits) < 1 << 63:
+                advice = "use a 64-bit ring"
             raise InputError("fraction_bits", self.fraction_bits, f"{what}; {advice}")
-        if self._quanta(self.fraction_bits) >= 2**53:
-            remedy = "a coordinate of this size is no whole number of quanta in double precision; use fewer"
-            raise InputError("fraction_bits", self.fraction_bits, remedy)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -118,11 +119,16 @@ class Encoding:
         return (1 << (self.ring_bits - 1)) - 1
 
     def _quanta(self, fraction_bits: int) -> int:
-        scaled = self.bound * 2.0**fraction_bits
+        """The largest coordinate, as an integer."""
+        scaled: Fraction = Fraction(self.bound) * 2**fraction_bits
         return math.floor(scaled) if self.rounding == "truncate" else math.ceil(scaled)
 
     def _reach(self, fraction_bits: int) -> int:
+        """The largest sum."""
         return self.clients * (self.weight * self._quanta(fraction_bits) + self.noise)
+
+    def _fits(self, fraction_bits: int) -> bool:
+        return self._reach(fraction_bits) <= self.largest and self._quanta(fraction_bits) < 2**53
 
     def encode(self, update: Floats, noise: Integers | None = None, weight: int = 1) -> Encoded:
         """A client's update, with its share of noise, as words of the ring."""
@@ -138,7 +144,9 @@ class Encoding:
         if weight != 1:
             integers *= weight
         if noise is not None:
-            if len(noise) and int(np.max(np.abs(noise))) > self.noise:
+            if noise.shape != update.shape:
+                raise InputError("noise", f"shape {noise.shape}", f"must have a value for each of {update.shape}")
+            if np.any((noise > self.noise) | (noise < -self.noise)):
                 raise InputError("noise", "a share of noise", "is beyond the largest value that the ring allows for")
             integers += noise
         return Encoded(words_of(integers, self.ring_bits), clipped)

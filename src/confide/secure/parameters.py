@@ -1,8 +1,8 @@
 """How many shares, neighbours and survivors a session needs, from the fractions one is prepared to see go wrong.
 
 Complete graph (up to 100 clients): the smallest threshold t with t > n/2 (a curious server) or t > 2n/3 (an active
-one), more than the corrupted clients hold, and 2t > n + corrupted against an active server, so that no client's seed
-and key can both be put together from answers to two different questions.
+one), t >= corrupted + 3, so that every sum hides an honest client among two others, and 2t > n + corrupted against an
+active server, so that no client's seed and key can both be put together from answers to two different questions.
 
 Sparse graph: a random k-regular graph of neighbours. The number of corrupted (dropped) neighbours of a client is
 hypergeometric, and (k, t) is the smallest even degree, then the smallest threshold, with
@@ -61,11 +61,13 @@ class Parameters:
         n = whole("clients", self.clients, 2, LARGEST_COHORT)
         one_of("server", self.server, SERVERS)
         whole("corrupted", self.corrupted, 0, n - 1)
-        if self.degree != n - 1 and (self.degree % 2 or not 2 <= self.degree < n - 1):
-            raise InputError("degree", self.degree, f"must be even and at most {n - 2}, or {n - 1} for all")
-        least = max(self.holders // 2 + 1, 2)
-        whole("threshold", self.threshold, least, self.holders)
-        whole("quorum", self.quorum, max(self.threshold, self.corrupted + 1), n)
+        if whole("degree", self.degree, 1, n - 1) % 2 and not self.complete:
+            raise InputError("degree", self.degree, f"must be even, or {n - 1} for the complete graph")
+        whole("threshold", self.threshold, max(self.holders // 2 + 1, 2), self.holders)
+        # Also the smallest roster leaves everybody its neighbours.
+        whole(
+            "quorum", self.quorum, max(self.threshold, self.corrupted + 1, 0 if self.complete else self.degree + 1), n
+        )
 
     @property
     def complete(self) -> bool:
@@ -105,19 +107,19 @@ def choose(
         if number(name, value, 0.0, 1.0) == 1.0:
             raise InputError(name, value, "must be below 1: somebody has to be left")
     one_of("server", server, SERVERS)
-    bad, lost = math.floor(corrupted * n), math.floor(dropped * n)
+    bad, lost = (math.floor(fraction * n + 1e-9) for fraction in (corrupted, dropped))
     if n - bad < FEWEST_HONEST:
         remedy = f"with {bad} corrupted a sum needs {FEWEST_HONEST + bad} clients or more"
         raise InputError("clients", n, remedy)
     sparse = None if n <= COMPLETE_UP_TO or threshold is not None else _sparse(n, bad, lost, server)
     if sparse is not None:
-        return Parameters(n, *sparse, quorum=max(n - lost, sparse[1]), corrupted=bad, server=server)
+        return Parameters(n, *sparse, quorum=n - lost, corrupted=bad, server=server)
     least = 2 * n // 3 + 1 if server == "active" else n // 2 + 1
-    least = max(least, bad + 1, (n + bad) // 2 + 1 if server == "active" else 0)
+    least = max(least, bad + FEWEST_HONEST, (n + bad) // 2 + 1 if server == "active" else 0)
     if n - lost < least:
         remedy = (
             f"of {n} clients {least} must answer ({server} server, {bad} corrupted), so at most {n - least} may drop "
-            f"out: {(n - least) / n:.3g}"
+            f"out: {math.floor(1000 * (n - least) / n) / 1000:g}"
         )
         raise InputError("dropped", dropped, remedy)
     t = least if threshold is None else whole("threshold", threshold, least, n - lost)
@@ -126,17 +128,39 @@ def choose(
 
 @lru_cache(maxsize=64)
 def _sparse(n: int, bad: int, lost: int, server: str) -> tuple[int, int] | None:
-    """The smallest even degree, then the smallest threshold; None where only the complete graph will do."""
-    leak = LEAK / REDRAWS if server == "active" else LEAK
-    for k in range(2, n - 1, 2):
-        corrupted = hypergeometric(n - 1, bad, k)[::-1].cumsum()[::-1]  # P[x or more corrupted neighbours]
-        safe = int(np.argmax(n * corrupted <= leak)) if n * corrupted[-1] <= leak else k + 1
-        t = max(safe, k // 2 + 1)
-        if server == "active":
-            t = max(t, (k + safe - 1) // 2 + 1)  # at most safe - 1 neighbours are corrupted
-        if t <= k and n * hypergeometric(n - 1, n - 1 - lost, k)[:t].sum() <= FAILURE:
+    """The smallest even degree, then the smallest threshold; None where only the complete graph will do.
+
+    Tails fall as the degree grows, but for the ups and downs of whole numbers: bisect, then look a little further down.
+    """
+    most = (min(n - lost, n - 1) - 1) // 2 * 2  # every roster leaves everybody its neighbours
+    if most < 2 or n - lost < bad + FEWEST_HONEST:
+        return None
+    high = 2
+    while high < most and _threshold(n, bad, lost, server, high) is None:
+        high = min(2 * high, most)
+    low = high // 4 * 2
+    while low + 2 < high:
+        middle = (low + high) // 4 * 2
+        low, high = (low, middle) if _threshold(n, bad, lost, server, middle) is not None else (middle, high)
+    for k in range(max(2, high - 10), high + 1, 2):
+        t = _threshold(n, bad, lost, server, k)
+        if t is not None:
             return k, t
     return None
+
+
+def _threshold(n: int, bad: int, lost: int, server: str, k: int) -> int | None:
+    """The smallest threshold that meets the criteria for a degree."""
+    leak = LEAK / REDRAWS if server == "active" else LEAK
+    corrupted = hypergeometric(n - 1, bad, k)[::-1].cumsum()[::-1]  # P[x or more corrupted neighbours]
+    if n * corrupted[-1] > leak:
+        return None
+    safe = int(np.argmax(n * corrupted <= leak))
+    t = max(safe, k // 2 + 1)
+    if server == "active":
+        t = max(t, (k + safe - 1) // 2 + 1)  # at most safe - 1 neighbours are corrupted
+    lives = t <= k and n * hypergeometric(n - 1, n - 1 - lost, k)[:t].sum() <= FAILURE
+    return t if lives else None
 
 
 def hypergeometric(total: int, marked: int, drawn: int) -> Floats:

@@ -39,7 +39,9 @@ def share(secrets: Sequence[bytes], holders: int, threshold: int, entropy: Entro
         raise InputError("secret", "its length", f"must be {SECRET_BYTES} bytes")
     coefficients = np.empty((threshold, len(secrets) * WORDS), np.int64)
     coefficients[0] = np.frombuffer(b"".join(secrets), "<u2")
-    coefficients[1:] = uniform((threshold - 1) * len(secrets) * WORDS, entropy).reshape(threshold - 1, -1)
+    coefficients[1:] = uniform((threshold - 1) * len(secrets) * WORDS, entropy).reshape(
+        threshold - 1, len(secrets) * WORDS
+    )
     values = multiply(_powers(holders, threshold), coefficients)
     packed = pack(values.reshape(holders * len(secrets), WORDS))
     return [packed[x * len(secrets) : (x + 1) * len(secrets)] for x in range(holders)]

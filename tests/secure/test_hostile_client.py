@@ -1,0 +1,571 @@
+"""Clients that break the rules, against the server: each message is refused and changes nothing, or ends by name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+
+from confide.errors import InputError
+from confide.secure import client, server, shares
+from confide.secure.keys import Identity, KeyPair, Secret
+from confide.secure.messages import (
+    UNSIGNED,
+    Advertise,
+    Answer,
+    Consent,
+    Entry,
+    FromClient,
+    Masked,
+    Shares,
+)
+from confide.secure.parameters import Parameters
+from confide.secure.server import Advertising, Consenting, Masking, Sharing, Unmasking
+from confide.secure.session import RefusedError, Session, Task, Why, advertisement, consent
+
+CURIOUS, ACTIVE = Parameters(6, 5, 4, 4, 1), Parameters(6, 5, 4, 4, 1, "active")
+SPARSE, SPARSE_ACTIVE = Parameters(8, 4, 3, 5, 0), Parameters(8, 4, 3, 5, 0, "active")
+both = pytest.mark.parametrize("parameters", [CURIOUS, ACTIVE], ids=["curious", "active"])
+every = pytest.mark.parametrize(
+    "parameters", [CURIOUS, ACTIVE, SPARSE, SPARSE_ACTIVE], ids=["curious", "active", "sparse", "sparse-active"]
+)
+IDENTITIES = {i: Identity.of(hashlib.sha256(b"identity %d" % i).digest()) for i in range(8)}
+PEERS = {i: identity.public for i, identity in IDENTITIES.items()}
+STRANGER = Identity.of(bytes(range(32)))
+Drops = tuple[tuple[int, type], ...]
+ONE_DROPS: Drops = ((4, Masked),)
+SAYS = {Advertising: Advertise, Sharing: Shares, Masking: Masked, Consenting: Consent, Unmasking: Answer}
+
+
+def a_task(parameters: Parameters, **other: Any) -> Task:
+    usual = {"plan": b"p" * 32, "unit": 2, "round": 5, "model": b"m" * 32, "length": 3}
+    return Task(**(usual | {"parameters": parameters} | other))
+
+
+def a_member(task: Task, i: int) -> client.Member:
+    return client.Member(i) if task.parameters.server == "curious" else client.Member(i, IDENTITIES[i], PEERS)
+
+
+def entropy(*label: object) -> Callable[[int], bytes]:
+    calls = count()
+    return lambda n: hashlib.shake_256(f"{label} {next(calls)}".encode()).digest(n)
+
+
+@dataclass
+class Trace:
+    """A session by types: the server at the beginning and at the end of each phase, the clients, what these said."""
+
+    begun: dict[type, Any] = field(default_factory=dict)
+    heard: dict[type, Any] = field(default_factory=dict)
+    clients: dict[type, dict[int, Any]] = field(default_factory=dict)
+    said: dict[type, dict[int, Any]] = field(default_factory=dict)
+    end: server.State | None = None
+
+
+Change = Callable[[int, FromClient], FromClient]
+
+
+def run(task: Task, drops: Drops = (), draw: str = "a", change: Change = lambda _, message: message) -> Trace:
+    """A session; `change` is what a hostile client does to its messages, and who hears of it aborts."""
+    trace, silent = Trace(), dict(drops)
+    state: server.State = server.start(task, range(task.parameters.clients), PEERS)
+    words = {i: (np.arange(task.length) + 10 * i).astype(task.dtype) for i in range(task.parameters.clients)}
+    now: dict[int, tuple[client.State, FromClient | None]] = {
+        i: client.start(task, a_member(task, i), words[i], 0, entropy(draw, i)) for i in words
+    }
+    while now:
+        trace.begun[type(state)] = state
+        for i, (after, message) in now.items():
+            trace.clients.setdefault(type(after), {})[i] = after
+            if message is not None and not isinstance(message, silent.get(i, ())):
+                trace.said.setdefault(type(message), {})[i] = change(i, message)
+                state = server.receive(state, i, trace.said[type(message)][i])
+        trace.heard[type(state)] = state
+        state, told = server.close(state)
+        now = {i: client.receive(now[i][0], news, 0) for i, news in told.items()}
+    trace.end = state
+    return trace
+
+
+@cache
+def play(task: Task, drops: Drops = ONE_DROPS, draw: str = "a") -> Trace:
+    """An honest session; states are immutable, so tests share it."""
+    return run(task, drops, draw)
+
+
+def snapshot(thing: Any) -> Any:
+    """Everything a state consists of, by value."""
+    match thing:
+        case Session():
+            return thing.id, snapshot(thing.task), snapshot(thing.entries)
+        case np.ndarray():
+            return thing.tobytes()
+        case bytes():
+            return bytes(thing)
+        case dict():
+            return [(key, snapshot(value)) for key, value in thing.items()]
+        case tuple():
+            return [snapshot(one) for one in thing]
+    return [type(thing), *(snapshot(getattr(thing, f.name)) for f in fields(thing))] if is_dataclass(thing) else thing
+
+
+def refuses(state: server.State, sender: int, message: FromClient, match: str | None = None) -> None:
+    """Nothing has changed, so that the same state takes in the true message afterwards."""
+    before = snapshot(state)
+    with pytest.raises(RefusedError, match=match):
+        server.receive(state, sender, message)
+    assert snapshot(state) == before
+
+
+def ends(state: server.State, why: Why, who: int | None = None) -> None:
+    assert isinstance(state, server.Aborted)
+    assert (state.why, state.client) == (why, who)
+
+
+@every
+def test_the_honest_session_ends_with_the_sum(parameters: Parameters) -> None:
+    end = play(a_task(parameters)).end
+    assert isinstance(end, server.Summed)
+    assert end.survivors == tuple(i for i in range(parameters.clients) if i != 4)
+    assert end.total[0] == 10 * sum(end.survivors)
+
+
+# --- who may speak, and when ----------------------------------------------------------------------------------------
+
+
+@every
+def test_a_client_speaks_for_another(parameters: Parameters) -> None:
+    trace = play(a_task(parameters))
+    for phase, state in trace.begun.items():
+        for i, message in trace.said[SAYS[phase]].items():
+            refuses(state, (i + 1) % 6, message, "speaks for client")
+            refuses(state, 99, message, "speaks for client")
+            server.receive(state, i, message)
+
+
+@every
+def test_one_who_was_not_invited_speaks(parameters: Parameters) -> None:
+    task = a_task(parameters)
+    trace = play(task)
+    for phase, state in trace.begun.items():
+        message = trace.said[SAYS[phase]][0]
+        if isinstance(message, Advertise):
+            stranger = replace(message, entry=message.entry._replace(client=99))
+        else:
+            stranger = replace(message, client=99)
+        refuses(state, 99, stranger, "client 99 is not expected")
+
+
+@every
+def test_one_who_dropped_out_speaks_again(parameters: Parameters) -> None:
+    """Its late update would be in the sum although its key is about to be revealed."""
+    trace = play(a_task(parameters))
+    late = Masked(trace.begun[Masking].session.id, 4, bytes(12))
+    for phase in (Consenting, Unmasking):
+        if phase in trace.begun:
+            refuses(trace.begun[phase], 4, late, "client 4 is not expected")
+            refuses(trace.begun[phase], 4, replace(trace.said[SAYS[phase]][0], client=4), "client 4 is not expected")
+
+
+def test_one_who_did_not_consent_answers() -> None:
+    trace = run(a_task(ACTIVE), ((4, Masked), (3, Consent)))
+    assert trace.begun[Unmasking].asked == {0, 1, 2, 5}
+    answer = play(a_task(ACTIVE)).said[Answer][3]  # the true one
+    refuses(trace.begun[Unmasking], 3, answer, "client 3 is not expected")
+
+
+@every
+def test_a_message_comes_twice(parameters: Parameters) -> None:
+    """The same again, or another in its place: the first one counts."""
+    trace, other = play(a_task(parameters)), play(a_task(parameters), draw="b")
+    for phase, state in trace.begun.items():
+        for i, message in trace.said[SAYS[phase]].items():
+            heard = server.receive(state, i, message)
+            refuses(heard, i, message, "not expected")
+            refuses(trace.heard[phase], i, message, "not expected")
+            refuses(heard, i, other.said[SAYS[phase]][i])
+    state, message = trace.begun[Masking], trace.said[Masked][0]
+    heard = server.receive(state, 0, message)
+    refuses(heard, 0, replace(message, words=bytes(12)), "not expected")
+
+
+@every
+def test_a_message_is_of_the_wrong_phase(parameters: Parameters) -> None:
+    trace, tried = play(a_task(parameters)), 0
+    for phase, state in trace.begun.items():
+        for said in trace.said.values():
+            for i, message in said.items():
+                if not isinstance(message, SAYS[phase]):
+                    refuses(state, i, message)
+                    tried += 1
+    assert tried > 50
+
+
+@every
+def test_a_message_is_of_another_session_round_or_unit(parameters: Parameters) -> None:
+    trace = play(a_task(parameters))
+    others = [
+        play(a_task(parameters), draw="b"),
+        play(a_task(parameters, round=4)),
+        play(a_task(parameters, unit=9)),
+        play(a_task(parameters, model=b"n" * 32)),
+        play(a_task(parameters, plan=b"q" * 32)),
+    ]
+    for other in others:
+        for phase, state in trace.begun.items():
+            for i, message in other.said[SAYS[phase]].items():
+                if phase is not Advertising:
+                    refuses(state, i, message, "another session")
+                elif other is not others[0]:
+                    refuses(state, i, message, "another task, round, model or plan")
+
+
+@every
+def test_whatever_comes_after_the_end_is_refused(parameters: Parameters) -> None:
+    trace = play(a_task(parameters))
+    aborted, told = server.close(trace.begun[Masking])
+    ends(aborted, Why.TOO_FEW_UPDATES)
+    assert told == {}
+    for state in (aborted, trace.end):
+        for said in trace.said.values():
+            for i, message in said.items():
+                refuses(state, i, message)
+        with pytest.raises(RefusedError, match="has nothing to close"):
+            server.close(state)
+
+
+# --- advertise ------------------------------------------------------------------------------------------------------
+
+
+def advertised(parameters: Parameters) -> tuple[server.State, dict[int, Entry]]:
+    """The server with the keys of client 0, and everybody's."""
+    trace = play(a_task(parameters))
+    state = server.receive(trace.begun[Advertising], 0, trace.said[Advertise][0])
+    return state, {i: message.entry for i, message in trace.said[Advertise].items()}
+
+
+def signed(task: Task, entry: Entry, identity: Identity) -> Advertise:
+    return Advertise(task.digest, entry._replace(signature=identity.sign(advertisement(task, entry))))
+
+
+@both
+def test_a_key_is_already_in_use(parameters: Parameters) -> None:
+    """Another's, or its own for both purposes; whether signed or not."""
+    state, entries = advertised(parameters)
+    zero, one = entries[0], entries[1]
+    for bad in (
+        one._replace(mask_key=zero.mask_key),
+        one._replace(mask_key=zero.channel_key),
+        one._replace(channel_key=zero.mask_key),
+        one._replace(channel_key=zero.channel_key),
+        one._replace(channel_key=one.mask_key),
+        one._replace(mask_key=zero.mask_key, channel_key=zero.channel_key),
+    ):
+        refuses(state, 1, signed(state.task, bad, IDENTITIES[1]), "a key is already in use")
+    server.receive(state, 1, Advertise(state.task.digest, one))
+
+
+def test_keys_are_not_signed() -> None:
+    state, entries = advertised(ACTIVE)
+    one, other = entries[1], a_task(ACTIVE, round=4)
+    made_up = KeyPair.of(bytes(range(1, 33))).public
+    old = one._replace(signature=IDENTITIES[1].sign(advertisement(other, one)))
+    for bad in (
+        Advertise(state.task.digest, one._replace(signature=UNSIGNED)),
+        Advertise(state.task.digest, one._replace(signature=bytes(64))),
+        Advertise(state.task.digest, one._replace(signature=one.signature[:-1])),
+        Advertise(state.task.digest, one._replace(mask_key=made_up)),
+        Advertise(state.task.digest, one._replace(channel_key=made_up)),
+        Advertise(state.task.digest, one._replace(mask_key=one.channel_key, channel_key=one.mask_key)),
+        Advertise(state.task.digest, old),
+        signed(state.task, one, STRANGER),
+        signed(state.task, one, IDENTITIES[2]),
+    ):
+        refuses(state, 1, bad, "signature")
+    server.receive(state, 1, Advertise(state.task.digest, one))
+
+
+def test_one_who_is_not_among_the_peers_is_refused() -> None:
+    task = a_task(ACTIVE)
+    message = play(task).said[Advertise][1]
+    refuses(server.start(task, range(6), {i: PEERS[i] for i in (0, 2, 3, 4, 5)}), 1, message, "signature")
+    refuses(server.start(task, range(6)), 1, message, "signature")
+    refuses(server.start(task, range(6), PEERS | {1: b"no key"}), 1, message, "signature")
+
+
+def test_an_active_server_is_not_joined_without_an_identity_that_the_others_know() -> None:
+    task, words = a_task(ACTIVE), np.zeros(3, "<u4")
+    for me in (
+        client.Member(1),
+        client.Member(1, None, PEERS),
+        client.Member(1, IDENTITIES[1]),
+        client.Member(1, STRANGER, PEERS),
+        client.Member(1, IDENTITIES[2], PEERS),
+        client.Member(9, IDENTITIES[1], PEERS),
+    ):
+        with pytest.raises(InputError, match="identity"):
+            client.start(task, me, words, 0)
+
+
+# --- share ----------------------------------------------------------------------------------------------------------
+
+
+@every
+def test_shares_go_to_the_wrong_clients(parameters: Parameters) -> None:
+    trace = play(a_task(parameters))
+    state, message = trace.begun[Sharing], trace.said[Shares][1]
+    sealed = message.sealed
+    to = [j for j, _ in sealed]
+    assert to == state.session.neighbours(1)
+    stranger = next(j for j in (*range(8), 99) if j not in to)
+    for bad in (
+        (),
+        sealed[:-1],  # one is missing
+        sealed[1:],
+        sealed[::-1],  # another order
+        (sealed[1], sealed[0], *sealed[2:]),
+        (*sealed, sealed[-1]),  # one twice
+        (sealed[0], *sealed[:-1]),
+        (*sealed, (stranger, sealed[0][1])),  # one more
+        (*sealed[:-1], (99, sealed[0][1])),
+        (*sealed[:-1], (1, sealed[0][1])),  # itself
+    ):
+        refuses(state, 1, replace(message, sealed=tuple(bad)), "to the neighbours, in order")
+    server.receive(state, 1, message)
+
+
+@every
+def test_a_wrong_commitment_is_found_when_the_seed_is_put_together(parameters: Parameters) -> None:
+    """It is client 2 who is named: nobody else can have been wrong about its seed."""
+
+    def lie(i: int, message: FromClient) -> FromClient:
+        return replace(message, commitment=bytes(32)) if i == 2 and isinstance(message, Shares) else message
+
+    trace = run(a_task(parameters), ONE_DROPS, change=lie)
+    ends(trace.end, Why.WRONG_SHARE, 2)
+
+
+@every
+def test_the_commitment_of_one_who_drops_out_is_never_needed(parameters: Parameters) -> None:
+    def lie(i: int, message: FromClient) -> FromClient:
+        return replace(message, commitment=bytes(32)) if i == 4 and isinstance(message, Shares) else message
+
+    trace = run(a_task(parameters), ONE_DROPS, change=lie)
+    assert trace.end.total.tolist() == play(a_task(parameters)).end.total.tolist()
+
+
+@every
+@pytest.mark.parametrize("wrong", ["seed", "key"])
+def test_a_client_shares_another_secret_than_its_own(parameters: Parameters, wrong: str) -> None:
+    """The shares are good ones, sealed as they should be, but of something else."""
+    liar = 2 if wrong == "seed" else 4  # 4 drops out, so that its key is put together
+    task = a_task(parameters)
+    trace = play(task)
+    state = trace.clients[client.Shared][liar]
+    other = Secret(b"another secret of thirty-two byt")
+    key, seed = (state.mask.secret, other) if wrong == "seed" else (other, state.seed)
+    holders = state.session.holders(liar)
+    parts = shares.share([key, seed], len(holders), parameters.threshold, entropy("liar"))
+    channel = trace.clients[client.Advertised][liar].channel
+    lies, own = [], state.own
+    for j, (one, two) in zip(holders, parts, strict=True):
+        if j == liar:
+            own = one + two
+            continue
+        (agreed,) = channel.agree([state.session.entries[j].channel_key])
+        sealing = client.channel_key(agreed, state.session.id, liar, j)
+        lies.append((j, client._seal(sealing, one + two, state.session.id)))
+    honest = run_from_shares(trace, {liar: replace(trace.said[Shares][liar], sealed=tuple(lies))}, {liar: own})
+    ends(honest, Why.WRONG_SHARE, liar)
+    assert isinstance(run_from_shares(trace, {}, {}), server.Summed)
+
+
+def run_from_shares(trace: Trace, instead: dict[int, Shares], own: dict[int, bytes | None]) -> server.State:
+    """The rest of a session from the second phase on, with some clients' shares replaced; 4 drops before masking."""
+    state = trace.begun[Sharing]
+    for i, message in (trace.said[Shares] | instead).items():
+        state = server.receive(state, i, message)
+    clients = {
+        i: replace(s, own=own[i]) if own.get(i) is not None else s for i, s in trace.clients[client.Shared].items()
+    }
+    while not isinstance(state, server.Summed | server.Aborted):
+        state, told = server.close(state)
+        for i, news in told.items():
+            clients[i], said = client.receive(clients[i], news, 0)
+            if i != 4:
+                state = server.receive(state, i, said)
+    return state
+
+
+# --- mask -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ring_bits", [8, 32, 64])
+@both
+def test_an_update_has_the_wrong_number_of_words(parameters: Parameters, ring_bits: int) -> None:
+    trace = play(a_task(parameters, ring_bits=ring_bits))
+    state, message = trace.begun[Masking], trace.said[Masked][1]
+    size = 3 * ring_bits // 8
+    assert len(message.words) == size
+    for n in {0, 1, size - 1, size + 1, size - ring_bits // 8, size + ring_bits // 8, 2 * size}:
+        refuses(state, 1, replace(message, words=bytes(n)), f"an update has {size} bytes, not {n}")
+    server.receive(state, 1, message)
+
+
+# --- consent --------------------------------------------------------------------------------------------------------
+
+
+def test_a_consent_is_not_to_this_question_or_not_of_this_client() -> None:
+    task = a_task(ACTIVE)
+    trace, other = play(task), play(task, draw="b")
+    state, message = trace.begun[Consenting], trace.said[Consent][1]
+    session, alive, dead = state.session.id, state.question.alive, state.question.dead
+    for bad in (
+        bytes(64),
+        message.signature[:-1] + bytes([message.signature[-1] ^ 1]),
+        trace.said[Consent][2].signature,
+        other.said[Consent][1].signature,
+        trace.said[Advertise][1].entry.signature,
+        STRANGER.sign(consent(session, alive, dead)),
+        IDENTITIES[1].sign(consent(session, (*alive, *dead), ())),
+        IDENTITIES[1].sign(consent(session, dead, alive)),
+        IDENTITIES[1].sign(consent(other.begun[Consenting].session.id, alive, dead)),
+    ):
+        refuses(state, 1, replace(message, signature=bad), "signature")
+    server.receive(state, 1, message)
+
+
+# --- unmask ---------------------------------------------------------------------------------------------------------
+
+
+@every
+def test_an_answer_has_shares_of_the_wrong_clients_or_of_the_wrong_kind(parameters: Parameters) -> None:
+    trace = play(a_task(parameters))
+    state = trace.begun[Unmasking]
+    me = next(i for i in trace.said[Answer] if trace.said[Answer][i].keys)
+    answer: Answer = trace.said[Answer][me]
+    seeds, keys = answer.seeds, answer.keys
+    assert [j for j, _ in keys] == [4]
+    for bad in (
+        replace(answer, seeds=()),
+        replace(answer, keys=()),
+        replace(answer, seeds=(), keys=()),
+        replace(answer, seeds=seeds[1:]),  # one is missing
+        replace(answer, seeds=seeds[:-1]),
+        replace(answer, seeds=seeds[::-1]),  # another order
+        replace(answer, seeds=(*seeds, seeds[-1])),  # one twice
+        replace(answer, keys=keys * 2),
+        replace(answer, seeds=keys, keys=seeds),  # the other kind
+        replace(answer, seeds=(*seeds, *keys)),  # both kinds
+        replace(answer, keys=tuple(sorted((*keys, seeds[0])))),
+        replace(answer, seeds=(*seeds[:-1], (99, seeds[-1][1]))),  # of a stranger
+        replace(answer, keys=((99, keys[0][1]),)),
+    ):
+        refuses(state, me, bad, "one share for every neighbour")
+    server.receive(state, me, answer)
+
+
+@every
+@pytest.mark.parametrize("bad", [b"\xff" * 34, b"\xff" * 3 + bytes(31), bytes(31) + b"\xff" * 3])
+def test_a_share_is_no_share(parameters: Parameters, bad: bytes) -> None:
+    """Some of its numbers are beyond the field."""
+    trace = play(a_task(parameters))
+    state = trace.begun[Unmasking]
+    me = next(i for i in trace.said[Answer] if trace.said[Answer][i].keys)
+    answer: Answer = trace.said[Answer][me]
+    for place, (owner, _) in enumerate(answer.seeds):
+        seeds = (*answer.seeds[:place], (owner, bad), *answer.seeds[place + 1 :])
+        refuses(state, me, replace(answer, seeds=seeds), "a share is no share")
+    refuses(state, me, replace(answer, keys=((4, bad),)), "a share is no share")
+    server.receive(state, me, answer)
+
+
+def off_by_one(share: bytes, word: int) -> bytes:
+    values = shares.unpack([share])
+    values[0, word] = (values[0, word] + 1) % shares.PRIME
+    return shares.pack(values)[0]
+
+
+@every
+@pytest.mark.parametrize("kind", ["seeds", "keys"])
+def test_a_wrong_share_is_noticed_or_was_not_needed(parameters: Parameters, kind: str) -> None:
+    """Every holder lies about every owner, by one in one of sixteen numbers: no wrong sum comes out of it."""
+    trace = play(a_task(parameters))
+    task, state, right = a_task(parameters), trace.begun[Unmasking], trace.end.total.tolist()
+    noticed = unneeded = 0
+    for liar, answer in trace.said[Answer].items():
+        for place, (owner, share) in enumerate(getattr(answer, kind)):
+            told = list(getattr(answer, kind))
+            told[place] = owner, off_by_one(share, (liar + owner) % 16)
+            after = state
+            for i, honest in trace.said[Answer].items():
+                after = server.receive(after, i, replace(answer, **{kind: tuple(told)}) if i == liar else honest)
+            end, letters = server.close(after)
+            assert letters == {}
+            used = [j for j in state.session.holders(owner) if j in trace.said[Answer]][: task.parameters.threshold]
+            if liar in used:
+                ends(end, Why.WRONG_SHARE, owner)
+                noticed += 1
+            else:
+                assert end.total.tolist() == right
+                unneeded += 1
+    owners = len(state.question.alive if kind == "seeds" else state.question.dead)
+    assert noticed == owners * parameters.threshold
+    assert unneeded > 0
+
+
+@both
+def test_a_share_of_another_client_or_another_session_is_noticed(parameters: Parameters) -> None:
+    trace, other = play(a_task(parameters)), play(a_task(parameters), draw="b")
+    answer = trace.said[Answer][0]  # 0 is the first holder of everybody, so its shares are needed
+    (a, of_a), (b, of_b), *rest = answer.seeds
+    swapped = replace(answer, seeds=((a, of_b), (b, of_a), *rest))
+    old = replace(other.said[Answer][0], session=answer.session)
+    for lie in (swapped, old):
+        after = trace.begun[Unmasking]
+        for i, honest in trace.said[Answer].items():
+            after = server.receive(after, i, honest if i else lie)
+        ends(server.close(after)[0], Why.WRONG_SHARE, 0)
+
+
+@both
+def test_a_share_that_would_make_a_word_beyond_sixteen_bits_is_noticed(parameters: Parameters) -> None:
+    """Shares that put together give 2^16, which no word of a secret is."""
+    trace = play(a_task(parameters))
+    state = trace.begun[Unmasking]
+    points = tuple(x for x, j in enumerate(state.session.holders(0), 1) if j in trace.said[Answer])[:4]
+    values = shares.unpack([dict(trace.said[Answer][j].seeds)[0] for j in trace.said[Answer]][:4])
+    weights = shares.lagrange(points)
+    liar = min(trace.said[Answer])
+    short = int(shares.PRIME - 1 - (weights @ values)[0] % shares.PRIME)
+    values[0, 0] = (values[0, 0] + short * pow(int(weights[0]), -1, shares.PRIME)) % shares.PRIME
+    assert (weights @ values)[0] % shares.PRIME == shares.PRIME - 1
+    answer = trace.said[Answer][liar]
+    seeds = tuple((j, shares.pack(values)[0] if j == 0 else share) for j, share in answer.seeds)
+    after = state
+    for i, honest in trace.said[Answer].items():
+        after = server.receive(after, i, replace(answer, seeds=seeds) if i == liar else honest)
+    ends(server.close(after)[0], Why.WRONG_SHARE, 0)
+
+
+@every
+def test_a_server_to_which_all_this_happens_still_finishes(parameters: Parameters) -> None:
+    """Everything that is refused comes before each true message; the sum is what it would have been."""
+    task = a_task(parameters)
+    trace, other = play(task), play(a_task(parameters, unit=9))
+    noise = [(i, m) for said in other.said.values() for i, m in said.items()]
+    state: server.State = server.start(task, range(parameters.clients), PEERS)
+    while not isinstance(state, server.Summed):
+        for i, message in trace.said[SAYS[type(state)]].items():
+            for sender, bad in (*noise, ((i + 1) % 8, message)):
+                with pytest.raises(RefusedError):
+                    server.receive(state, sender, bad)
+            state = server.receive(state, i, message)
+        state, _ = server.close(state)
+    assert state.total.tolist() == trace.end.total.tolist()
