@@ -1,0 +1,1 @@
+"""The paper's theory: constants and bounds, exact predictions, stability."""

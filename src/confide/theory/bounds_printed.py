@@ -1,0 +1,119 @@
+"""The bounds as the paper prints them, for comparison: their explicit terms, and by name the O(.) that are left out.
+
+What is wrong with them, each shown by a test in tests/theory/test_bounds.py:
+
+Lemma 3 (41)    the limit has lost 2 mu^2 iota_2 |grad J_p(w^o)|^2 / (1 - iota_2)^2, which (40) still has and which is
+                not zero when units differ; the sum lacks brackets (read with them here); iota_2 = 0 divides by zero.
+Theorem 1 (42)  takes s_i, of zero mean, to be uncorrelated with q_i. They share batches and clients.
+(60), (61)      say of every unit alone what holds for all together: Lambda A is written for A Lambda, Lambda^i A^i
+                for (A Lambda)^i, and A^i is then dropped; grad J_m(w^o) is taken for zero, which only their mean is.
+Appendix D      needs a factor below 1 that is above 1 for every step, see `appendix_d_factor`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from confide.errors import InputError
+from confide.theory.constants import Constants
+from confide.validation import whole
+
+Floats = NDArray[np.float64]
+NO_MEMORY = 1e-9  # iota_2 of a graph that averages exactly, rounding included
+
+
+@dataclass(frozen=True, eq=False)
+class Printed:
+    """One printed bound: rounds 0, 1, ... on the first axis, its limit, and the terms that are not in them."""
+
+    values: Floats
+    limit: Floats
+    leaves_out: tuple[str, ...]
+
+
+def printed_centroid(c: Constants, rounds: int) -> Printed:
+    """Theorem 1 (42), (43), and its corollary (49), (50) where E|g|^2 = 0:
+
+    E_i <= lambda_c E_{i-1} + mu^2 sigma_s^2 + E|g|^2 + ...,   limit (mu^2 sigma_s^2 + E|g|^2) / (1 - lambda_c) + ...
+    """
+    _check(c, rounds, c.printed.beta_s2)
+    source = c.step**2 * c.printed.sigma_s2 + c.g2
+    left = ("O(mu) disagreement", "O(mu^2) xi^2", "O(mu^3) sigma_q^2", "sum_p O(1) sigma_{g,p}^2", "O(mu)")
+    values, limit = _geometric(np.array([c.printed.lambda_c]), c.error2, np.array([source]), rounds)
+    return Printed(values[:, 0], limit[0], (*left, "O(mu^2) in lambda_c"))
+
+
+def printed_individual(c: Constants, rounds: int) -> Printed:
+    """Appendix A (60), (61), a column a unit:
+
+    lambda_p^i E_0 + sum_{j<=i} lambda_p^j (mu^2 sigma_{s,p}^2 + sigma_{g,p}^2 + ...),   limit (...) / (1 - lambda_p)
+    """
+    _check(c, rounds, float(c.printed.beta_s2_units.max()))
+    lam, source = c.printed.lambda_units, c.step**2 * c.printed.sigma_s2_units + c.printed.sigma_g2_units
+    values, limit = _geometric(lam, c.error2, source, rounds)
+    values += lam ** np.arange(rounds + 1)[:, None] * source  # the printed sum has i + 1 terms
+    return Printed(values, limit, ("O(mu^2) xi^2", "O(mu^3) sigma_{q,p}^2", "O(mu^2) in lambda_p"))
+
+
+def printed_disagreement(c: Constants, rounds: int) -> Printed:
+    """Lemma 3 (40), its limit (41), from equal models at the start."""
+    _check(c, rounds, float(c.printed.beta_s2_units.max()))
+    iota, mu2, terms = c.iota_2, c.step**2, c.printed
+    if iota < NO_MEMORY:
+        raise InputError("graph.iota_2", iota, "the printed Lemma 3 divides by it; `bounds` has the exact limit")
+    if iota >= 1.0:
+        raise InputError("graph.iota_2", iota, "must be below 1: the graph does not mix  (11)")
+    weight = mu2 * (2.0 * c.delta**2 / (iota * (1.0 - iota)) + terms.beta_s2_units)
+    rest = (
+        mu2 * (2.0 * c.gradient2_units / (iota * (1.0 - iota)) + terms.sigma_s2_units) + terms.sigma_g2_units / iota**2
+    )
+    start, source = np.full(c.P, c.error2), mu2 * terms.sigma_s2_units + terms.sigma_g2_units
+    values, power, inner = np.zeros(rounds + 1), np.ones(c.P), np.zeros(c.P)
+    for j in range(rounds):
+        values[j + 1] = values[j] + iota ** (2 + j) / c.P * float(np.sum(weight * (power * start + inner) + rest))
+        inner, power = inner + power * source, power * terms.lambda_units
+        start, source = c.A @ start, c.A @ source
+    limit = iota**2 / (1.0 - iota) * np.mean(mu2 * terms.sigma_s2_units + terms.sigma_g2_units / iota**2)
+    inside = ("O(mu^3) error", "O(mu^3) xi^2", "O(mu^4) sigma_{q,p}^2", "O(mu^2) in lambda_p")
+    return Printed(values, np.asarray(limit), (*inside, "O(mu) sigma_{g,p}^2", "O(mu^3)"))
+
+
+def appendix_d_factor(nu: float, delta: float, step: float, weight: float = 30.0) -> float:
+    """lambda = alpha + 30 delta^2 mu^2 / (1 - alpha), alpha = sqrt(1 - 2 nu mu + delta^2 mu^2), on which Lemma 4 rests.
+
+    With weight 6 it is lambda_{p,k}. Neither is ever below 1: that would need (1 - alpha)^2 > 6 delta^2 mu^2, but
+    alpha >= |1 - nu mu| as nu <= delta, so 1 - alpha <= nu mu <= delta mu. No bound B on gradients follows; clip.
+    Where alpha >= 1 the formula has no meaning, and the factor is infinite.
+    """
+    alpha = math.sqrt(1.0 - 2.0 * nu * step + (delta * step) ** 2)
+    return alpha + weight * (delta * step) ** 2 / (1.0 - alpha) if alpha < 1.0 else math.inf
+
+
+def _geometric(lam: Floats, start: float, source: Floats, rounds: int) -> tuple[Floats, Floats]:
+    power = lam ** np.arange(rounds + 1)[:, None]
+    limit = source / (1.0 - lam)
+    return power * start + (1.0 - power) * limit, limit
+
+
+def _check(c: Constants, rounds: int, beta2: float) -> None:
+    """(64) below 1: sqrt(1 - 2 nu mu + delta^2 mu^2) + beta^2 mu^2 is convex in mu and 1 at 0, so it is 1 once more."""
+    whole("rounds", rounds, 0)
+    if c.nu == 0.0:
+        remedy = "assumption 2 needs strongly convex risks; a positive regulariser makes them so"
+        raise InputError("problem.rho", "nu = 0", remedy)
+
+    def excess(mu: float) -> float:
+        return math.sqrt(1.0 - 2.0 * c.nu * mu + (c.delta * mu) ** 2) + beta2 * mu**2 - 1.0
+
+    if excess(c.step) >= 0.0:
+        high = 2.0 * c.nu / c.delta**2  # there the root alone is back at 1
+        low = high
+        while excess(low) >= 0.0:
+            low /= 2.0
+        most = brentq(excess, low, high, xtol=1e-15, rtol=1e-9)
+        raise InputError("algorithm.step", c.step, f"the printed bound needs lambda < 1, a step below {most:.4g}")

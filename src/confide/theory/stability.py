@@ -1,0 +1,142 @@
+"""Which steps are mean-square stable: those for which the second-moment map of a round shrinks.
+
+Beyond the limit E|x|^2 grows, although typical paths may stay finite for up to about twice the step: averages over a
+few runs read low there. Privacy noise has no part in it; of the scheme only W matters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from confide.algorithm import GFL
+from confide.errors import InputError, RunError
+from confide.graph import Graph
+from confide.problems.problem import Problem
+from confide.theory.moments import DENSE, Moments, check, moments
+from confide.theory.quadratics import LocalQuadratics, exact, linearise
+from confide.theory.spectrum import STEADY, radius
+from confide.theory.stationary import bounded
+from confide.validation import whole
+
+Floats = NDArray[np.float64]
+SCAN = 8  # steps below the limit at which stability is looked at, lest it is lost and found again on the way
+TRIALS = 30  # steps tried, at most or so, to find the limit
+LARGE = 2e7  # numbers in the data that `explain` does not even read
+AFFORDABLE = 1e9  # operations that `explain` may spend, about a second
+
+
+def spectral_radius(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) -> float:
+    """The factor by which E|x|^2 is multiplied in a round, in the long run; mean-square stable below 1."""
+    return radius(moments(linearise(problem), graph, algorithm, whole("seed", seed, 0)))
+
+
+def max_stable_step(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) -> float:
+    """The step up to which every step is mean-square stable, whatever `algorithm.step` is, to 6 digits.
+
+    Stability need not be monotone: where clients take unlike numbers of local steps, longer steps can be stable
+    again. Such islands do not count, but a gap before them that is narrower than an eighth may be overlooked.
+
+    >>> from confide.problems import regression
+    >>> round(max_stable_step(regression(), Graph.random(10), GFL()), 1)
+    6.8
+    """
+    return _limit(linearise(problem), graph, algorithm, whole("seed", seed, 0))
+
+
+def _limit(quadratics: LocalQuadratics, graph: Graph, algorithm: GFL, seed: int) -> float:
+    check(quadratics, graph, algorithm)
+
+    def at(step: float) -> Moments:
+        return moments(quadratics, graph, replace(algorithm, step=step), seed)
+
+    @cache
+    def excess(step: float) -> float:
+        return math.log(radius(at(step)))
+
+    stable, unstable = _bracket(lambda step: bounded(at(step)), _scale(quadratics, algorithm))
+    if excess(stable) >= 0.0 or excess(unstable) <= 0.0:  # an end of the bracket is the limit, up to rounding
+        return stable if excess(stable) >= 0.0 else unstable
+    return float(brentq(excess, stable, unstable, rtol=1e-7))
+
+
+def _bracket(is_stable: Callable[[float], bool], scale: float) -> tuple[float, float]:
+    """A stable step, with no unstable one seen below it, and an unstable step within a tenth above it."""
+    unstable = scale
+    while is_stable(unstable):
+        unstable *= 2.0
+    stable = unstable / 2.0
+    while not is_stable(stable):
+        unstable, stable = stable, stable / 2.0
+        if stable < 1e-9 * scale:
+            raise RunError("no mean-square stable step was found: the problem is too badly conditioned to tell")
+    for part in range(1, SCAN):  # stability may be lost and found again on the way up
+        if not is_stable(stable * part / SCAN):
+            stable, unstable = stable * max(part - 1, 0.01) / SCAN, stable * part / SCAN
+            break
+    while unstable > 1.1 * stable:
+        middle = math.sqrt(stable * unstable)
+        stable, unstable = (middle, unstable) if is_stable(middle) else (stable, middle)
+    return stable, unstable
+
+
+def _scale(quadratics: LocalQuadratics, algorithm: GFL) -> float:
+    """1/lambda_max of the mean Hessian; an error where no step at all can be stable."""
+    alone = algorithm.scheme.exchange == "nothing"
+    curvatures = np.linalg.eigvalsh(quadratics.hessians if alone else quadratics.hessians.mean(axis=0))
+    if algorithm.dropout == 1.0:
+        raise InputError("algorithm.dropout", 1.0, "no client ever takes part, so no step corrects anything; lower it")
+    if curvatures.min() <= 1e-9 * curvatures.max():
+        remedy = "some direction has no curvature, so no step corrects it; a positive regulariser gives one"
+        raise InputError("problem.rho", quadratics.rho, remedy)
+    return float(1.0 / curvatures.max())
+
+
+def explain(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) -> str | None:
+    """Why this step diverges and what would be right, in a sentence; None where it does not, or nothing is known.
+
+    Cheap enough for every run: one pass over the data for small steps, and nothing where it would cost more than
+    about a second. Only for squared loss: a logistic gradient is bounded, and its linearised limit says nothing of
+    models far away.
+    """
+    if not exact(problem) or problem.federation.samples * problem.M > LARGE:
+        return None
+    try:
+        quadratics = linearise(problem)
+        sure = sure_step(quadratics, algorithm, seed)
+        cost = _cost(quadratics, algorithm, seed)
+        if algorithm.step <= sure or cost > AFFORDABLE:
+            return None
+        growth = radius(moments(quadratics, graph, algorithm, seed))
+        if growth <= 1.0 + STEADY:
+            return None
+        most = _limit(quadratics, graph, algorithm, seed) if TRIALS * cost <= AFFORDABLE else None
+    except (InputError, RunError):  # a question without an answer here is no reason to stop a run
+        return None
+    right = f"a step up to {sure:.3g} certainly is" if most is None else f"the limit is {most:.4g}, half of it is safe"
+    why = f"the expected error grows {growth:.3g}-fold in a round"
+    return f"step {algorithm.step:g} is not mean-square stable, {why}; {right}"
+
+
+def sure_step(quadratics: LocalQuadratics, algorithm: GFL, seed: int) -> float:
+    """A step up to which no local step on any batch expands: min_k 2 E_k / max_n (h_n |u_n|^2 + 2 rho)."""
+    f = quadratics.federation
+    E, _ = algorithm.settle(f, seed)
+    sharpest = quadratics.h * np.einsum("nm,nm->n", f.X, f.X) + 2.0 * quadratics.rho
+    return float(np.min(2.0 * E / np.maximum.reduceat(sharpest, f.client_offsets[:-1])))
+
+
+def _cost(quadratics: LocalQuadratics, algorithm: GFL, seed: int) -> float:
+    """Operations to make the moments of one step and their spectral radius, roughly; each NumPy call counts 1e4."""
+    f, M = quadratics.federation, quadratics.M
+    E, _ = algorithm.settle(f, seed)
+    D = (M + 1) * (M + 2) / 2
+    rounds = 60.0
+    per_client = np.log2(2.0 * E) * D**3 if M <= DENSE else rounds * E * (f.N * M**2 + 2e4)
+    return float(f.samples * D**2 + np.sum(per_client + 1e4) + rounds * ((f.P * M) ** 2 * (M + f.P) + 1e5))

@@ -1,0 +1,127 @@
+"""The limit of the moments as the rounds go on, where there is one.
+
+With G = W Phi the covariance solves S = G S G' + W blkdiag{C_p(S_pp)} W' + Q. Given its diagonal blocks that is a
+Lyapunov equation; GMRES finds the P M(M+1)/2 numbers of the blocks, in few steps because C_p is small. The
+(PM)^2 x (PM)^2 operator is never formed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, gmres
+
+from confide.errors import RunError
+from confide.theory.lyapunov import Lyapunov, gain, lyapunov
+from confide.theory.moments import Moments, blocks
+from confide.theory.packing import pack, unpack
+from confide.theory.spectrum import STEADY, radius
+
+Floats = NDArray[np.float64]
+ACCURACY = 1e-11  # of the blocks
+
+
+@dataclass(frozen=True, eq=False)
+class Limit:
+    """Mean and covariance of x in the limit, the covariance by its source; each includes the sampling that it feeds.
+
+    Attributes:
+        mean: m, (P, M): from local steps and unlike units, not from any draw.
+        gradient: S that sampling of clients and batches would leave without privacy noise, (P, M, P, M).
+        privacy: what privacy noise adds to it.
+    """
+
+    mean: Floats
+    gradient: Floats
+    privacy: Floats
+
+    @property
+    def second_moments(self) -> Floats:
+        """E x_p x_p' of every server, (P, M, M)."""
+        return blocks(self.gradient + self.privacy) + self.mean[:, :, None] * self.mean[:, None, :]
+
+
+def limit(round: Moments) -> Limit | None:
+    """The limit, or None where the second moments grow without bound (or stay, without being forgotten)."""
+    feedback = Feedback(round, lyapunov(round))
+    if not feedback.bounded():
+        return None
+    P, M = round.phi.shape
+    rest = np.eye(P * M) - gain(round.W, round.Phi)
+    m = np.asarray(np.linalg.solve(rest, (round.W @ round.phi).ravel()), dtype=np.float64).reshape(P, M)
+    gradient = feedback.solve(spread(round, round.drawn(m)))
+    Q = np.einsum("pq,ij->piqj", round.noise, np.eye(M))
+    return Limit(m, gradient, feedback.solve(Q) if Q.any() else np.zeros_like(gradient))
+
+
+def bounded(round: Moments) -> bool:
+    """Whether E|x|^2 stays bounded over all rounds (and forgets where it began)."""
+    return Feedback(round, lyapunov(round)).bounded()
+
+
+def spread(round: Moments, C: Floats) -> Floats:
+    """W blkdiag{C} W'"""
+    P, M = round.phi.shape
+    pairs = (round.W[:, None, :] * round.W[None, :, :]).reshape(P * P, P)
+    return (pairs @ C.reshape(P, M * M)).reshape(P, P, M, M).transpose(0, 2, 1, 3)
+
+
+@dataclass(frozen=True, eq=False)
+class Feedback:
+    """K: the diagonal blocks that the multiplicative noise of some diagonal blocks leaves, summed over all rounds.
+
+    Second moments stay bounded if and only if the spectral radii of G and of K are below 1 (both are positive maps).
+    """
+
+    round: Moments
+    lyapunov: Lyapunov
+
+    def __call__(self, S_pp: Floats) -> Floats:
+        return blocks(self.lyapunov.solve(spread(self.round, self.round.multiplied(S_pp))))
+
+    def bounded(self) -> bool:
+        """Whether both radii are below 1: that of K by a witness, X > 0 with K(X) < X, or with K(X) >= X against it.
+
+        Powers of K on any X > 0 come to one of the two, soon unless the radius is near 1; then it is computed.
+        """
+        if not self.lyapunov.decays:
+            return False
+        P, M = self.round.phi.shape
+        X = np.tile(np.eye(M), (P, 1, 1))
+        for _ in range(3):
+            next_X = self(X)
+            ratios = relative(next_X, X)
+            if ratios.max() < 1.0:
+                return True
+            if ratios.min() >= 1.0:
+                return False
+            # the identity keeps X inside the cone, where no ratio is lost in rounding
+            X = next_X / ratios.max() + 1e-3 * np.eye(M)
+        return radius(self.round) < 1.0 - STEADY
+
+    def solve(self, Q: Floats) -> Floats:
+        """S for one Q >= 0."""
+        P, M = self.round.phi.shape
+        direct = self.lyapunov.solve(Q)
+        b = pack(blocks(direct))
+        if not b.any():
+            return direct
+
+        def residual(v: Floats) -> Floats:
+            v = v.reshape(P, -1)
+            return np.asarray((v - pack(self(unpack(v, M)))).ravel())
+
+        system = LinearOperator((b.size, b.size), matvec=residual, dtype=np.float64)
+        v, left = gmres(system, b.ravel(), rtol=ACCURACY, restart=60, maxiter=20)
+        if left:
+            raise RunError("the steady state was not found (GMRES): the step is at the limit of stability; lower it")
+        C = self.round.multiplied(unpack(v.reshape(P, -1), M))
+        return direct + self.lyapunov.solve(spread(self.round, C))
+
+
+def relative(Y: Floats, X: Floats) -> Floats:
+    """The eigenvalues of X^-1/2 Y X^-1/2 for stacks of symmetric Y and positive X."""
+    root = np.linalg.inv(np.linalg.cholesky(X))
+    return np.asarray(np.linalg.eigvalsh(root @ Y @ root.swapaxes(-1, -2)))
