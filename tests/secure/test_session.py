@@ -21,7 +21,7 @@ from confide.secure.parameters import Parameters
 from confide.secure.session import Session, Task, Why, _hash, advertisement, commitment, consent
 from confide.secure.shares import SHARE_BYTES
 
-COMPLETE, SPARSE = Parameters(12, 11, 7, 11, 1), Parameters(40, 8, 5, 20, 2)
+COMPLETE, SPARSE = Parameters(12, 11, 9, 11, 1), Parameters(40, 8, 5, 20, 2)
 
 
 def h(*parts: object) -> bytes:

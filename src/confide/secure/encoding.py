@@ -2,7 +2,7 @@
 
 A coordinate x becomes the integer x 2^f, rounded, and the ring is the unsigned integer type's own wrap-around; a sum
 is read back as a signed integer. That is exact while every sum lies in [-2^(b-1), 2^(b-1) - 1], so an encoding is
-refused when it is made unless n w (q + t) <= 2^(b-1) - 1, where q is the largest encoded coordinate, w the largest
+refused when it is made unless n (w q + t) <= 2^(b-1) - 1, where q is the largest encoded coordinate, w the largest
 weight, t a share of noise's largest value and n the number of clients.
 
     rounding      error of the decoded mean    a clipped norm
@@ -133,6 +133,7 @@ class Encoding:
     def encode(self, update: Floats, noise: Integers | None = None, weight: int = 1) -> Encoded:
         """A client's update, with its share of noise, as words of the ring."""
         whole("weight", weight, 1, self.weight)
+        update = np.asarray(update, np.float64)  # single precision would round the bound up
         largest = float(np.max(np.abs(update), initial=0.0))
         if not math.isfinite(largest):
             raise InputError("update", "NaN or infinity", "must be finite; the training diverged, nothing was sent")

@@ -20,6 +20,9 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
+from confide.errors import InputError
+from confide.secure.keys import KEY_BYTES
+
 Words = NDArray[Any]
 PIECE: Final = 1 << 17  # bytes
 KEYS_AT_ONCE: Final = 256  # cipher contexts kept open
@@ -39,6 +42,8 @@ def apply(words: Words, plus: Sequence[bytes], minus: Sequence[bytes]) -> None:
     >>> words
     array([0, 0, 0], dtype=uint32)
     """
+    if any(len(key) != KEY_BYTES for key in (*plus, *minus)):
+        raise InputError("key", "its length", f"must be {KEY_BYTES} bytes; a shorter one would be AES-128")
     signed = [(key, np.add) for key in plus] + [(key, np.subtract) for key in minus]
     buffer = np.empty(PIECE, np.uint8)
     flat = words.view(np.uint8)

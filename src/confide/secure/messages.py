@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Annotated, Final, NamedTuple
 
 from annotated_types import Len
-from pydantic import Field
+from pydantic import FailFast, Field
 from pydantic.dataclasses import dataclass
 
 from confide import wire
@@ -30,9 +30,10 @@ Key = Annotated[bytes, Len(KEY_BYTES, KEY_BYTES)]
 Share = Annotated[bytes, Len(SHARE_BYTES, SHARE_BYTES)]
 Sealed = Annotated[bytes, Len(SEALED_BYTES, SEALED_BYTES)]
 Signature = Annotated[bytes, Len(SIGNATURE_BYTES, SIGNATURE_BYTES)]
-Clients = Annotated[tuple[Client, ...], Len(0, LARGEST_COHORT)]
-SealedShares = Annotated[tuple[tuple[Client, Sealed], ...], Len(0, LARGEST_COHORT)]
-OpenShares = Annotated[tuple[tuple[Client, Share], ...], Len(0, LARGEST_COHORT)]
+# FailFast: one error a list, not one for each of a million wrong items.
+Clients = Annotated[tuple[Client, ...], Len(0, LARGEST_COHORT), FailFast()]
+SealedShares = Annotated[tuple[tuple[Client, Sealed], ...], Len(0, LARGEST_COHORT), FailFast()]
+OpenShares = Annotated[tuple[tuple[Client, Share], ...], Len(0, LARGEST_COHORT), FailFast()]
 UNSIGNED: Final = b""  # where the server is trusted to pass keys on
 
 
@@ -54,7 +55,7 @@ class Advertise:
 @dataclass(frozen=True, config=wire.STRICT)
 class Roster:
     task: Hash
-    entries: Annotated[tuple[Entry, ...], Len(0, LARGEST_COHORT)]
+    entries: Annotated[tuple[Entry, ...], Len(0, LARGEST_COHORT), FailFast()]
 
 
 @dataclass(frozen=True, config=wire.STRICT)
@@ -95,7 +96,7 @@ class Consent:
 @dataclass(frozen=True, config=wire.STRICT)
 class Consents:
     session: Hash
-    signatures: Annotated[tuple[tuple[Client, Signature], ...], Len(0, LARGEST_COHORT)]
+    signatures: Annotated[tuple[tuple[Client, Signature], ...], Len(0, LARGEST_COHORT), FailFast()]
 
 
 @dataclass(frozen=True, config=wire.STRICT)

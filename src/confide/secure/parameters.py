@@ -63,7 +63,10 @@ class Parameters:
         whole("corrupted", self.corrupted, 0, n - 1)
         if whole("degree", self.degree, 1, n - 1) % 2 and not self.complete:
             raise InputError("degree", self.degree, f"must be even, or {n - 1} for the complete graph")
-        whole("threshold", self.threshold, max(self.holders // 2 + 1, 2), self.holders)
+        least = max(self.holders // 2 + 1, 2)
+        if self.complete:
+            least = max(least, _least_threshold(n, self.corrupted, self.server))
+        whole("threshold", self.threshold, least, self.holders)
         # Also the smallest roster leaves everybody its neighbours.
         whole(
             "quorum", self.quorum, max(self.threshold, self.corrupted + 1, 0 if self.complete else self.degree + 1), n
@@ -114,8 +117,7 @@ def choose(
     sparse = None if n <= COMPLETE_UP_TO or threshold is not None else _sparse(n, bad, lost, server)
     if sparse is not None:
         return Parameters(n, *sparse, quorum=n - lost, corrupted=bad, server=server)
-    least = 2 * n // 3 + 1 if server == "active" else n // 2 + 1
-    least = max(least, bad + FEWEST_HONEST, (n + bad) // 2 + 1 if server == "active" else 0)
+    least = max(_least_threshold(n, bad, server), bad + FEWEST_HONEST)
     if n - lost < least:
         remedy = (
             f"of {n} clients {least} must answer ({server} server, {bad} corrupted), so at most {n - least} may drop "
@@ -124,6 +126,13 @@ def choose(
         raise InputError("dropped", dropped, remedy)
     t = least if threshold is None else whole("threshold", threshold, least, n - lost)
     return Parameters(n, n - 1, t, quorum=t, corrupted=bad, server=server)
+
+
+def _least_threshold(n: int, bad: int, server: str) -> int:
+    """Of the complete graph, for the secrets of single clients to be safe."""
+    if server == "active":
+        return max(2 * n // 3 + 1, (n + bad) // 2 + 1)
+    return max(n // 2 + 1, bad + 1)
 
 
 @lru_cache(maxsize=64)
