@@ -117,7 +117,7 @@ def choose(
     sparse = None if n <= COMPLETE_UP_TO or threshold is not None else _sparse(n, bad, lost, server)
     if sparse is not None:
         return Parameters(n, *sparse, quorum=n - lost, corrupted=bad, server=server)
-    least = max(_least_threshold(n, bad, server), bad + FEWEST_HONEST)
+    least = max(_least_threshold(n, bad, server), bad + FEWEST_HONEST, 2 * n // 3 + 1 if server == "active" else 0)
     if n - lost < least:
         remedy = (
             f"of {n} clients {least} must answer ({server} server, {bad} corrupted), so at most {n - least} may drop "
@@ -130,9 +130,7 @@ def choose(
 
 def _least_threshold(n: int, bad: int, server: str) -> int:
     """Of the complete graph, for the secrets of single clients to be safe."""
-    if server == "active":
-        return max(2 * n // 3 + 1, (n + bad) // 2 + 1)
-    return max(n // 2 + 1, bad + 1)
+    return (n + bad) // 2 + 1 if server == "active" else max(n // 2, bad) + 1
 
 
 @lru_cache(maxsize=64)
