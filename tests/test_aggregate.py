@@ -136,14 +136,15 @@ def test_below_the_quorum_a_unit_skips_the_round() -> None:
 
 def test_noise_inside_the_sum_is_at_least_what_is_promised() -> None:
     """Everybody survives, so psi carries more than sigma: 7 shares, of which quorum - corrupted were counted on."""
-    problem = regression(units=3, clients=9, samples=20, features=2000, seed=3)
+    problem = regression(units=3, clients=9, samples=20, features=40, seed=3)
     secure = Secure(corrupted=0.15, dropped=0.25, sigma=0.05, ring_bits=64)
     p = secure.parameters(7)
     assert (p.quorum, p.corrupted) == (4, 1)
 
     def psi(aggregation: Secure) -> np.ndarray:
-        reference = prepare(problem, [GRAPH], algorithm(aggregation=aggregation), 1, 5)(0)
-        return np.asarray(reference.round(1, reference.start(np.zeros((3, 2000)))).psi * 2.0**-20 / 7)
+        reference = prepare(problem, [GRAPH], algorithm(aggregation=aggregation), 50, 5)(0)
+        start = reference.start(np.zeros((3, 40)))
+        return np.concatenate([reference.round(i, start).psi for i in range(1, 51)]) * 2.0**-20 / 7
 
     deviation = float(np.std(psi(secure) - psi(replace(secure, sigma=0.0))))
     assert deviation == pytest.approx(0.05 * np.sqrt(7 / 3), rel=0.05)  # 5 standard errors

@@ -339,6 +339,20 @@ def test_the_remedy_works_when_followed(case: dict[str, Any]) -> None:
         assert case["ring_bits"] in works, f"no fewer bits will do, yet it says: {said}"
 
 
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_updates_in_single_precision_do_not_wrap(rounding: str) -> None:
+    """0.1 in single precision lies beyond the bound 0.1: it must be clipped as any other number, or refused."""
+    e = Encoding(32, 30, bound=0.1, clients=19 if rounding != "truncate" else 20, rounding=rounding)
+    update = np.full(3, 0.1, np.float32)
+    try:
+        words, clipped = e.encode(update)  # type: ignore[arg-type]
+    except InputError:
+        return
+    assert clipped == 3
+    assert np.max(signed(words)) <= math.ceil(0.1 * 2**30)
+    assert np.all(e.decode(total(e, words, e.clients)) > 0)
+
+
 def test_where_nothing_fits_no_impossible_advice_is_given() -> None:
     """Fewer than none is no remedy; fewer clients or a smaller bound would be."""
     for case in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from itertools import count
@@ -29,7 +30,7 @@ from confide.secure.parameters import Parameters
 from confide.secure.server import Advertising, Consenting, Masking, Sharing, Unmasking
 from confide.secure.session import RefusedError, Session, Task, Why, advertisement, consent
 
-CURIOUS, ACTIVE = Parameters(6, 5, 4, 4, 1), Parameters(6, 5, 4, 4, 1, "active")
+CURIOUS, ACTIVE = Parameters(7, 6, 5, 5, 1), Parameters(7, 6, 5, 5, 1, "active")
 SPARSE, SPARSE_ACTIVE = Parameters(8, 4, 3, 5, 0), Parameters(8, 4, 3, 5, 0, "active")
 both = pytest.mark.parametrize("parameters", [CURIOUS, ACTIVE], ids=["curious", "active"])
 every = pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_a_client_speaks_for_another(parameters: Parameters) -> None:
     trace = play(a_task(parameters))
     for phase, state in trace.begun.items():
         for i, message in trace.said[SAYS[phase]].items():
-            refuses(state, (i + 1) % 6, message, "speaks for client")
+            refuses(state, (i + 1) % 7, message, "speaks for client")
             refuses(state, 99, message, "speaks for client")
             server.receive(state, i, message)
 
@@ -175,7 +176,7 @@ def test_one_who_dropped_out_speaks_again(parameters: Parameters) -> None:
 
 def test_one_who_did_not_consent_answers() -> None:
     trace = run(a_task(ACTIVE), ((4, Masked), (3, Consent)))
-    assert trace.begun[Unmasking].asked == {0, 1, 2, 5}
+    assert trace.begun[Unmasking].asked == {0, 1, 2, 5, 6}
     answer = play(a_task(ACTIVE)).said[Answer][3]  # the true one
     refuses(trace.begun[Unmasking], 3, answer, "client 3 is not expected")
 
@@ -294,9 +295,9 @@ def test_keys_are_not_signed() -> None:
 def test_one_who_is_not_among_the_peers_is_refused() -> None:
     task = a_task(ACTIVE)
     message = play(task).said[Advertise][1]
-    refuses(server.start(task, range(6), {i: PEERS[i] for i in (0, 2, 3, 4, 5)}), 1, message, "signature")
-    refuses(server.start(task, range(6)), 1, message, "signature")
-    refuses(server.start(task, range(6), PEERS | {1: b"no key"}), 1, message, "signature")
+    refuses(server.start(task, range(7), {i: PEERS[i] for i in (0, 2, 3, 4, 5, 6)}), 1, message, "signature")
+    refuses(server.start(task, range(7)), 1, message, "signature")
+    refuses(server.start(task, range(7), PEERS | {1: b"no key"}), 1, message, "signature")
 
 
 def test_an_active_server_is_not_joined_without_an_identity_that_the_others_know() -> None:
@@ -372,35 +373,45 @@ def test_a_client_shares_another_secret_than_its_own(parameters: Parameters, wro
     key, seed = (state.mask.secret, other) if wrong == "seed" else (other, state.seed)
     holders = state.session.holders(liar)
     parts = shares.share([key, seed], len(holders), parameters.threshold, entropy("liar"))
-    channel = trace.clients[client.Advertised][liar].channel
-    lies, own = [], state.own
-    for j, (one, two) in zip(holders, parts, strict=True):
-        if j == liar:
-            own = one + two
-            continue
-        (agreed,) = channel.agree([state.session.entries[j].channel_key])
-        sealing = client.channel_key(agreed, state.session.id, liar, j)
-        lies.append((j, client._seal(sealing, one + two, state.session.id)))
-    honest = run_from_shares(trace, {liar: replace(trace.said[Shares][liar], sealed=tuple(lies))}, {liar: own})
-    ends(honest, Why.WRONG_SHARE, liar)
-    assert isinstance(run_from_shares(trace, {}, {}), server.Summed)
+    lies = {j: one + two for j, (one, two) in zip(holders, parts, strict=True)}
+    ends(run_from_shares(trace, liar, lies), Why.WRONG_SHARE, liar)
+    assert isinstance(run_from_shares(trace, liar, {}), server.Summed)
 
 
-def run_from_shares(trace: Trace, instead: dict[int, Shares], own: dict[int, bytes | None]) -> server.State:
-    """The rest of a session from the second phase on, with some clients' shares replaced; 4 drops before masking."""
-    state = trace.begun[Sharing]
-    for i, message in (trace.said[Shares] | instead).items():
-        state = server.receive(state, i, message)
-    clients = {
-        i: replace(s, own=own[i]) if own.get(i) is not None else s for i, s in trace.clients[client.Shared].items()
-    }
-    while not isinstance(state, server.Summed | server.Aborted):
+@every
+@pytest.mark.parametrize("liar", [2, 4])
+def test_a_client_seals_what_is_no_share(parameters: Parameters, liar: int) -> None:
+    """Whoever is to blame, the session ends without a sum and without another exception."""
+    trace = play(a_task(parameters))
+    lies = dict.fromkeys(trace.clients[client.Shared][liar].session.holders(liar), b"\xff" * 68)
+    assert isinstance(run_from_shares(trace, liar, lies), server.Aborted)
+
+
+def run_from_shares(trace: Trace, liar: int, lies: dict[int, bytes]) -> server.State:
+    """The rest of a session from the second phase on, with other contents in what one client seals for the others.
+
+    Client 4 drops before masking. What the server refuses has not been said.
+    """
+    state, clients = trace.begun[Sharing], dict(trace.clients[client.Shared])
+    session, channel = clients[liar].session, trace.clients[client.Advertised][liar].channel
+    sealed = []
+    for j, honest in trace.said[Shares][liar].sealed:
+        (agreed,) = channel.agree([session.entries[j].channel_key])
+        key = client.channel_key(agreed, session.id, liar, j)
+        sealed.append((j, client._seal(key, lies[j], session.id) if lies else honest))
+    clients[liar] = replace(clients[liar], own=lies.get(liar, clients[liar].own))
+    said = trace.said[Shares] | {liar: replace(trace.said[Shares][liar], sealed=tuple(sealed))}
+    while True:
+        for i, message in said.items():
+            if message is not None and not (i == 4 and isinstance(message, Masked)):
+                with suppress(RefusedError):
+                    state = server.receive(state, i, message)
         state, told = server.close(state)
+        if not told:
+            return state
+        said = {}
         for i, news in told.items():
-            clients[i], said = client.receive(clients[i], news, 0)
-            if i != 4:
-                state = server.receive(state, i, said)
-    return state
+            clients[i], said[i] = client.receive(clients[i], news, 0)
 
 
 # --- mask -----------------------------------------------------------------------------------------------------------
@@ -434,6 +445,7 @@ def test_a_consent_is_not_to_this_question_or_not_of_this_client() -> None:
         trace.said[Advertise][1].entry.signature,
         STRANGER.sign(consent(session, alive, dead)),
         IDENTITIES[1].sign(consent(session, (*alive, *dead), ())),
+        IDENTITIES[1].sign(consent(session, alive, ())),
         IDENTITIES[1].sign(consent(session, dead, alive)),
         IDENTITIES[1].sign(consent(other.begun[Consenting].session.id, alive, dead)),
     ):
@@ -539,8 +551,8 @@ def test_a_share_that_would_make_a_word_beyond_sixteen_bits_is_noticed(parameter
     """Shares that put together give 2^16, which no word of a secret is."""
     trace = play(a_task(parameters))
     state = trace.begun[Unmasking]
-    points = tuple(x for x, j in enumerate(state.session.holders(0), 1) if j in trace.said[Answer])[:4]
-    values = shares.unpack([dict(trace.said[Answer][j].seeds)[0] for j in trace.said[Answer]][:4])
+    points = tuple(x for x, j in enumerate(state.session.holders(0), 1) if j in trace.said[Answer])[:5]
+    values = shares.unpack([dict(trace.said[Answer][j].seeds)[0] for j in trace.said[Answer]][:5])
     weights = shares.lagrange(points)
     liar = min(trace.said[Answer])
     short = int(shares.PRIME - 1 - (weights @ values)[0] % shares.PRIME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.secure import client, server
+from confide.errors import InputError
+from confide.secure import client, masks, server
 from confide.secure.client import Advertised, Answered, Consented, Sent, Shared
-from confide.secure.keys import Identity, KeyPair
+from confide.secure.keys import Identity, KeyPair, self_mask_key
 from confide.secure.messages import (
     UNSIGNED,
     Advertise,
@@ -33,7 +35,7 @@ from confide.secure.messages import (
 from confide.secure.parameters import Parameters
 from confide.secure.session import RefusedError, Session, Task, Why, advertisement, consent
 
-CURIOUS, ACTIVE = Parameters(6, 5, 4, 4, 1), Parameters(6, 5, 4, 4, 1, "active")
+CURIOUS, ACTIVE = Parameters(7, 6, 5, 5, 1), Parameters(7, 6, 5, 5, 1, "active")
 SPARSE, SPARSE_ACTIVE = Parameters(8, 4, 3, 5, 0), Parameters(8, 4, 3, 5, 0, "active")
 both = pytest.mark.parametrize("parameters", [CURIOUS, ACTIVE], ids=["curious", "active"])
 sparse = pytest.mark.parametrize("parameters", [SPARSE, SPARSE_ACTIVE], ids=["curious", "active"])
@@ -42,7 +44,7 @@ PEERS = {i: identity.public for i, identity in IDENTITIES.items()}
 STRANGER = Identity.of(bytes(range(32)))
 ROUND = 5
 Drops = tuple[tuple[int, type], ...]
-TWO_DROP: Drops = ((4, Masked), (5, Shares))  # 4 shared and sent no update, 5 is on the roster and never shared
+TWO_DROP: Drops = ((5, Masked), (6, Shares))  # 5 shared and sent no update, 6 is on the roster and never shared
 
 
 def digest(text: str) -> bytes:
@@ -143,8 +145,8 @@ def test_the_honest_sessions_here_end_with_a_sum() -> None:
     for task in (a_task(CURIOUS), a_task(ACTIVE)):
         end = play(task).end
         assert isinstance(end, server.Summed)
-        assert end.survivors == (0, 1, 2, 3)
-        assert end.total.tolist() == [6, 10, 14]
+        assert end.survivors == (0, 1, 2, 3, 4)
+        assert end.total.tolist() == [10, 15, 20]
     for task in (a_task(SPARSE), a_task(SPARSE_ACTIVE)):
         assert isinstance(play(task, ()).end, server.Summed)
 
@@ -157,23 +159,23 @@ def asked(trace: Trace, alive: tuple[int, ...], dead: tuple[int, ...]) -> tuple[
 
 
 @both
-@pytest.mark.parametrize("twice", range(5))
+@pytest.mark.parametrize("twice", range(6))
 def test_a_client_is_listed_alive_and_dead(parameters: Parameters, twice: int) -> None:
-    alive, dead = sorted({0, 1, 2, 3, twice}), sorted({4, twice})
+    alive, dead = sorted({0, 1, 2, 3, 4, twice}), sorted({5, twice})
     aborts(*asked(play(a_task(parameters)), tuple(alive), tuple(dead)), Why.ALIVE_AND_DEAD)
 
 
 @both
 @pytest.mark.parametrize(
     ("alive", "dead"),
-    [((0, 1, 1, 2, 3), (4,)), ((0, 1, 2, 3), (4, 4)), ((0, 0, 1, 2, 3), (4,)), ((0, 1, 2, 2), (3, 4))],
+    [((0, 1, 1, 2, 3, 4), (5,)), ((0, 1, 2, 3, 4), (5, 5)), ((0, 0, 1, 2, 3, 4), (5,)), ((0, 1, 2, 3, 3), (4, 5))],
 )
 def test_a_client_is_listed_twice(parameters: Parameters, alive: tuple[int, ...], dead: tuple[int, ...]) -> None:
     aborts(*asked(play(a_task(parameters)), alive, dead), Why.ALIVE_AND_DEAD)
 
 
 @both
-@pytest.mark.parametrize(("alive", "dead"), [((0, 1, 2), (3, 4)), ((0,), (1, 2, 3, 4))])
+@pytest.mark.parametrize(("alive", "dead"), [((0, 1, 2, 3), (4, 5)), ((0,), (1, 2, 3, 4, 5))])
 def test_the_survivors_are_fewer_than_the_quorum(
     parameters: Parameters, alive: tuple[int, ...], dead: tuple[int, ...]
 ) -> None:
@@ -181,7 +183,7 @@ def test_the_survivors_are_fewer_than_the_quorum(
 
 
 @both
-@pytest.mark.parametrize(("alive", "dead"), [((1, 2, 3, 4), (0,)), ((1, 2, 3, 4), ()), ((), (0, 1, 2, 3, 4))])
+@pytest.mark.parametrize(("alive", "dead"), [((1, 2, 3, 4, 5), (0,)), ((1, 2, 3, 4, 5), ()), ((), (0, 1, 2, 3, 4, 5))])
 def test_the_sum_is_taken_without_the_client(
     parameters: Parameters, alive: tuple[int, ...], dead: tuple[int, ...]
 ) -> None:
@@ -189,7 +191,9 @@ def test_the_sum_is_taken_without_the_client(
 
 
 @both
-@pytest.mark.parametrize(("alive", "dead"), [((0, 1, 2, 3), ()), ((0, 1, 2, 4), ()), ((0, 2, 3, 4), ()), ((0,), ())])
+@pytest.mark.parametrize(
+    ("alive", "dead"), [((0, 1, 2, 3, 4), ()), ((0, 1, 2, 3, 5), ()), ((0, 2, 3, 4, 5), ()), ((0,), ())]
+)
 def test_a_neighbour_who_shared_is_left_out(
     parameters: Parameters, alive: tuple[int, ...], dead: tuple[int, ...]
 ) -> None:
@@ -197,11 +201,11 @@ def test_a_neighbour_who_shared_is_left_out(
 
 
 @both
-@pytest.mark.parametrize("never", [5, 6, 77])
+@pytest.mark.parametrize("never", [6, 7, 77])
 def test_one_who_never_shared_is_named(parameters: Parameters, never: int) -> None:
     trace = play(a_task(parameters))
-    aborts(*asked(trace, (0, 1, 2, 3), (4, never)), Why.BAD_QUESTION)
-    aborts(*asked(trace, (0, 1, 2, 3, never), (4,)), Why.BAD_QUESTION)
+    aborts(*asked(trace, (0, 1, 2, 3, 4), (5, never)), Why.BAD_QUESTION)
+    aborts(*asked(trace, (0, 1, 2, 3, 4, never), (5,)), Why.BAD_QUESTION)
 
 
 @sparse
@@ -225,9 +229,9 @@ def test_of_all_questions_only_the_possible_ones_are_answered(parameters: Parame
         alive = tuple(i for i, where in enumerate(lists) if "a" in where)
         dead = tuple(i for i, where in enumerate(lists) if "d" in where)
         after, reply = client.receive(state, Question(state.session.id, alive, dead), 0)
-        # those who shared are 0 to 4, each in one list; 0 asks for itself; 5 and 6 may be in none
-        possible = all(len(x) == 1 for x in lists[:5]) and lists[0] == "a" and lists[5:] == ("", "")
-        if possible and len(alive) >= 4:
+        # those who shared are 0 to 5, each in one list; 0 asks for itself; 6 may be in none
+        possible = all(len(x) == 1 for x in lists[:6]) and lists[0] == "a" and lists[6] == ""
+        if possible and len(alive) >= 5:
             good += 1
             assert isinstance(reply, Answer if parameters is CURIOUS else Consent)
             if isinstance(reply, Answer):
@@ -235,7 +239,7 @@ def test_of_all_questions_only_the_possible_ones_are_answered(parameters: Parame
         else:
             assert isinstance(after, client.Aborted)
             assert reply is None
-    assert good == 1 + 4
+    assert good == 1 + 5
 
 
 # --- never twice ----------------------------------------------------------------------------------------------------
@@ -246,7 +250,7 @@ def test_of_all_questions_only_the_possible_ones_are_answered(parameters: Parame
 def test_a_second_question_comes_in_the_same_session(parameters: Parameters, other: bool) -> None:
     trace = play(a_task(parameters))
     first = trace.told[Question][0]
-    second = replace(first, alive=(0, 1, 2, 3, 4), dead=()) if other else first
+    second = replace(first, alive=(0, 1, 2, 3, 4, 5), dead=()) if other else first
     if parameters is ACTIVE:
         aborts(trace.clients[Consented][0], second, Why.ASKED_TWICE)
     aborts(trace.clients[Answered][0], second, Why.ASKED_TWICE)
@@ -327,19 +331,19 @@ def test_the_client_is_not_on_the_roster(parameters: Parameters) -> None:
 @both
 def test_the_roster_is_too_small_or_too_large(parameters: Parameters) -> None:
     state, entries = roster_of(play(a_task(parameters)))
-    few = [entries[i] for i in range(3)]
+    few = [entries[i] for i in range(4)]
     aborts(state, listing(state, few), Why.BAD_ROSTER)
-    after, _ = client.receive(state, listing(state, [*few, entries[3]]), 0)
+    after, _ = client.receive(state, listing(state, [*few, entries[4]]), 0)
     assert isinstance(after, Shared)
-    sybil = fresh(state.task, 6, IDENTITIES[6])
-    aborts(state, listing(state, entries | {6: sybil}), Why.BAD_ROSTER)
+    sybil = fresh(state.task, 7, IDENTITIES[7])
+    aborts(state, listing(state, entries | {7: sybil}), Why.BAD_ROSTER)
 
 
 @both
 @pytest.mark.parametrize("more", [True, False], ids=["besides", "instead of another"])
 def test_a_client_is_on_the_roster_twice(parameters: Parameters, more: bool) -> None:
     state, entries = roster_of(play(a_task(parameters)))
-    rest = [e for i, e in entries.items() if more or i != 5]
+    rest = [e for i, e in entries.items() if more or i != 6]
     for i in (0, 1):
         aborts(state, listing(state, [*rest, entries[i]]), Why.BAD_ROSTER)
         for order in (1, -1):  # with other keys; of its own it may read either pair
@@ -390,7 +394,7 @@ def test_other_clients_keys_are_swapped_by_a_curious_server(change: str) -> None
     deceived, said = client.receive(state, listing(state, entries | changed), 0)
     assert isinstance(said, Shares)
     aborts(deceived, relay(deceived, shares_from(trace.said[Shares], 0)), Why.BAD_SHARE)
-    for i in range(1, 6):  # and the others cannot open what it sealed
+    for i in range(1, 7):  # and the others cannot open what it sealed
         honest = trace.clients[Shared][i]
         theirs = shares_from(trace.said[Shares], i) | {0: dict(said.sealed)[i]}
         aborts(honest, relay(honest, theirs), Why.BAD_SHARE)
@@ -399,7 +403,7 @@ def test_other_clients_keys_are_swapped_by_a_curious_server(change: str) -> None
 
 
 @pytest.mark.parametrize("signer", [None, STRANGER, IDENTITIES[2]], ids=["unsigned", "stranger", "another client"])
-@pytest.mark.parametrize("swapped", range(1, 6))
+@pytest.mark.parametrize("swapped", range(1, 7))
 def test_other_clients_keys_are_swapped_by_an_active_server(swapped: int, signer: Identity | None) -> None:
     state, entries = roster_of(play(a_task(ACTIVE)))
     signer = IDENTITIES[3] if swapped == 2 and signer is IDENTITIES[2] else signer
@@ -412,7 +416,7 @@ def test_other_clients_keys_are_swapped_by_an_active_server(swapped: int, signer
         aborts(state, listing(state, entries | {swapped: half}), Why.BAD_SIGNATURE)
 
 
-@pytest.mark.parametrize("i", range(6))
+@pytest.mark.parametrize("i", range(7))
 def test_a_signature_is_missing(i: int) -> None:
     state, entries = roster_of(play(a_task(ACTIVE)))
     good = entries[i].signature
@@ -428,8 +432,8 @@ def test_entries_trade_places() -> None:
 
 def test_an_unknown_client_is_on_the_roster() -> None:
     state, entries = roster_of(play(a_task(ACTIVE)))
-    del entries[5]
-    for identity in (STRANGER, IDENTITIES[5], None):
+    del entries[6]
+    for identity in (STRANGER, IDENTITIES[6], None):
         aborts(state, listing(state, entries | {77: fresh(state.task, 77, identity)}), Why.BAD_SIGNATURE)
 
 
@@ -441,7 +445,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "length": {"length": 4},
     "ring": {"ring_bits": 64},
 }
-RULES = {"quorum": {"quorum": 5}, "threshold": {"threshold": 5, "quorum": 5}, "corrupted": {"corrupted": 0}}
+RULES = {"quorum": {"quorum": 6}, "threshold": {"threshold": 6, "quorum": 6}, "corrupted": {"corrupted": 0}}
 
 
 def another(parameters: Parameters, what: str) -> Task:
@@ -472,8 +476,8 @@ def test_signed_keys_of_another_task_are_noticed(what: str) -> None:
 @both
 @each_difference
 def test_different_clients_are_handed_different_models_or_rules(parameters: Parameters, what: str) -> None:
-    """The server tells each client what it wants to hear; 0 to 2 have one task, 3 to 5 the other."""
-    tasks = {i: a_task(parameters) if i < 3 else another(parameters, what) for i in range(6)}
+    """The server tells each client what it wants to hear; 0 to 2 have one task, 3 to 6 the other."""
+    tasks = {i: a_task(parameters) if i < 3 else another(parameters, what) for i in range(7)}
     begun = {i: begin(task, i) for i, task in tasks.items()}
     entries = tuple(said.entry for _, said in begun.values())
     rosters = {i: Roster(task.digest, entries) for i, task in tasks.items()}
@@ -488,7 +492,7 @@ def test_different_clients_are_handed_different_models_or_rules(parameters: Para
         theirs = shares_from(said, i)
         aborts(state, relay(state, theirs), Why.BAD_SHARE)
         alike = {j: sealed for j, sealed in theirs.items() if tasks[j] == tasks[i]}
-        aborts(state, relay(state, alike), Why.TOO_FEW_SHARED)  # three of a kind are below the threshold
+        aborts(state, relay(state, alike), Why.TOO_FEW_SHARED)  # four of a kind are below the threshold
 
 
 SMALL_ORDER = [  # all encodings of points of X25519 whose agreement is zero
@@ -516,7 +520,7 @@ def test_a_channel_key_admits_no_secret(parameters: Parameters, point: int) -> N
 def test_a_mask_key_admits_no_secret(parameters: Parameters, point: int) -> None:
     """Everybody would know the mask with this neighbour; it shares as it should, so only its key gives it away."""
     task = a_task(parameters)
-    begun = {i: begin(task, i)[0] for i in range(6)}
+    begun = {i: begin(task, i)[0] for i in range(7)}
     accomplice = replace(begun[1], mask=KeyPair(begun[1].mask.secret, point.to_bytes(32, "little")))
     entries = {i: Entry(i, s.mask.public, s.channel.public, UNSIGNED) for i, s in (begun | {1: accomplice}).items()}
     signed = {i: e._replace(signature=IDENTITIES[i].sign(advertisement(task, e))) for i, e in entries.items()}
@@ -526,6 +530,22 @@ def test_a_mask_key_admits_no_secret(parameters: Parameters, point: int) -> None
     aborts(state, relay(state, shares_from(said, 0)), Why.BAD_KEY)
     del said[1]
     assert isinstance(client.receive(state, relay(state, shares_from(said, 0)), 0)[1], Masked)
+
+
+def test_the_twin_of_a_key_does_not_cancel_its_mask() -> None:
+    """A key has a second spelling, with its idle top bit set. 2 lists that of 0: the client between them, which
+    subtracts one mask and adds the other, must not be left with none."""
+    task = a_task(Parameters(3, 2, 2, 2, 0))
+    begun = {i: begin(task, i)[0] for i in range(3)}
+    twin = begun[0].mask.public[:31] + bytes([begun[0].mask.public[31] | 0x80])
+    begun[2] = replace(begun[2], mask=KeyPair(begun[2].mask.secret, twin))
+    entries = tuple(Entry(i, s.mask.public, s.channel.public, UNSIGNED) for i, s in begun.items())
+    shared = {i: client.receive(state, Roster(task.digest, entries), 0) for i, state in begun.items()}
+    state = shared[1][0]
+    _, said = client.receive(state, relay(state, shares_from({i: m for i, (_, m) in shared.items()}, 1)), 0)
+    words = np.frombuffer(said.words, task.dtype).copy()
+    masks.apply(words, [], [self_mask_key(state.seed, state.session.id, 1)])
+    assert not set(words.tolist()) & set(state.words.tolist())
 
 
 # --- sealed shares --------------------------------------------------------------------------------------------------
@@ -557,7 +577,7 @@ def test_sealed_shares_are_replayed_from_another_session(parameters: Parameters)
     """Of the same clients: another draw, another round, and another roster with the very same keys."""
     task = a_task(parameters)
     state, sealed = opened(play(task))
-    for old in (play(task, draw="b"), play(a_task(parameters, round=ROUND + 1)), play(task, ((5, Advertise),))):
+    for old in (play(task, draw="b"), play(a_task(parameters, round=ROUND + 1)), play(task, ((6, Advertise),))):
         assert old.clients[Sent][0].session.id != state.session.id
         aborts(state, relay(state, sealed | {1: opened(old)[1][1]}), Why.BAD_SHARE)
         aborts(state, relay(state, opened(old)[1]), Why.BAD_SHARE)
@@ -578,7 +598,7 @@ def test_a_sealed_share_is_tampered_with(parameters: Parameters) -> None:
 @both
 def test_a_sealed_share_comes_twice_or_from_nobody(parameters: Parameters) -> None:
     state, sealed = opened(play(a_task(parameters)))
-    for more in ((1, sealed[1]), (0, sealed[1]), (6, sealed[1]), (77, sealed[1])):
+    for more in ((1, sealed[1]), (0, sealed[1]), (7, sealed[1]), (77, sealed[1])):
         aborts(state, Inbox(state.session.id, (*sealed.items(), more)), Why.BAD_SHARE)
 
 
@@ -593,12 +613,12 @@ def test_a_sealed_share_is_not_from_a_neighbour(parameters: Parameters) -> None:
 
 @both
 def test_too_few_shares_are_passed_on(parameters: Parameters) -> None:
-    """Four make a secret, and the client holds one of its own."""
+    """Five make a secret, and the client holds one of its own."""
     state, sealed = opened(play(a_task(parameters)))
-    assert list(sealed) == [1, 2, 3, 4]
-    aborts(state, relay(state, {1: sealed[1], 2: sealed[2]}), Why.TOO_FEW_SHARED)
+    assert list(sealed) == [1, 2, 3, 4, 5]
+    aborts(state, relay(state, {j: sealed[j] for j in (1, 2, 3)}), Why.TOO_FEW_SHARED)
     aborts(state, relay(state, {}), Why.TOO_FEW_SHARED)
-    assert isinstance(client.receive(state, relay(state, {j: sealed[j] for j in (1, 2, 3)}), 0)[1], Masked)
+    assert isinstance(client.receive(state, relay(state, {j: sealed[j] for j in (1, 2, 3, 4)}), 0)[1], Masked)
 
 
 @sparse
@@ -622,7 +642,7 @@ def gathered(state: Consented, signatures: dict[int, bytes]) -> Consents:
 
 def test_too_few_consent() -> None:
     state, signatures = consents_of(play(a_task(ACTIVE)))
-    assert list(signatures) == [0, 1, 2, 3]
+    assert list(signatures) == [0, 1, 2, 3, 4]
     for i in signatures:
         aborts(state, gathered(state, {j: s for j, s in signatures.items() if j != i}), Why.TOO_FEW_CONSENTS)
     aborts(state, gathered(state, {}), Why.TOO_FEW_CONSENTS)
@@ -639,11 +659,11 @@ def test_consents_of_those_who_hold_no_share_do_not_count() -> None:
 
 def test_a_consent_is_listed_twice() -> None:
     state, signatures = consents_of(play(a_task(ACTIVE)))
-    for some in (signatures, {i: signatures[i] for i in (0, 1, 2)}):
+    for some in (signatures, {i: signatures[i] for i in (0, 1, 2, 3)}):
         aborts(state, Consents(state.session.id, (*some.items(), (1, signatures[1]))), Why.BAD_SIGNATURE)
 
 
-@pytest.mark.parametrize("i", [4, 5, 6, 77])
+@pytest.mark.parametrize("i", [5, 6, 7, 77])
 def test_a_consent_is_of_one_who_is_not_in_the_sum(i: int) -> None:
     """Its signature is true, but it did not survive; to have it counted would let the dead outvote the living."""
     state, signatures = consents_of(play(a_task(ACTIVE)))
@@ -664,6 +684,7 @@ def test_a_consent_is_forged_or_to_something_else() -> None:
         "by a stranger": STRANGER.sign(consent(state.session.id, alive, dead)),
         "by another client": IDENTITIES[2].sign(consent(state.session.id, alive, dead)),
         "to another question": IDENTITIES[1].sign(consent(state.session.id, (*alive, *dead), ())),
+        "to other dead": IDENTITIES[1].sign(consent(state.session.id, alive, ())),
         "to the lists in turn": IDENTITIES[1].sign(consent(state.session.id, dead, alive)),
         "to another session": other_session[1],
         "to the keys": trace.said[Advertise][1].entry.signature,
@@ -681,6 +702,14 @@ def questions(session: bytes, n: int, quorum: int) -> list[Question]:
     """Everything that an honest client might accept when all have shared."""
     found = chain.from_iterable(combinations(range(n), size) for size in range(quorum, n + 1))
     return [Question(session, alive, tuple(set(range(n)) - set(alive))) for alive in found]
+
+
+def unchecked(parameters: Parameters, threshold: int) -> Parameters:
+    """With a lower threshold and quorum than `Parameters` would admit."""
+    lowered = copy.copy(parameters)
+    object.__setattr__(lowered, "threshold", threshold)
+    object.__setattr__(lowered, "quorum", threshold)
+    return lowered
 
 
 class Lies:
@@ -734,13 +763,15 @@ class Lies:
 @pytest.mark.parametrize(
     ("parameters", "total"),
     [
-        (Parameters(3, 2, 2, 2, 0, "active"), 27),  # an alive set of at least q with the client in it: 3 of 4
-        (Parameters(4, 3, 3, 3, 0, "active"), 256),
-        (Parameters(4, 3, 3, 3, 1, "active"), 64),
-        (Parameters(5, 4, 4, 4, 1, "active"), 625),
-        (Parameters(5, 4, 3, 3, 0, "active"), 11**5),
-        (Parameters(5, 4, 4, 4, 2, "active"), 125),
+        (Parameters(4, 3, 3, 3, 0, "active"), 4**4),  # in each, one or none but the client itself may be left out
+        (Parameters(4, 3, 3, 3, 1, "active"), 4**3),
+        (Parameters(5, 4, 4, 4, 0, "active"), 5**5),
+        (Parameters(5, 4, 4, 4, 1, "active"), 5**4),
+        (Parameters(5, 4, 4, 4, 2, "active"), 5**3),
+        (Parameters(6, 5, 5, 5, 0, "active"), 6**6),
         (Parameters(6, 5, 5, 5, 1, "active"), 6**5),
+        (Parameters(6, 5, 5, 5, 3, "active"), 6**3),
+        (unchecked(Parameters(5, 4, 4, 4, 0, "active"), 3), 11**5),  # up to two may be, and still 2t > n
     ],
     ids=lambda p: f"n{p.clients}-t{p.threshold}-c{p.corrupted}" if isinstance(p, Parameters) else "",
 )
@@ -760,22 +791,23 @@ def test_clients_who_are_asked_differently_do_not_answer(parameters: Parameters,
 
 def test_with_too_low_a_threshold_the_server_gets_both_secrets() -> None:
     """What the inequality is for: with 2t = n + c the same search finds a way, so it would have found one above."""
-    lies = Lies(Parameters(5, 4, 3, 3, 1, "active"))
+    with pytest.raises(InputError, match="threshold = 3"):
+        Parameters(5, 4, 3, 3, 1, "active")
+    lies = Lies(unchecked(Parameters(5, 4, 4, 4, 1, "active"), 3))
     assert any(lies.exposed(answers) for answers in lies.every_outcome())
 
 
 def test_one_client_who_is_asked_differently_stays_silent_and_the_others_go_on() -> None:
-    parameters = Parameters(6, 5, 4, 4, 1, "active")
-    trace = play(a_task(parameters), ())
+    trace = play(a_task(ACTIVE), ())
     sent, question = trace.clients[Sent], trace.told[Question][0]
-    lie = replace(question, alive=(0, 1, 2, 3, 4), dead=(5,))
-    told = {i: client.receive(sent[i], question if i else lie, 0) for i in range(6)}
+    lie = replace(question, alive=(0, 1, 2, 3, 4, 5), dead=(6,))
+    told = {i: client.receive(sent[i], question if i else lie, 0) for i in range(7)}
     signatures = {i: said.signature for i, (_, said) in told.items()}
     aborts(told[0][0], gathered(told[0][0], signatures), Why.BAD_SIGNATURE)
     aborts(told[1][0], gathered(told[1][0], signatures), Why.BAD_SIGNATURE)
     del signatures[0]
     aborts(told[0][0], gathered(told[0][0], signatures), Why.BAD_SIGNATURE)
-    for i in range(1, 6):
+    for i in range(1, 7):
         assert isinstance(client.receive(told[i][0], gathered(told[i][0], signatures), 0)[1], Answer)
 
 

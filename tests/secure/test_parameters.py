@@ -108,6 +108,21 @@ def test_the_smallest_that_meets_the_criterion(n: int, corrupted: float, dropped
         assert not p.complete
 
 
+def test_the_smallest_for_random_cohorts() -> None:
+    """However the search goes about it."""
+    rng = np.random.default_rng(6)
+    for _ in range(40):
+        n, server = int(rng.integers(101, 190)), str(rng.choice(SERVERS))
+        bad, lost = (int(x) for x in n * rng.uniform(0, [0.6, 0.4]))
+        expected = search(n, bad, lost, server)
+        try:
+            p = choose(n, (bad + 0.25) / n, (lost + 0.25) / n, server)
+        except InputError:
+            assert expected is None
+            continue
+        assert (None if p.complete else (p.degree, p.threshold)) == expected
+
+
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize(("n", "fraction"), [(1000, 0.05), (1000, 0.2), (4000, 0.1)])
 def test_one_less_is_not_enough(n: int, fraction: float, server: str) -> None:

@@ -27,7 +27,7 @@ from scipy import stats
 
 from confide.secure import client, masks, messages, server, shares
 from confide.secure.keys import Identity, KeyPair, pair_mask_key, self_mask_key
-from confide.secure.messages import Answer, FromClient, Masked, Question, Roster
+from confide.secure.messages import Answer, FromClient, Inbox, Masked, Question, Roster
 from confide.secure.parameters import Parameters
 from confide.secure.session import Session, Task, Why
 
@@ -243,6 +243,22 @@ def test_sanity_check_no_two_sessions_have_a_mask_in_common() -> None:
         pairs = zip(seen, [*seen[1:], seen[0]], strict=True)
         assert uniformity(a.residue(i) - b.residue(i) for a, b in pairs) > HONEST
     assert len({bytes(s.masked[i]) for s in seen for i in range(4)}) == 4 * SESSIONS
+
+
+def test_sanity_check_the_same_keys_and_seeds_give_other_masks_in_another_session() -> None:
+    """Client 3 is on one roster and never shares, on the other it is not; the others draw the same in both."""
+    begun = {i: client.start(TOY, client.Member(i), UPDATES[i], 0, entropy("same", i)) for i in range(4)}
+    entries = [said.entry for _, said in begun.values()]
+    masked = []
+    for roster in (entries, entries[:3]):
+        states = {
+            i: client.receive(replace(begun[i][0], entropy=entropy("seed", i)), Roster(TOY.digest, tuple(roster)), 0)
+            for i in range(3)
+        }
+        assert states[0][0].seed == entropy("seed", 0)(32)
+        sealed = tuple((j, dict(said.sealed)[0]) for j, (_, said) in states.items() if j)
+        masked.append(client.receive(states[0][0], Inbox(states[0][0].session.id, sealed), 0)[1])
+    assert len(np.unique(np.subtract(*(np.frombuffer(m.words, "<u1") for m in masked)))) > 128
 
 
 def test_sanity_check_each_pair_adds_what_the_other_subtracts_and_nothing_else_cancels() -> None:
