@@ -20,13 +20,16 @@ from confide.errors import InputError
 from confide.experiments import classification as c
 from confide.experiments import regression as r
 from confide.experiments import reproduce as module
+from confide.experiments import small_steps as h
 from confide.experiments.claims import Claim
+from confide.experiments.predicted import Comparison, agreement, blocks, compare, settled, standard_error, width
 from confide.experiments.reproduce import Report, reproduce
 from confide.problems import click_log
 from confide.run import Run
 
-FIGURES = {"a": r.figure_a, "b": r.figure_b, "c": r.figure_c, "e": r.figure_e}
+FIGURES = {"a": r.figure_a, "b": r.figure_b, "c": r.figure_c, "e": r.figure_e, "h": h.figure_h}
 BAND = ("mean", "low", "high")
+BANDS = (*BAND, "predicted")
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +41,24 @@ def tiny() -> r.Regression:
 @pytest.fixture(scope="module")
 def made(tiny: r.Regression, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("figures")
-    return folder, {name: figure(tiny, folder) for name, figure in FIGURES.items()}
+    with pytest.MonkeyPatch.context() as short:
+        short.setattr(h, "SETTLE", 1)
+        short.setattr(h, "WATCH", 2)
+        return folder, {name: figure(tiny, folder) for name, figure in FIGURES.items()}
 
 
 def test_every_figure_is_a_picture_and_its_data(made: tuple[Path, dict[str, Any]]) -> None:
     folder, results = made
     files = [f for figure, _ in results.values() for f in figure]
     assert sorted(Path(f).name for f in files) == sorted(os.listdir(folder))
-    stems = ["a_three_algorithms", "b_noise_centroid", "b_noise_individual", "c_step_size", "e_final_sum"]
+    stems = [
+        "a_three_algorithms",
+        "b_noise_centroid",
+        "b_noise_individual",
+        "c_step_size",
+        "e_final_sum",
+        "h_small_steps",
+    ]
     assert {f"{s}{suffix}" for s in stems for suffix in (".png", ".svg")} <= {Path(f).name for f in files}
 
 
@@ -55,11 +68,15 @@ def columns(made: tuple[Path, dict[str, Any]], name: str) -> pl.DataFrame:
 
 def test_the_data_of_figure_a(made: tuple[Path, dict[str, Any]], tiny: r.Regression) -> None:
     table = columns(made, "a_three_algorithms.csv")
-    names = [f"{n} {b}" for n in ("none", "homomorphic", "per-link") for b in BAND]
+    shown = ("none", "homomorphic", "per-link", "random, on client links too")
+    names = [f"{which}_msd {n} {b}" for which in ("centroid", "individual") for n in shown for b in BANDS]
     assert table.columns == ["round", *names]
     assert table["round"].to_list() == list(range(1, 13))
-    np.testing.assert_allclose(table["none mean"], tiny.run("none").metrics["centroid_msd"].mean(axis=0))
-    assert (table["none low"] <= table["none high"]).all()
+    for which in ("centroid_msd", "individual_msd"):
+        np.testing.assert_allclose(table[f"{which} none mean"], tiny.run("none").metrics[which].mean(axis=0))
+        expected = getattr(tiny.prediction("per-link", client_links=True), which)
+        np.testing.assert_allclose(table[f"{which} {shown[3]} predicted"], expected)
+        assert (table[f"{which} none low"] <= table[f"{which} none high"]).all()
 
 
 def test_the_data_of_the_sweeps(made: tuple[Path, dict[str, Any]]) -> None:
@@ -68,10 +85,10 @@ def test_the_data_of_the_sweeps(made: tuple[Path, dict[str, Any]]) -> None:
         for which in ("centroid", "individual")
         for name in ("homomorphic", "per-link")
         for v in ("0.001", "0.01", "0.1", "1", "2", "10")
-        for b in BAND
+        for b in BANDS
     ]
     assert columns(made, "b_noise.csv").columns == ["round", *noise]
-    steps = [f"centroid_msd {n} {v} {b}" for n in ("homomorphic", "per-link") for v in ("0.1", "0.5", "1", "5") for b in BAND]  # fmt: skip # noqa: E501
+    steps = [f"centroid_msd {n} {v} {b}" for n in ("homomorphic", "per-link") for v in ("0.1", "0.5", "1", "5") for b in BANDS]  # fmt: skip # noqa: E501
     assert columns(made, "c_step_size.csv").columns == ["round", *steps]
     final = columns(made, "e_final_sum.csv")
     sums = [f"{n} {w} the sum {b}" for n in ("homomorphic", "per-link") for w in ("before", "after") for b in BAND]
@@ -81,7 +98,8 @@ def test_the_data_of_the_sweeps(made: tuple[Path, dict[str, Any]]) -> None:
 
 def test_claims_are_plain_json_with_numbers(made: tuple[Path, dict[str, Any]]) -> None:
     claims = [claim for _, found in made[1].values() for claim in found]
-    assert [claim.id for claim in claims] == ["a1", "a2", "b1", "b2", "b3", "b4", "c1", "c2", "c3", "e1"]
+    ids = ["a1", "a2", "a3", "b1", "b2", "b3", "b4", "b5", "c1", "c2", "c3", "c4", "e1", "h1", "h2"]
+    assert [claim.id for claim in claims] == ids
     for claim in claims:
         assert isinstance(claim.holds, bool)
         plain = claim.to_dict()
@@ -108,6 +126,9 @@ GOOD_INDIVIDUAL = {"homomorphic": [-30, -24, -14, -4, -1, 6], "per-link": [-29, 
 GOOD_STEPS = {"homomorphic": [-47, -39, -34, -21], "per-link": [-11, -17, -19, -17]}
 
 
+WHICH = ("centroid", "individual")
+
+
 class Told:
     """A `Regression` whose levels are told, and whose runs are the tiny one's."""
 
@@ -118,6 +139,10 @@ class Told:
         self.steps = {k: list(v) for k, v in GOOD_STEPS.items()}
         self.floor = -37.5
         self.spread = {"homomorphic": [1, 2, 3, 4, 5, 6], "per-link": [2, 3, 4, 5, 6, 7]}
+        self.prediction, self.stable_step, self.differences = tiny.prediction, 6.8, {}
+
+    def compare(self, point: str, *args: Any, **kwargs: Any) -> list[Comparison]:
+        return [Comparison(point, w, -20.0, -20.0 + self.differences.get((point, w), 0.1), 0.05) for w in WHICH]
 
     def level(self, which: str, name: str, variance: float = 0.1, mu: float = 0.7, **reading: Any) -> float:
         if name == "none":
@@ -127,10 +152,10 @@ class Told:
         levels = self.centroid if which == "centroid" else self.individual
         return float(levels[name][r.VARIANCES.index(variance)])
 
-    def run(self, name: str, variance: float = 0.1, mu: float = 0.7, **reading: Any) -> Run:
+    def run(self, name: str, variance: float = 0.1, mu: float = 0.7, *more: Any, **reading: Any) -> Run:
         from dataclasses import replace
 
-        run = self.tiny.run(name, variance, mu, **reading)
+        run = self.tiny.run(name, variance, mu, *more, **reading)
         if name == "none":
             return run
         value = self.spread[name][r.VARIANCES.index(variance)]
@@ -159,7 +184,7 @@ def verdicts(x: Any, *names: str) -> dict[str, bool]:
 
 @pytest.mark.usefixtures("no_pictures")
 def test_good_levels_make_every_claim_hold(told: Told) -> None:
-    assert all(verdicts(told, *FIGURES).values())
+    assert all(verdicts(told, *"abce").values())
 
 
 def change(table: str, name: str, place: int, value: float) -> Callable[[Told], None]:
@@ -193,6 +218,12 @@ def change(table: str, name: str, place: int, value: float) -> Callable[[Told], 
         ("c2", change("steps", "per-link", 3, -19.5)),
         ("e1", change("individual", "homomorphic", 2, -17.0)),
         ("e1", change("centroid", "per-link", 2, -28.0)),
+        ("a3", lambda x: x.differences.update({("none", "centroid"): 0.51})),
+        ("a3", lambda x: x.differences.update({("random, on client links too", "individual"): -0.6})),
+        ("b5", lambda x: x.differences.update({("homomorphic 10", "centroid"): 0.6})),
+        ("b5", lambda x: x.differences.update({("per-link 0.001", "individual"): math.inf})),
+        ("c4", lambda x: x.differences.update({("per-link 5", "centroid"): math.nan})),
+        ("c4", lambda x: x.differences.update({("homomorphic 0.1", "individual"): -0.7})),
     ],
 )
 def test_a_claim_can_fail(told: Told, claim: str, spoil: Callable[[Told], None]) -> None:
@@ -216,7 +247,7 @@ def test_other_readings_decide_nothing(told: Told, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(told, "level", reading)
     assert all(verdicts(told, "a", "b").values())
-    a1, a2 = FIGURES["a"](told, Path("unused"))[1]
+    a1, a2, _ = FIGURES["a"](told, Path("unused"))[1]
     assert a1.numbers["with_metropolis_weights_db"]["none"] == 99.0
     assert a2.numbers["with_noise_on_client_links_db"] == 99.0
 
@@ -225,11 +256,145 @@ def test_settling_by_hand(told: Told) -> None:
     assert [r._settling(told.run("homomorphic", mu=mu)) for mu in (0.1, 0.5, 1.0)] == [10, 7, 4]
 
 
-@pytest.mark.filterwarnings("ignore::confide.run.DivergenceWarning")
-def test_a_diverged_run_counts_as_infinitely_bad(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore::confide.run.DivergenceWarning", "ignore::confide.run.StabilityWarning")
+def test_a_diverged_run_counts_as_infinitely_bad(tiny: r.Regression) -> None:
     x = r.Regression(40, 1, 0)
     assert x.run("homomorphic", mu=1000.0).diverged
     assert x.level("centroid", "homomorphic", mu=1000.0) == math.inf
+    assert x.compare("too long", "homomorphic", mu=1000.0) == [], "it has no steady state"
+    broken = compare(x.run("homomorphic", mu=1000.0), tiny.prediction("homomorphic"), "p")
+    assert [c.measured_db for c in broken] == [math.inf, math.inf]
+
+
+# ---- predicted against measured
+
+
+def test_the_unstable_is_named_and_not_judged() -> None:
+    fine = [Comparison("p", w, -20.0, -20.3, 0.1) for w in WHICH]
+    claim = agreement("c4", "all", fine, ["per-link 5"], 4.2)
+    assert claim.holds
+    assert claim.numbers["not_compared_as_not_mean_square_stable"] == ["per-link 5"]
+    assert claim.numbers["largest_mean_square_stable_step"] == 4.2
+    assert not agreement("c4", "all", [], ["per-link 5"], 4.2).holds, "nothing compared is nothing shown"
+
+
+def test_a_wider_band_is_said() -> None:
+    """Two comparisons: a 97.5% band each of Student with 19 degrees of freedom, 2.43 errors."""
+    assert width(2) == pytest.approx(2.4334, abs=1e-3)
+    rough = [Comparison("p", "centroid", -20.0, -20.9, 0.4), Comparison("p", "individual", -9.0, -9.1, 0.01)]
+    claim = agreement("a3", "all", rough, [], 4.2)
+    assert claim.holds
+    assert claim.statement.endswith("or within the Monte-Carlo error where that is larger (at 1 of 2 points)")
+    assert claim.numbers["wider_band_at"] == ["p centroid"]
+    assert claim.numbers["monte_carlo_error_db"] == pytest.approx(0.4 * width(2))
+    assert not agreement("a3", "all", [Comparison("p", "centroid", -20.0, -21.0, 0.4), rough[1]], [], 4.2).holds
+    sure = agreement("a3", "all", [rough[1]], [], 4.2)
+    assert sure.statement.endswith("within 0.5 dB")
+
+
+def test_the_error_of_rounds_that_resemble_each_other() -> None:
+    """Every block of 50 rounds repeats one number: errors of single rounds would be far too small."""
+    rng = np.random.default_rng(0)
+    rows = np.repeat(rng.standard_normal((4, 5)), 50, axis=1)
+    means = blocks(rows)
+    assert len(means) == 20
+    assert standard_error(means) == pytest.approx(rows[:, ::50].std(ddof=1) / math.sqrt(20))
+    assert len(blocks(np.ones((30, 7)))) == 30
+    assert len(blocks(np.ones((1, 3)))) == 3
+    assert standard_error(blocks(np.ones((1, 1)))) == math.inf
+
+
+def test_when_a_predicted_curve_has_settled() -> None:
+    curve = np.array([9.0, 3.0, 1.5, 1.01, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    assert settled(curve, 1.0) == 3
+    assert settled(curve[:4], 1.0) == 3
+    assert settled(curve, 5.0) == 8, "the last fifth at the latest"
+
+
+def test_measured_and_predicted_over_the_same_rounds(tiny: r.Regression) -> None:
+    from dataclasses import replace
+
+    prediction, run = tiny.prediction("homomorphic"), tiny.run("homomorphic")
+    rows = {f"{w}_msd": np.tile(2.0 * getattr(prediction, f"{w}_msd"), (2, 1)) for w in WHICH}
+    for found in compare(replace(run, metrics=run.metrics | rows), prediction, "p"):
+        assert found.difference_db == pytest.approx(10 * math.log10(2))
+
+
+def test_a_predicted_curve_that_has_arrived_goes_on_as_it_is(tiny: r.Regression) -> None:
+    from confide.theory.prediction import predict
+
+    x = r.Regression(r.ARRIVED + 50, 1, 0)
+    for mu, arrives in ((0.7, True), (0.01, False)):
+        found, at = x.prediction("per-link", mu=mu), r.Setting("per-link", mu=mu)
+        full = predict(x.problem, x.graph("lazy"), at.algorithm, rounds=x.rounds)
+        for w in WHICH:
+            curve = getattr(found, f"{w}_msd")
+            np.testing.assert_allclose(curve, getattr(full, f"{w}_msd"), rtol=1e-6)
+            assert (curve[-1] == curve[-50]) is np.bool_(arrives)
+
+
+# ---- figure (h)
+
+MU = np.array(h.STEPS) / np.exp(np.mean(np.log(h.STEPS)))
+
+
+def fit(measured: Any, predicted: Any, tiny_db: float = 0.0, spread: float = 0.01) -> h.Fit:
+    rng = np.random.default_rng(1)
+    noise = np.exp(spread * rng.standard_normal((20, len(MU))))
+    return h.Fit(measured * noise / noise.mean(axis=0), True, predicted, predicted, tiny_db)
+
+
+@pytest.mark.parametrize(
+    ("made", "holds"),
+    [
+        (fit(MU**0.9, MU**0.9), True),
+        (fit(MU**0.82, MU**0.9), True),
+        (fit(MU**0.78, MU**0.9), False),
+        (fit(1.15 * MU**0.9, MU**0.9), False),
+        (fit(MU**0.9, MU**0.9, tiny_db=0.1), False),
+        (fit(0.0 * MU + 1.0, 0.0 * MU + 1.0), False),
+        (fit(-MU, MU), False),
+    ],
+)
+def test_the_claims_of_figure_h_can_fail(made: h.Fit, holds: bool) -> None:
+    claim = h._claim("h2", made, "homomorphic", "it costs O(mu)")
+    assert claim.holds is holds
+    assert "widened" not in claim.statement
+
+
+def test_a_rough_fit_says_so() -> None:
+    claim = h._claim("h2", fit(MU**0.72, MU**0.9, spread=0.6), "homomorphic", "it costs O(mu)")
+    assert "widened to the Monte-Carlo error" in claim.statement
+    assert claim.numbers["slope_monte_carlo_error"] > 0.1
+
+
+def test_blocks_of_rounds_hide_what_steps_share() -> None:
+    """One draw in all steps: an error of the level that whole repetitions show and shuffled blocks do not."""
+    rng = np.random.default_rng(2)
+    shared = np.exp(0.1 * rng.standard_normal(20))
+    together = MU * shared[:, None]
+    apart = np.column_stack([mu * rng.permutation(shared) for mu in MU])
+    true = h.Fit(together, True, MU, MU, 0.0).offset_error
+    assert h.Fit(apart, True, MU, MU, 0.0).offset_error < 0.7 * true
+    assert h.Fit(apart, False, MU, MU, 0.0).offset_error == pytest.approx(true, rel=0.05)
+    assert h.Fit(together, True, MU, MU, 0.0).slope_error < 1e-9 < h.Fit(together, False, MU, MU, 0.0).slope_error
+
+
+@pytest.mark.parametrize("name", ["homomorphic", "per-link", "shared"])
+def test_the_closed_form_is_the_limit_of_the_prediction(tiny: r.Regression, name: str) -> None:
+    from confide.theory.prediction import predict
+
+    at, graph = r.Setting(name, 0.3, 1e-4), tiny.graph("metropolis")
+    limit = predict(tiny.problem, graph, at.algorithm, seed=5).limit
+    assert limit is not None
+    expected = h.closed_form(tiny.problem, graph, at.algorithm, 5)
+    assert limit.centroid.privacy_noise == pytest.approx(expected, rel=2e-3)
+
+
+def test_runs_share_their_draws(tiny: r.Regression) -> None:
+    """With next to no noise a run is the noiseless one: clients and batches do not depend on the scheme."""
+    a, b = (tiny.run(name, 1e-20).metrics["centroid_msd"] for name in ("homomorphic", "none"))
+    np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
 # ---- figure (d)
@@ -363,11 +528,11 @@ def test_which_figures_a_name_makes() -> None:
     def ids(*names: str) -> str:
         return "".join(what[1] for what, _ in module._figures(names, 1, 1, 0, Path("x"), None))
 
-    assert ids("regression") == "abce"
+    assert ids("regression") == "abceh"
     assert ids("classification") == "d"
-    assert ids("regression", "classification") == "abced"
+    assert ids("regression", "classification") == "abcehd"
     assert ids("equal-privacy") == "fg"
-    assert ids("all") == "abcedfg"
+    assert ids("all") == "abcehdfg"
 
 
 @pytest.mark.parametrize(("quick", "expected"), [(True, (300, 4)), (False, (1000, 20))])

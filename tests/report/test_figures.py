@@ -66,6 +66,20 @@ def test_a_curve_is_drawn_in_decibel_with_its_band() -> None:
     assert edge.min() == pytest.approx(10 * math.log10(b.low[0]))
 
 
+def test_a_predicted_curve_with_its_limit() -> None:
+    axes = Figure().subplots()
+    draw(axes, np.array([1.0, 2.0, 3.0]), np.ones((2, 3)), "measured", "red")
+    figures.draw_predicted(axes, np.array([10.0, 1.0, np.inf]), 0.1, "red")
+    figures.draw_predicted(axes, np.array([10.0, 1.0]), None, "red")
+    _, curve, mark, alone = axes.lines
+    assert curve.get_xdata().tolist() == [1.0, 2.0]
+    np.testing.assert_allclose(curve.get_ydata(), [10.0, 0.0])
+    np.testing.assert_allclose(mark.get_ydata(), [-10.0])
+    assert alone.is_dashed()
+    figures.log_rounds(axes)
+    assert [line.get_label() for line in figures.legend_of(axes)] == ["measured", "predicted"]
+
+
 def test_a_very_long_curve_is_thinned_from_end_to_end(tmp_path: Path) -> None:
     n = 1_000_001
     figure = Figure()

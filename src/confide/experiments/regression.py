@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -22,57 +22,108 @@ from numpy.typing import NDArray
 from confide.algorithm import GFL
 from confide.engines.driver import simulate
 from confide.experiments.claims import Claim
+from confide.experiments.predicted import Comparison, agreement, compare
 from confide.graph import Graph
 from confide.problems import regression
 from confide.report import figures
 from confide.run import Run
 from confide.schemes import scheme
+from confide.theory.prediction import Prediction, predict
+from confide.theory.stability import max_stable_step
 
 Floats = NDArray[np.float64]
 MU, VARIANCE = 0.7, 0.1  # of figure (a)
 VARIANCES = (0.001, 0.01, 0.1, 1.0, 2.0, 10.0)  # of figure (b)
 STEPS = (0.1, 0.5, 1.0, 5.0)  # of figure (c)
+ARRIVED = 250  # rounds after which most predicted curves no longer move
 SIGMA = r"$\sigma_g^2$"
+PAIR = ("homomorphic", "per-link")  # what the sweeps compare
 NAMES = {"none": "no perturbations", "homomorphic": "homomorphic", "per-link": "random (per link)"}
+CLIENT_LINKS = "random, on client links too"  # the other reading of the paper's random perturbations
+COLOURS = figures.COLOURS | {CLIENT_LINKS: "#e08214"}
+PANELS = {
+    "centroid_msd": "centroid (the network's mean model)",
+    "individual_msd": "individual models (mean over servers)",
+}
+
+
+class Setting(NamedTuple):
+    """One algorithm on one graph; figure (a) unless told otherwise."""
+
+    name: str
+    variance: float = VARIANCE
+    mu: float = MU
+    weights: str = "lazy"
+    client_links: bool = False
+    rounds: int | None = None
+
+    @property
+    def algorithm(self) -> GFL:
+        sigma = math.sqrt(self.variance)
+        return GFL(scheme=scheme(self.name, sigma, sigma_client=sigma if self.client_links else 0.0), step=self.mu)
 
 
 @dataclass
 class Regression:
-    """Runs on one drawn problem; each is made when it is first asked for and kept."""
+    """Runs and predictions on one drawn problem; each is made when it is first asked for and kept.
+
+    Arguments are those of `Setting`.
+    """
 
     rounds: int
     repeats: int
     seed: int
 
     def __post_init__(self) -> None:
-        self._runs: dict[tuple[Any, ...], Run] = {}
+        self._runs: dict[Setting, Run] = {}
+        self._predictions: dict[Setting, Prediction] = {}
 
     @cached_property
     def problem(self) -> Any:
         return regression(seed=self.seed)
 
+    @cached_property
+    def stable_step(self) -> float:
+        """The largest mean-square stable step; of the schemes shown only the weights matter, and they are the same."""
+        return max_stable_step(self.problem, self.graph("lazy"), Setting("none", 0.0).algorithm, seed=self.seed)
+
     def graph(self, weights: str) -> Graph:
         return Graph.random(10, 0.4, seed=self.seed, weights=weights)
 
-    def run(
-        self, name: str, variance: float = VARIANCE, mu: float = MU, weights: str = "lazy", client_links: bool = False
-    ) -> Run:
-        key = (name, 0.0 if name == "none" else variance, mu, weights, client_links)
-        if key not in self._runs:
-            sigma = math.sqrt(key[1])
-            noise = scheme(name, sigma, sigma_client=sigma if client_links else 0.0)
+    def run(self, *args: Any, **kwargs: Any) -> Run:
+        at = _setting(*args, **kwargs)
+        if at not in self._runs:
             run = simulate(
                 self.problem,
-                self.graph(weights),
-                GFL(scheme=noise, step=mu),
-                rounds=self.rounds,
+                self.graph(at.weights),
+                at.algorithm,
+                rounds=at.rounds or self.rounds,
                 repeats=self.repeats,
                 seed=self.seed,
             )
             if run.interrupted:
                 raise KeyboardInterrupt  # figures already drawn are kept; half a figure is not
-            self._runs[key] = run
-        return self._runs[key]
+            self._runs[at] = run
+        return self._runs[at]
+
+    def prediction(self, *args: Any, **kwargs: Any) -> Prediction:
+        """What theory expects of `run` with the same arguments."""
+        at = _setting(*args, **kwargs)
+        if at not in self._predictions:
+            self._predictions[at] = self._predict(at, at.rounds or self.rounds)
+        return self._predictions[at]
+
+    def _predict(self, at: Setting, rounds: int) -> Prediction:
+        """Of a curve that has arrived, no more rounds are computed."""
+        short = min(rounds, ARRIVED)
+        found = predict(self.problem, self.graph(at.weights), at.algorithm, rounds=short, seed=self.seed)
+        if short == rounds:
+            return found
+        both = np.stack([found.centroid_msd, found.individual_msd])
+        if not np.allclose(both[:, -1], both[:, -2], rtol=1e-9, atol=0.0):
+            return predict(self.problem, self.graph(at.weights), at.algorithm, rounds=rounds, seed=self.seed)
+        centroid, individual = np.pad(both, ((0, 0), (0, rounds - short)), "edge")
+        return replace(found, centroid_msd=centroid, individual_msd=individual)
 
     def level(self, which: str, *args: Any, **kwargs: Any) -> float:
         """Steady state in dB; infinite for a run that diverged."""
@@ -80,18 +131,35 @@ class Regression:
         state = run.steady_state
         return math.inf if run.diverged or state is None else state[f"{which}_db"]
 
+    def compare(self, point: str, *args: Any, **kwargs: Any) -> list[Comparison]:
+        """Predicted against measured; nothing where the step is not mean-square stable."""
+        prediction = self.prediction(*args, **kwargs)
+        return compare(self.run(*args, **kwargs), prediction, point) if prediction.limit is not None else []
+
+
+def _setting(*args: Any, **kwargs: Any) -> Setting:
+    at = Setting(*args, **kwargs)
+    return at._replace(variance=0.0) if at.name == "none" else at
+
 
 def figure_a(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
     """Three algorithms, mu = 0.7, sigma_g^2 = 0.1."""
-    runs = {name: x.run(name) for name in NAMES}
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for name, run in runs.items():
-        figures.draw(axes, _rounds(run), run.metrics["centroid_msd"], NAMES[name], figures.COLOURS[name])
-    figures.dress(
-        axes, rf"(a) centroid, $\mu$ = {MU}, {SIGMA} = {VARIANCE}, {x.repeats} repetitions", "round", "MSD [dB]"
-    )
-    columns = {"round": _rounds(runs["none"])} | curves({n: r.metrics["centroid_msd"] for n, r in runs.items()})
+    shown = {name: Setting(name) for name in NAMES} | {CLIENT_LINKS: Setting("per-link", client_links=True)}
+    runs = {label: x.run(*at) for label, at in shown.items()}
+    predictions = {label: x.prediction(*at) for label, at in shown.items()}
+    figure = Figure(figsize=(10, 4.4), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    columns: dict[str, Any] = {"round": _rounds(runs["none"])}
+    for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
+        for label, run in runs.items():
+            figures.draw(axes, _rounds(run), run.metrics[metric], NAMES.get(label, label), COLOURS[label], alpha=0.6)
+            figures.draw_predicted(axes, *_predicted(predictions[label], metric), COLOURS[label])
+            columns |= curves({f"{metric} {label}": run.metrics[metric]})
+            columns[f"{metric} {label} predicted"] = getattr(predictions[label], metric)
+        figures.dress(axes, title, "round", "MSD [dB]", legend=False)
+        figures.log_rounds(axes)
+    figure.suptitle(rf"(a) $\mu$ = {MU}, {SIGMA} = {VARIANCE}, {x.repeats} repetitions", fontsize=10)
+    figures.legend_below(figure, panels[0])
     files = [
         *figures.save(figure, folder / "a_three_algorithms"),
         figures.save_csv(columns, folder / "a_three_algorithms.csv"),
@@ -122,6 +190,13 @@ def figure_a(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
                 "with_noise_on_client_links_db": x.level("centroid", "per-link", client_links=True),
             },
         ),
+        agreement(
+            "a3",
+            "every scheme of figure (a), centroid and individual models",
+            [c for label, at in shown.items() for c in x.compare(label, *at)],
+            [label for label in shown if predictions[label].limit is None],
+            x.stable_step,
+        ),
     ]
 
 
@@ -130,28 +205,24 @@ def figure_b(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
     files: list[str] = []
     columns: dict[str, Floats] = {}
     for which in ("centroid", "individual"):
-        figure, drawn = _sweep(x, f"{which}_msd", SIGMA, VARIANCES, lambda name, v: x.run(name, v))
+        figure, drawn = _sweep(x, f"{which}_msd", SIGMA, "variance", VARIANCES)
         figure.suptitle(rf"(b) {which} models, $\mu$ = {MU}, {x.repeats} repetitions", fontsize=10)
         files += figures.save(figure, folder / f"b_noise_{which}")
         columns |= drawn
-    table = {"round": np.arange(1, x.rounds + 1.0)} | curves(columns)
-    files.append(figures.save_csv(table, folder / "b_noise.csv"))
+    files.append(figures.save_csv({"round": np.arange(1, x.rounds + 1.0)} | columns, folder / "b_noise.csv"))
 
     def sweep(which: str, name: str, **reading: Any) -> list[float]:
         return [x.level(which, name, v, **reading) for v in VARIANCES]
 
     floor = x.level("centroid", "none")
-    centroid = {name: sweep("centroid", name) for name in ("homomorphic", "per-link")}
-    individual = {name: sweep("individual", name) for name in ("homomorphic", "per-link")}
-    plain = {name: sweep("individual", name, weights="metropolis") for name in ("homomorphic", "per-link")}
+    centroid = {name: sweep("centroid", name) for name in PAIR}
+    individual = {name: sweep("individual", name) for name in PAIR}
+    plain = {name: sweep("individual", name, weights="metropolis") for name in PAIR}
     rise = {name: levels[VARIANCES.index(1.0)] - levels[0] for name, levels in centroid.items()}
     # "breaks down": the centroid 10 dB above the noiseless algorithm.
     broken = {name: _first(levels, lambda level: level > floor + 10.0) for name, levels in centroid.items()}
     at = {name: VARIANCES[n] if n is not None else math.inf for name, n in broken.items()}
-    spread = {
-        name: [float(x.run(name, v).levels("disagreement").mean()) for v in VARIANCES]
-        for name in ("homomorphic", "per-link")
-    }
+    spread = {name: [float(x.run(name, v).levels("disagreement").mean()) for v in VARIANCES] for name in PAIR}
     return files, [
         # "the MSD of the algorithm with random perturbations increases significantly as opposed to ... homomorphic"
         Claim(
@@ -190,20 +261,20 @@ def figure_b(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
             all(a < b for levels in spread.values() for a, b in pairwise(levels)),
             {"disagreement": spread},
         ),
+        _sweep_agreement("b5", "every point of figure (b), centroid and individual models", x, "variance", VARIANCES),
     ]
 
 
 def figure_c(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
     """The step-size sweep, sigma_g^2 = 0.1."""
-    figure, columns = _sweep(x, "centroid_msd", r"$\mu$", STEPS, lambda name, mu: x.run(name, mu=mu))
+    figure, columns = _sweep(x, "centroid_msd", r"$\mu$", "mu", STEPS)
     figure.suptitle(f"(c) centroid, {SIGMA} = {VARIANCE}, {x.repeats} repetitions", fontsize=10)
     files = figures.save(figure, folder / "c_step_size")
-    table = {"round": np.arange(1, x.rounds + 1.0)} | curves(columns)
-    files.append(figures.save_csv(table, folder / "c_step_size.csv"))
+    files.append(figures.save_csv({"round": np.arange(1, x.rounds + 1.0)} | columns, folder / "c_step_size.csv"))
 
-    level = {name: [x.level("centroid", name, mu=mu) for mu in STEPS] for name in ("homomorphic", "per-link")}
+    level = {name: [x.level("centroid", name, mu=mu) for mu in STEPS] for name in PAIR}
     inner = min(level["per-link"][1:3])
-    settle = {name: [_settling(x.run(name, mu=mu)) for mu in STEPS[:3]] for name in ("homomorphic", "per-link")}
+    settle = {name: [_settling(x.run(name, mu=mu)) for mu in STEPS[:3]] for name in PAIR}
     return files, [
         # "as mu is increased, the final MSD increases" (homomorphic)
         Claim(
@@ -226,6 +297,7 @@ def figure_c(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
             all(a > b for rounds in settle.values() for a, b in pairwise(rounds)),
             {"steps": STEPS[:3], "rounds": settle},
         ),
+        _sweep_agreement("c4", "every step of figure (c), centroid and individual models", x, "mu", STEPS),
     ]
 
 
@@ -237,7 +309,7 @@ def figure_e(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
     columns: dict[str, Any] = {"sigma_g^2": list(VARIANCES)}
-    for name in ("homomorphic", "per-link"):
+    for name in PAIR:
         for which, style, word in (("individual", "--", "before"), ("centroid", "-", "after")):
             levels = np.stack([x.run(name, v).levels(f"{which}_msd") for v in VARIANCES], axis=1)
             columns |= curves({f"{name} {word} the sum": levels})
@@ -270,22 +342,39 @@ def figure_e(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
 
 
 def _sweep(
-    x: Regression, metric: str, symbol: str, values: tuple[float, ...], run_of: Callable[[str, float], Run]
+    x: Regression, metric: str, symbol: str, swept: str, values: tuple[float, ...]
 ) -> tuple[Figure, dict[str, Floats]]:
-    """Homomorphic beside random, one curve a value; also the curves that did not diverge, by name."""
+    """Homomorphic beside random, one curve a value; also the curves that did not diverge, and the predicted ones."""
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     columns: dict[str, Floats] = {}
     panels = figure.subplots(1, 2, sharey=True)
-    for axes, name in zip(panels, ("homomorphic", "per-link"), strict=True):
-        for shade, value in zip(_shades(len(values)), values, strict=True):
-            run = run_of(name, value)
-            figures.draw(axes, _rounds(run), run.metrics[metric], f"{value:g}", shade)
+    for axes, name in zip(panels, PAIR, strict=True):
+        shades = dict(zip(values, _shades(len(values)), strict=True))
+        for value, shade in shades.items():
+            run, prediction = x.run(name, **{swept: value}), x.prediction(name, **{swept: value})
+            figures.draw(axes, _rounds(run), run.metrics[metric], f"{value:g}", shade, alpha=0.6)
+            figures.draw_predicted(axes, *_predicted(prediction, metric), shade)
             if run.diverged is None:
-                columns[f"{metric} {name} {value:g}"] = run.metrics[metric]
+                columns |= curves({f"{metric} {name} {value:g}": run.metrics[metric]})
+            columns[f"{metric} {name} {value:g} predicted"] = getattr(prediction, metric)
         figures.dress(axes, NAMES[name], "round", "MSD [dB]", legend=False)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, title=symbol, loc="outside right upper", fontsize=8)
+        figures.log_rounds(axes)
+    figures.legend_beside(figure, panels[0], symbol)
     return figure, columns
+
+
+def _predicted(prediction: Prediction, metric: str) -> tuple[Floats, float | None]:
+    """The curve, and the level it tends to."""
+    limit = prediction.limit
+    level = None if limit is None else getattr(limit, metric.removesuffix("_msd")).total
+    return getattr(prediction, metric), level
+
+
+def _sweep_agreement(id: str, what: str, x: Regression, swept: str, values: tuple[float, ...]) -> Claim:
+    points = [(f"{name} {value:g}", name, {swept: value}) for name in PAIR for value in values]
+    compared = [x.compare(point, name, **at) for point, name, at in points]
+    unstable = [point for (point, _, _), found in zip(points, compared, strict=True) if not found]
+    return agreement(id, what, [c for found in compared for c in found], unstable, x.stable_step)
 
 
 def _rounds(run: Run) -> Floats:

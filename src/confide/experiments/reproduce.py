@@ -54,7 +54,7 @@ def reproduce(
 
     Args:
         quick: 4 repetitions of 300 rounds instead of 20 of 1,000; at equal privacy 10 at two budgets instead of 60 at
-            five.
+            five. Runs with small steps are as long as their time constants ask for.
         repeats: repetitions of every experiment, instead of those.
         data: Avazu's CSV (or .gz) for the classification; a synthetic log stands in without it.
         announce: told the name of each figure before it is made.
@@ -93,12 +93,14 @@ def _figures(
 ) -> Iterator[tuple[str, Figure]]:
     if {"regression", "all"} & set(names):
         from confide.experiments import regression as r
+        from confide.experiments import small_steps as h
 
         x = r.Regression(rounds, repeats, seed)
         yield "(a) three algorithms", lambda: r.figure_a(x, folder)
         yield "(b) noise variance", lambda: r.figure_b(x, folder)
         yield "(c) step-size", lambda: r.figure_c(x, folder)
         yield "(e) a final sum over servers", lambda: r.figure_e(x, folder)
+        yield "(h) small steps", lambda: h.figure_h(x, folder)
     if {"classification", "all"} & set(names):
         from confide.experiments import classification as c
 

@@ -14,6 +14,7 @@ from confide.files import atomic_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
     from confide.run import Run
 
@@ -62,8 +63,50 @@ def draw(
         rounds, rows = rounds[shown], rows[:, shown]
     b = band(rows, ratio=in_db)
     scale = decibel if in_db else np.asarray
-    axes.plot(rounds, scale(b.mean), label=label, color=colour, linewidth=1.4, **style)  # type: ignore[arg-type]
+    look = {"linewidth": 1.4} | style
+    axes.plot(rounds, scale(b.mean), label=label, color=colour, **look)  # type: ignore[arg-type]
     axes.fill_between(rounds, scale(b.low), scale(b.high), color=colour, alpha=0.2, linewidth=0)
+
+
+def draw_predicted(axes: Axes, curve: Floats, limit: float | None, colour: str) -> None:
+    """An expected curve, thin and dashed on white so that it shows on the measured one, and the level it tends to."""
+    from matplotlib.patheffects import Normal, Stroke
+
+    seen = np.isfinite(curve)  # beyond mean-square stability it leaves every axis
+    rounds, level = np.arange(1, len(curve) + 1, dtype=np.float64), decibel(curve[seen])
+    halo = [Stroke(linewidth=2.4, foreground="white"), Normal()]
+    axes.plot(rounds[seen], level, color=colour, linestyle=(0, (4, 2)), linewidth=1.2, zorder=4, path_effects=halo)
+    if limit is not None:
+        edge = axes.get_yaxis_transform()  # x as a share of the width
+        axes.plot([0.988], decibel(np.array([limit])), marker="<", color=colour, markersize=5, transform=edge, zorder=5)
+
+
+def log_rounds(axes: Axes) -> None:
+    """Rounds on a logarithmic axis, in plain numbers: the transient is short and the steady state long."""
+    from matplotlib.ticker import ScalarFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+
+
+def legend_of(axes: Axes) -> list[Line2D]:
+    """What the curves are, and one entry for all predictions."""
+    from matplotlib.lines import Line2D
+
+    handles = [h for h in axes.get_legend_handles_labels()[0] if isinstance(h, Line2D)]
+    return [
+        *handles,
+        Line2D([], [], color="0.3", linestyle=(0, (4, 2)), linewidth=1.0, marker="<", markersize=4, label="predicted"),
+    ]
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    handles = legend_of(axes)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8)
+
+
+def legend_beside(figure: Figure, axes: Axes, title: str) -> None:
+    figure.legend(handles=legend_of(axes), title=title, loc="outside right upper", fontsize=8)
 
 
 def dress(axes: Axes, title: str, xlabel: str, ylabel: str, legend: bool = True) -> None:
