@@ -83,10 +83,10 @@ def draw_predicted(axes: Axes, curve: Floats, limit: float | None, colour: str) 
 
 def log_rounds(axes: Axes) -> None:
     """Rounds on a logarithmic axis, in plain numbers: the transient is short and the steady state long."""
-    from matplotlib.ticker import ScalarFormatter
+    from matplotlib.ticker import StrMethodFormatter
 
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 def legend_of(axes: Axes) -> list[Line2D]:
