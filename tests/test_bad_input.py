@@ -88,7 +88,17 @@ RELATED = {
     "algorithm.clip": ("algorithm.bound",),
     "repeats": ("rounds",),
 }
-ZERO_IS_FINE = {"seed", "graph.seed", "problem.seed", "problem.rho", "problem.test_rows", "problem.feature_noise"}
+ZERO_IS_FINE = {
+    "secure.corrupted",
+    "secure.dropped",
+    "secure.sigma",
+    "seed",
+    "graph.seed",
+    "problem.seed",
+    "problem.rho",
+    "problem.test_rows",
+    "problem.feature_noise",
+}
 ZERO_IS_FINE |= {"problem.test_fraction", "algorithm.dropout", "graph.link_failure", "graph.unit_failure"}
 ZERO_IS_FINE |= {"scheme.sigma", "scheme.sigma_pair", "scheme.sigma_client"}
 

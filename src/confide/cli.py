@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from confide import cli_privacy
+from confide import cli_privacy, cli_theory
 from confide.errors import InputError, RunError
 
 app = typer.Typer(
@@ -95,7 +95,8 @@ def simulate(
         print(f"files          {folder}")
     if run.diverged:
         at = "round {round} of repetition {repetition}, with algorithm.step = {step:g}".format(**run.diverged)
-        raise RunError(f"the run diverged in {at}; what came before is kept. Use a smaller step")
+        why = f": {run.diverged['why']}" if "why" in run.diverged else ""
+        raise RunError(f"the run diverged in {at}; what came before is kept. Use a smaller step{why}")
     if run.interrupted:
         _stop(f"interrupted after round {run.rounds} of {parsed.rounds}; what was computed is in {folder}", 130)
 
@@ -106,12 +107,15 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str]]:
     from confide.config import named_as_in_config
     from confide.engines.driver import simulate as run_rounds
     from confide.files import check_replaceable, no_empty_folders
-    from confide.run import RECORD, DivergenceWarning
+    from confide.run import RECORD, DivergenceWarning, StabilityWarning
 
     with no_empty_folders(folder), named_as_in_config(), warnings.catch_warnings():
         check_replaceable(folder, RECORD)
         experiment = parsed.build()
         warnings.simplefilter("ignore", DivergenceWarning)  # said below, once
+        if err.is_terminal:  # before the first round, for who is watching; it is in the notes of the run too
+            warnings.simplefilter("always", StabilityWarning)
+            warnings.showwarning = _show
         run = run_rounds(
             experiment.problem,
             experiment.graph,
@@ -130,6 +134,13 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str]]:
 
         files += figures.save(run.plot(), folder / "curves")
     return run, files
+
+
+def _show(
+    message: Warning | str, category: object, filename: str, lineno: int, file: object = None, line: str | None = None
+) -> None:
+    """In place of `warnings.showwarning`: what is said, and not where in the code."""
+    err.print(f"warning: {message}", style="yellow", soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -184,7 +195,7 @@ def bench(
         print(json.dumps(numbers))
         return
     for key, value in numbers.items():
-        places = 1 if not isinstance(value, float) or value >= 10 else 4
+        places = 1 if not isinstance(value, float) or value >= 10 else 2 if value >= 1 else 4
         print(f"{key:24} {value:12,.{places}f}" if isinstance(value, float) else f"{key:24} {value!s:>12}")
 
 
@@ -199,7 +210,7 @@ def _bench_secure(clients: int, length: int, dropout: float, server: str) -> dic
         return measure(clients, length, dropout, server, lambda: bar.advance(task))
 
 
-app.registered_commands += cli_privacy.app.registered_commands
+app.registered_commands += cli_privacy.app.registered_commands + cli_theory.app.registered_commands
 
 
 def main() -> None:

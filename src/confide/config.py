@@ -316,9 +316,10 @@ def make_algorithm(config: Config) -> GFL:
         raise InputError("algorithm.bound", a.bound, "means nothing without algorithm.clip = 'example' or 'update'")
     if a.clip != "none" and a.bound is None:
         raise InputError("algorithm.bound", None, f"algorithm.clip = {a.clip!r} needs a bound B")
-    if a.aggregation == "plain" and config.secure.sigma:
+    secure = Secure(**config.secure.model_dump())
+    if a.aggregation == "plain" and secure.sigma:
         remedy = "noise inside the sum needs a secure sum: algorithm.aggregation = 'secure'"
-        raise InputError("secure.sigma", config.secure.sigma, remedy)
+        raise InputError("secure.sigma", secure.sigma, remedy)
     return GFL(
         scheme=make_scheme(config.scheme),
         step=a.step,
@@ -336,7 +337,7 @@ def make_algorithm(config: Config) -> GFL:
         ),
         arithmetic=a.arithmetic,
         fraction_bits=a.fraction_bits,
-        aggregation=None if a.aggregation == "plain" else Secure(**config.secure.model_dump()),
+        aggregation=None if a.aggregation == "plain" else secure,
     )
 
 

@@ -32,18 +32,28 @@ _KINDS = {"inputs": dict, "model": dict, "notes": list, "seconds": float, "inter
 
 
 class Divergence(dict[str, Any]):
-    """Where a run broke: round, repetition and the step-size."""
+    """Where a run broke: round, repetition and the step-size; and why, where the theory knows."""
 
-    def __init__(self, round: int, repetition: int, step: float) -> None:
-        super().__init__(round=round, repetition=repetition, step=step)
+    def __init__(self, round: int, repetition: int, step: float, why: str | None = None) -> None:
+        super().__init__(round=round, repetition=repetition, step=step, **({} if why is None else {"why": why}))
 
 
 class DivergenceWarning(UserWarning):
-    def __init__(self, round: int, repetition: int, step: float) -> None:
+    def __init__(self, round: int, repetition: int, step: float, why: str | None = None) -> None:
         super().__init__(
             f"the run diverged in round {round} of repetition {repetition} with step {step:g}; "
-            f"the {round - 1} rounds before it are kept. A smaller step is the remedy"
+            f"the {round - 1} rounds before it are kept. A smaller step is the remedy" + (f": {why}" if why else "")
         )
+
+
+class StabilityWarning(DivergenceWarning):
+    """A divergence that the theory foresees, before the first round."""
+
+    def __init__(self, why: str) -> None:
+        UserWarning.__init__(self, f"{why}. {MAY_LOOK_FINE}")
+
+
+MAY_LOOK_FINE = "Up to about twice the limit most runs still look fine; their average is ruled by the few that do not"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

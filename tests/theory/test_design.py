@@ -16,7 +16,7 @@ from confide.graph import Graph
 from confide.problems.problem import Problem
 from confide.schemes import Scheme, scheme
 from confide.theory.design import _advance, best_step, constant_weight, fastest_mixing, noise_allowed
-from confide.theory.fastest import EDGES, _bound
+from confide.theory.fastest import EDGES, _barrier, _bound
 from confide.theory.moments import moments
 from confide.theory.prediction import predict
 from confide.theory.quadratics import linearise
@@ -97,6 +97,14 @@ def test_the_certificate_is_below_all_weights_whatever_it_is_made_from() -> None
     for _ in range(50):
         Y = rng.standard_normal((7, 7))
         assert 0.0 <= _bound(graph, Y + Y.T) <= best + 1e-9
+
+
+@pytest.mark.parametrize("spec", ["ring:6", "path:5", "random:8:0.5", "grid:3x3"])
+def test_the_certificate_of_the_best_weights_is_no_more_than_they_reach(spec: str) -> None:
+    graph = Graph.parse(spec, seed=1)
+    _, Y = _barrier(graph)
+    best = fastest_mixing(graph).graph.iota_2
+    assert best - 1e-4 <= _bound(graph, Y) <= best + 1e-9
 
 
 def test_one_server_and_too_many_edges() -> None:

@@ -22,7 +22,8 @@ from confide.errors import InputError
 from confide.graph import Graph
 from confide.problems.problem import Problem
 from confide.reference import check_failures
-from confide.run import Divergence, DivergenceWarning, Run, describe, describe_model
+from confide.run import MAY_LOOK_FINE, Divergence, DivergenceWarning, Run, StabilityWarning, describe, describe_model
+from confide.theory.foresight import foresee
 from confide.validation import one_of, positive_int, whole
 
 if TYPE_CHECKING:
@@ -91,6 +92,10 @@ def simulate(
     work = make_engine(name, problem, graphs, algorithm, rounds, seed)
     threads = positive_int("threads", threads if threads is not None else (os.cpu_count() or 1))
 
+    unstable = foresee(problem, graphs, algorithm, seed)
+    if unstable is not None:
+        warnings.warn(StabilityWarning(unstable), stacklevel=2)
+
     recording = Recording.empty(repeats, rounds, problem.M, every)
     course = _Course(problem, work, recording, rounds, [work.start() for _ in range(repeats)])
     began = time.perf_counter()
@@ -100,8 +105,10 @@ def simulate(
         raise KeyboardInterrupt
     if course.broke:
         at, repetition = course.broke
-        warnings.warn(DivergenceWarning(at, repetition, algorithm.step), stacklevel=2)
+        warnings.warn(DivergenceWarning(at, repetition, algorithm.step, unstable), stacklevel=2)
     notes = problem.notes + (() if problem.optimum is not None else (NO_OPTIMUM,))
+    if unstable is not None:
+        notes += (unstable if course.broke else f"{unstable}. {MAY_LOOK_FINE}",)
     if rounds < planned:
         notes += (f"budget: stopped before round {rounds + 1} of {planned}, which would have passed it",)
     metrics = course.metrics()
@@ -125,7 +132,7 @@ def simulate(
         privacy=None if accounting is None or course.done == 0 else accounting.summary(course.done),
         seconds=time.perf_counter() - began,
         interrupted=course.interrupted,
-        diverged=Divergence(*course.broke, algorithm.step) if course.broke else None,
+        diverged=Divergence(*course.broke, algorithm.step, unstable) if course.broke else None,
     )
 
 
