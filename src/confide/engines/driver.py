@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 NO_OPTIMUM = "no unique optimum is known (own model, or no regulariser): no mean-square deviation"
+PARTS = 8  # tasks a thread in a chunk: enough to even out what they cost
 CHUNK_SECONDS = 0.1  # between two looks at the clock: short enough for Ctrl-C, long enough to cost nothing
 
 
@@ -165,15 +166,15 @@ class _Course:
         chunk = 1
         with ThreadPoolExecutor(min(threads, len(self.states))) as pool:
             while self.done < self.rounds and self.broke is None:
-                before, tasks = self.states, list[Future[int]]()
+                before, tasks = self.states, list[Future[list[tuple[int, int]]]]()
                 try:
                     before = [w.copy() for w in self.states]
                     began = time.perf_counter()
                     first, last = self.done + 1, min(self.done + chunk, self.rounds)
-                    for r in range(len(self.states)):
-                        tasks.append(pool.submit(self._advance, r, first, last))
+                    for some in np.array_split(np.arange(len(self.states)), min(len(self.states), PARTS * threads)):
+                        tasks.append(pool.submit(self._advance_some, some.tolist(), first, last))
                     wait(tasks)
-                    broken = [(at, r) for r, t in enumerate(tasks) if (at := t.result())]
+                    broken = [where for t in tasks for where in t.result()]
                     if broken:
                         self._go_back(before, first, min(broken))
                         return
@@ -195,6 +196,10 @@ class _Course:
             if last >= first:
                 self.engine.advance(r, w, first, last, self.out)
         self.states, self.done, self.broke = before, last, broke
+
+    def _advance_some(self, repetitions: list[int], first: int, last: int) -> list[tuple[int, int]]:
+        """Where and which of them broke; several in a task, as a task costs more than a round of a small problem."""
+        return [(at, r) for r in repetitions if (at := self._advance(r, first, last))]
 
     def _advance(self, repetition: int, first: int, last: int) -> int:
         with np.errstate(over="ignore", invalid="ignore"):  # a divergence is reported, not warned about

@@ -207,7 +207,7 @@ def _checked(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> Clien
     if algorithm.clip is not None:
         raise InputError("algorithm.clip", algorithm.clip.kind, "the bounds are for updates that are not clipped")
     if algorithm.failures:
-        raise InputError("failures", algorithm.failures, "the bounds are for rounds in which no link or unit fails")
+        raise InputError("failures", "of links or units", "the bounds are for rounds in which no link or unit fails")
     if algorithm.local is not sgd:
         raise InputError("algorithm.local", algorithm.local, "the bounds are for the built-in local step")
     if mixing(graph, algorithm) >= NOT_MIXING:

@@ -122,7 +122,7 @@ def check(quadratics: LocalQuadratics, graph: Graph, algorithm: GFL) -> None:
         remedy = "clipping is not linear; where it never acts, predict with clip=None (and float arithmetic)"
         raise InputError("algorithm.clip", algorithm.clip.kind, remedy)
     if algorithm.failures:
-        raise InputError("failures", algorithm.failures, "predictions assume that links and units stay up; drop them")
+        raise InputError("failures", "of links or units", "predictions assume that links and units stay up; drop them")
     if algorithm.local is not sgd:
         raise InputError("algorithm.local", algorithm.local, "predictions are for the built-in local step")
 
