@@ -381,10 +381,22 @@ def test_a_client_shares_another_secret_than_its_own(parameters: Parameters, wro
 @every
 @pytest.mark.parametrize("liar", [2, 4])
 def test_a_client_seals_what_is_no_share(parameters: Parameters, liar: int) -> None:
-    """Whoever is to blame, the session ends without a sum and without another exception."""
     trace = play(a_task(parameters))
     lies = dict.fromkeys(trace.clients[client.Shared][liar].session.holders(liar), b"\xff" * 68)
-    assert isinstance(run_from_shares(trace, liar, lies), server.Aborted)
+    ends(run_from_shares(trace, liar, lies), Why.WRONG_SHARE, liar)
+
+
+@every
+@pytest.mark.parametrize("field", ["mask_key", "channel_key"])
+@pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31)])
+def test_a_key_of_small_order_is_refused_and_the_others_go_on(parameters: Parameters, field: str, key: bytes) -> None:
+    """Passed on, it would make every other client abort."""
+    task = a_task(parameters)
+    trace = play(task)
+    said = next(iter(trace.said[Advertise].values()))
+    fresh = server.start(task, trace.said[Advertise], {i: m.public for i, m in IDENTITIES.items()})
+    refuses(fresh, said.entry.client, replace(said, entry=said.entry._replace(**{field: key})), str(Why.BAD_KEY))
+    server.receive(fresh, said.entry.client, said)
 
 
 def run_from_shares(trace: Trace, liar: int, lies: dict[int, bytes]) -> server.State:
@@ -486,16 +498,15 @@ def test_an_answer_has_shares_of_the_wrong_clients_or_of_the_wrong_kind(paramete
 @every
 @pytest.mark.parametrize("bad", [b"\xff" * 34, b"\xff" * 3 + bytes(31), bytes(31) + b"\xff" * 3])
 def test_a_share_is_no_share(parameters: Parameters, bad: bytes) -> None:
-    """Some of its numbers are beyond the field."""
+    """Some of its numbers are beyond the field: the owner of the secret is named, others are not made to suffer."""
     trace = play(a_task(parameters))
-    state = trace.begun[Unmasking]
-    me = next(i for i in trace.said[Answer] if trace.said[Answer][i].keys)
-    answer: Answer = trace.said[Answer][me]
-    for place, (owner, _) in enumerate(answer.seeds):
-        seeds = (*answer.seeds[:place], (owner, bad), *answer.seeds[place + 1 :])
-        refuses(state, me, replace(answer, seeds=seeds), "a share is no share")
-    refuses(state, me, replace(answer, keys=((4, bad),)), "a share is no share")
-    server.receive(state, me, answer)
+    for kind in ("seeds", "keys"):
+        for owner in {owner for answer in trace.said[Answer].values() for owner, _ in getattr(answer, kind)}:
+            after = trace.begun[Unmasking]
+            for i, answer in trace.said[Answer].items():
+                told = tuple((j, bad if j == owner else share) for j, share in getattr(answer, kind))
+                after = server.receive(after, i, replace(answer, **{kind: told}))
+            ends(server.close(after)[0], Why.WRONG_SHARE, owner)
 
 
 def off_by_one(share: bytes, word: int) -> bytes:

@@ -20,6 +20,7 @@ from functools import cache
 from itertools import count
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from rich.pretty import pretty_repr
@@ -278,7 +279,7 @@ def found_in(text: str, secrets: dict[str, set[str]]) -> list[str]:
 def forms(secret: bytes) -> set[str]:
     """How bytes might be printed, whole or in part."""
     said: set[str] = set()
-    for part in (secret[:6], secret[6:12], secret[-6:]):
+    for part in (secret[:5], secret[5:10], secret[-5:]):
         numbers = list(part)
         said |= {part.hex(), part.hex().upper(), part.hex(" "), part.hex(":"), repr(part)[2:-1], str(numbers)[1:-1]}
         said |= {" ".join(map(str, numbers)), "".join(f"\\x{b:02x}" for b in part)}
@@ -362,7 +363,7 @@ def test_the_search_finds_what_is_printed(parameters: Parameters) -> None:
     for text in (key.hex(), repr(key), str(list(key)), base64.b64encode(key).decode(), f"... {key[:8].hex()} ..."):
         assert "mask key 0" in found_in(text, secrets)
     assert found_in(str(begun.words), secrets) == found_in(repr(begun.words.tolist()), secrets) == ["update 0"]
-    assert "share of 2 at 0" in found_in(repr(sent.held), secrets)
+    assert "share of 2 at 0" in found_in(repr({j: bytes(both) for j, both in sent.held.items()}), secrets)
     assert "share of 2 at 0" in found_in(str(trace.said[Answer][0].seeds), secrets)
     assert found_in(repr(vars(trace.said[Masked][1])), secrets) == ["masked 1"]
 
@@ -404,8 +405,22 @@ def raised(call: Callable[[], object]) -> Iterator[str]:
         yield from (str(e), repr(e), repr(e.args), "".join(traceback.format_exception(e)), repr(vars(e)))
 
 
+def misshapen(content: Any) -> Iterator[Any]:
+    """With one of its parts too long, too short, of another type or not there."""
+    if isinstance(content, list):
+        for at, part in enumerate(content):
+            for other in misshapen(part):
+                yield [*content[:at], other, *content[at + 1 :]]
+        yield content[:-1]
+        yield [*content, *content]
+    if isinstance(content, bytes):
+        yield from (content[:-1], content + content, content.hex(), list(content))
+    yield from (None, [content], {}, -1)
+
+
 def damaged(raw: bytes) -> Iterator[bytes]:
-    """A message with a byte lost, added or changed in many places, so that fields have wrong lengths and types."""
+    """A message with a part of another shape, or with a byte lost, added or changed."""
+    yield from map(msgpack.packb, misshapen(msgpack.unpackb(raw)))
     for at in range(0, len(raw), 3):
         yield raw[:at]
         yield raw[:at] + raw[at + 1 :]

@@ -87,13 +87,13 @@ class Shared(State):
     words: Words
     seed: Secret  # of the self-mask
     incoming: dict[int, Secret]  # channel keys by sender
-    own: bytes | None  # the share of its own secrets, on the complete graph
+    own: Secret | None  # the share of its own secrets, on the complete graph
 
 
 @dataclass(frozen=True, repr=False)
 class Sent(State):
     session: Session
-    held: dict[int, bytes]  # by owner: its share of the owner's mask key, then of the owner's seed
+    held: dict[int, Secret]  # by owner: its share of the owner's mask key, then of the owner's seed
 
 
 @dataclass(frozen=True, repr=False)
@@ -182,7 +182,7 @@ def _share(state: Advertised, roster: Roster) -> tuple[Shared, Shares]:
         raise _AbortError(Why.BAD_KEY) from None
     seed, holders = Secret(state.entropy(32)), session.holders(me.client)
     parts = shares.share([state.mask.secret, seed], len(holders), parameters.threshold, state.entropy)
-    by_holder = {j: b"".join(both) for j, both in zip(holders, parts, strict=True)}
+    by_holder = {j: Secret(b"".join(both)) for j, both in zip(holders, parts, strict=True)}
     own = by_holder.pop(me.client, None)
     sealed = tuple(
         (j, _seal(channel_key(secret, session.id, me.client, j), by_holder[j], session.id))
@@ -203,7 +203,7 @@ def _check_signatures(task: Task, me: Member, session: Session) -> None:
 def _mask(state: Shared, inbox: Inbox) -> tuple[Sent, Masked]:
     """Open the neighbours' shares and send  words + PRG(b) + sum_{j>i} PRG(s_ij) - sum_{j<i} PRG(s_ij)."""
     me, session = state.me.client, state.session
-    held: dict[int, bytes] = {} if state.own is None else {me: state.own}
+    held: dict[int, Secret] = {} if state.own is None else {me: state.own}
     for sender, sealed in inbox.sealed:
         if sender in held or sender not in state.incoming:
             raise _AbortError(Why.BAD_SHARE)
@@ -276,8 +276,8 @@ def _seal(key: Secret, both: bytes, session: bytes) -> bytes:
     return ChaCha20Poly1305(key).encrypt(NONCE, both, session)
 
 
-def _open(key: Secret, sealed: bytes, session: bytes) -> bytes:
+def _open(key: Secret, sealed: bytes, session: bytes) -> Secret:
     try:
-        return ChaCha20Poly1305(key).decrypt(NONCE, sealed, session)
+        return Secret(ChaCha20Poly1305(key).decrypt(NONCE, sealed, session))
     except InvalidTag:
         raise _AbortError(Why.BAD_SHARE) from None

@@ -61,6 +61,15 @@ class KeyPair:
         return f"KeyPair({self.public.hex()[:8]})"
 
 
+def usable(public: bytes) -> bool:
+    """Whether this is a key with which a secret can be shared: no point of small order."""
+    try:
+        KeyPair.of(bytes(KEY_BYTES)).agree([public])
+    except BadKeyError:
+        return False
+    return True
+
+
 def derive(shared: bytes, session: bytes, use: bytes, *ids: int) -> Secret:
     info = use + struct.pack(f"<{len(ids)}I", *ids)
     return Secret(HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=info).derive(shared))

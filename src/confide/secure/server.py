@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from confide.errors import InputError
 from confide.secure import masks, shares
-from confide.secure.keys import BadKeyError, KeyPair, pair_mask_key, self_mask_key, signed_by
+from confide.secure.keys import BadKeyError, KeyPair, pair_mask_key, self_mask_key, signed_by, usable
 from confide.secure.messages import (
     Advertise,
     Answer,
@@ -166,6 +166,8 @@ def _advertised(state: Advertising, sender: int, message: Advertise) -> Advertis
     taken = {key for entry in state.entries.values() for key in (entry.mask_key, entry.channel_key)}
     if len(taken | {message.entry.mask_key, message.entry.channel_key}) != len(taken) + 2:
         raise RefusedError("a key is already in use")
+    if not (usable(message.entry.mask_key) and usable(message.entry.channel_key)):
+        raise RefusedError(Why.BAD_KEY)
     if state.task.parameters.server == "active":
         public = state.peers.get(sender)
         if public is None or not signed_by(public, message.entry.signature, advertisement(state.task, message.entry)):
@@ -201,10 +203,6 @@ def _answered(state: Unmasking, sender: int, message: Answer) -> Unmasking:
         owned.add(sender)
     if [j for j, _ in message.seeds] != sorted(owned & alive) or [j for j, _ in message.keys] != sorted(owned & dead):
         raise RefusedError("an answer has one share for every neighbour, of the seed if alive and of the key if dead")
-    try:
-        shares.unpack([share for _, share in (*message.seeds, *message.keys)])
-    except InputError:
-        raise RefusedError("a share is no share") from None
     return replace(state, answers=state.answers | {sender: message})
 
 

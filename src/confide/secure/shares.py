@@ -50,12 +50,15 @@ def share(secrets: Sequence[bytes], holders: int, threshold: int, entropy: Entro
 def combine(points: tuple[int, ...], shares: Sequence[Sequence[bytes]]) -> list[bytes | None]:
     """Secrets from the shares of the same holders: `shares` has a row for each point, a column for each secret.
 
-    None where the shares do not belong together: a word of the secret would be 2^16.
+    None where the shares are none, or do not belong together: a word of the secret would be 2^16.
     """
     columns = len(shares[0])
-    rows = unpack([one for row in shares for one in row]).reshape(len(points), columns * WORDS)
-    words = multiply(lagrange(points)[None, :], rows).reshape(columns, WORDS)
-    return [None if np.any(w == PRIME - 1) else w.astype("<u2").tobytes() for w in words]
+    rows = unpack([one for row in shares for one in row]).reshape(len(points), columns, WORDS)
+    possible = np.all(rows < PRIME, axis=(0, 2))
+    words = multiply(lagrange(points)[None, :], rows.reshape(len(points), columns * WORDS) % PRIME)
+    possible &= np.all(words.reshape(columns, WORDS) < PRIME - 1, axis=1)
+    found = words.reshape(columns, WORDS).astype("<u2")
+    return [w.tobytes() if fine else None for w, fine in zip(found, possible, strict=True)]
 
 
 def multiply(a: Field, b: Field) -> Field:
@@ -103,12 +106,9 @@ def pack(values: Field) -> list[bytes]:
 
 
 def unpack(shares: Sequence[bytes]) -> Field:
-    """Rows of sixteen numbers; InputError for a share that no holder can have been given."""
+    """Rows of sixteen numbers of 17 bits; what was dealt is below the prime."""
     if any(len(one) != SHARE_BYTES for one in shares):
         raise InputError("share", "its length", f"must be {SHARE_BYTES} bytes")
     raw = np.frombuffer(b"".join(shares), np.uint8).reshape(len(shares), SHARE_BYTES)
     bits = np.unpackbits(raw, axis=1, bitorder="little").reshape(len(shares), WORDS, BITS).astype(np.int64)
-    values: Field = bits @ (1 << np.arange(BITS))
-    if np.any(values >= PRIME):
-        raise InputError("share", "one of its words", f"must be below {PRIME}")
-    return values
+    return np.asarray(bits @ (1 << np.arange(BITS)))
