@@ -100,6 +100,7 @@ class Regression:
                 rounds=at.rounds or self.rounds,
                 repeats=self.repeats,
                 seed=self.seed,
+                evaluate_every=at.rounds or self.rounds,  # the figures are of deviations, not of losses
             )
             if run.interrupted:
                 raise KeyboardInterrupt  # figures already drawn are kept; half a figure is not
