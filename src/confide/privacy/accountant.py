@@ -234,8 +234,8 @@ def _leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Rele
     """Why this adversary learns a noiseless function of the data, or None."""
     if threat.kind == "own-server":
         return (
-            "the own server sees the sum of its clients' updates in clear: single clients are masked, nothing is "
-            "differentially private against it unless noise is inside the secure sum"
+            "the own server sees the sum of its clients' updates in clear: secure aggregation masks single clients, "
+            "but nothing is differentially private against it unless noise is inside the secure sum"
         )
     silent = scheme.exchange == "nothing" or graphs[0].P == 1
     if not silent and scheme.sigma == 0.0:
