@@ -1,0 +1,15 @@
+"""A deployed client takes part in secure sums without the simulator's libraries."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_a_client_loads_no_heavy_library() -> None:
+    program = (
+        "import sys, confide.local, confide.privacy.noise, confide.secure.client, confide.secure.encoding\n"
+        "print(*(m for m in ('scipy', 'numba', 'networkx', 'polars', 'matplotlib', 'dp_accounting') if m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
