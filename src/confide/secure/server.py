@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from confide.errors import InputError
 from confide.secure import masks, shares
-from confide.secure.keys import BadKeyError, KeyPair, pair_mask_key, self_mask_key, signed_by, usable
+from confide.secure.keys import KeyPair, pair_mask_key, self_mask_key, signed_by, usable
 from confide.secure.messages import (
     Advertise,
     Answer,
@@ -282,10 +282,7 @@ def _unmask(state: Unmasking) -> Summed | Aborted:
         if key is None or (pair := KeyPair.of(key)).public != session.entries[owner].mask_key:
             return Aborted(task, Why.WRONG_SHARE, owner)
         others = [j for j in session.neighbours(owner) if j in living]
-        try:
-            agreed = pair.agree([session.entries[j].mask_key for j in others])
-        except BadKeyError:  # pragma: no cover - the survivor could not have masked either
-            return Aborted(task, Why.BAD_KEY, owner)
+        agreed = pair.agree([session.entries[j].mask_key for j in others])  # all keys were usable when they came
         for j, secret in zip(others, agreed, strict=True):  # j added its mask with the owner if owner > j
             (minus if owner > j else plus).append(pair_mask_key(secret, session.id, owner, j))
     total = state.total.copy()
