@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from confide.arithmetic import Arithmetic, FixedArithmetic, FloatArithmetic, on_grid
-from confide.combine import Published, combine, publish
+from confide.combine import Draw, Published, combine, perturb, publish
+from confide.errors import InputError
 from confide.graph import Graph
 from confide.randomness import Purpose
-from confide.schemes import Scheme, scheme
+from confide.reference import float_noise, integer_noise
+from confide.schemes import Scheme, links, scheme
 
 M = 3
 FIXED = FixedArithmetic(L=3, fraction_bits=20)
@@ -233,3 +236,89 @@ def test_arguments_are_left_alone(each_scheme: Scheme) -> None:
     assert np.array_equal(psi, before)
     for x, copy in zip(published, copies, strict=True):
         assert np.array_equal(x, copy)
+
+
+# ---- a server alone
+
+
+def keyed(s: Scheme, seed: int, fixed: bool) -> Draw:
+    """Noise that depends on its name alone, so that servers on their own draw what `publish` draws."""
+    source = integer_noise(seed, FIXED) if fixed else float_noise(seed)
+    return lambda purpose, ids, sigma: source(purpose, (1, *ids), s.law, sigma, M)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_servers_alone_do_what_publish_and_combine_do(
+    each_fixed_scheme: Scheme, each_graph: Graph, fixed: bool
+) -> None:
+    """Every server perturbs its own row, and each end of an edge computes its flow by itself: to the last bit."""
+    if each_fixed_scheme.exchange == "nothing":
+        return
+    g, arith = (on_grid(each_graph), FIXED) if fixed else (each_graph, FloatArithmetic(1))
+    silent = replace(each_fixed_scheme, sigma=0.0, sigma_pair=0.0)
+    for seed, s in [*((seed, each_fixed_scheme) for seed in range(4)), (4, silent)]:
+        rng = np.random.default_rng(seed)
+        psi = rng.integers(-(2**40), 2**40, (g.P, M)) if fixed else rng.standard_normal((g.P, M))
+        present = rng.random(g.P) >= 0.3 * (seed > 0)
+        up = present[g.edges].all(axis=1) & (rng.random(len(g.edges)) >= 0.3 * (seed > 0))
+        published = publish(s, g, psi, keyed(s, seed, fixed), arith, present)
+        w = combine(s, g, published, arith, up)
+
+        own = psi.copy()
+        sent: dict[tuple[int, int], np.ndarray] = {}
+        for p in np.flatnonzero(present).tolist():
+            neighbours = {int(m): float(g.A[p, m]) for m in rng.permutation(g.neighbours(p).tolist())}
+            own[p], messages = perturb(s, p, float(g.own_weights[p]), neighbours, psi[p], keyed(s, seed, fixed), arith)
+            assert messages.keys() == neighbours.keys()
+            assert s.noise_on == "link" or len({id(message) for message in messages.values()}) <= 1
+            sent |= {(p, m): message for m, message in messages.items()}
+        assert np.array_equal(own, published.own)
+        for n, (p, m) in enumerate(zip(*links(g), strict=True)):
+            if present[p]:
+                assert np.array_equal(sent[p, m], published.sent[n if s.noise_on == "link" else p])
+
+        state = own.copy()
+        for p, m in g.edges[up].tolist():
+            for here, there in ((p, m), (m, p)):
+                state[here] += arith.weigh(float(g.A[here, there]), sent[there, here] - sent[here, there])
+        assert np.array_equal(state, w)
+        if fixed:
+            assert np.array_equal(state.sum(axis=0), own.sum(axis=0))
+
+
+def test_a_server_draws_its_own_row_and_no_more() -> None:
+    """Whoever is up: noise that depended on failures would change what a round costs."""
+
+    def drawn(s: Scheme) -> list[tuple[Purpose, tuple[int, ...]]]:
+        noise = Noise(0)
+        perturb(s, 2, 0.4, {5: 0.1, 0: 0.2, 3: 0.3}, np.zeros(M), noise, FloatArithmetic(1))
+        return sorted(noise.g)
+
+    server, pair, link = Purpose.SERVER_NOISE, Purpose.PAIR_NOISE, Purpose.LINK_NOISE
+    pairs, out = [(pair, ids) for ids in ((0, 2), (2, 3), (2, 5))], [(link, (2, m)) for m in (0, 3, 5)]
+    assert drawn(scheme("shared", 0.7)) == [(server, (2,))]
+    assert drawn(scheme("pairwise", 0.7, sigma_pair=0.8)) == [(server, (2,)), *pairs]
+    assert drawn(scheme("per-link-clean", 0.7)) == out
+    assert drawn(scheme("per-link", 0.7)) == sorted([(link, (2, 2)), *out])
+    assert drawn(scheme("none")) == drawn(scheme("per-link")) == drawn(scheme("pairwise")) == []
+
+
+def test_perturb_keeps_its_arguments_and_what_is_kept_is_not_what_is_sent(each_broadcast: Scheme) -> None:
+    for s in (each_broadcast, scheme("per-link", 0.7), scheme("per-link")):
+        psi, noise = np.ones(M), Noise(0)
+        own, sent = perturb(s, 0, 0.5, {1: 0.25, 2: 0.25}, psi, noise, FloatArithmetic(1))
+        drawn = {name: g.copy() for name, g in noise.g.items()}
+        before = {m: message.copy() for m, message in sent.items()}
+        own += 1.0
+        assert np.array_equal(psi, np.ones(M))
+        assert all(np.array_equal(message, before[m]) for m, message in sent.items())
+        for message in sent.values():
+            message += 1.0
+        assert np.array_equal(psi, np.ones(M))
+        assert all(np.array_equal(g, drawn[name]) for name, g in noise.g.items())
+
+
+@pytest.mark.parametrize("name", ["central", "local-only"])
+def test_who_sends_nothing_has_nothing_to_perturb(name: str) -> None:
+    with pytest.raises(InputError, match="send each other nothing"):
+        perturb(scheme(name), 0, 1.0, {}, np.zeros(M), Noise(0), FloatArithmetic(1))

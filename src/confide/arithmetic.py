@@ -125,15 +125,22 @@ def on_grid(graph: Graph) -> Graph:
     return replace(graph, edge_weights=weights / 2**WEIGHT_BITS, own_weights=own / 2**WEIGHT_BITS)
 
 
-def check_range(a: FixedArithmetic, scheme: Scheme, graph: Graph, update: float, start: float, rounds: int) -> None:
-    """Prove that no state or difference of messages leaves int64 in `rounds` rounds, or refuse.
+def largest_state(a: FixedArithmetic, scheme: Scheme, graph: Graph, update: float, start: float, rounds: int) -> float:
+    """What no state and no message exceeds in absolute value in `rounds` rounds; a server refuses a message beyond it.
 
-    A round adds at most `update` (mu B) and, with R the scheme's noise matrix, |R|_inf times a noise tail.
+    A round adds at most `update` (mu B), with R the scheme's noise matrix |R|_inf times a noise tail, and half a
+    quantum for each product that is rounded: a flow and at most one share of noise for each neighbour, and the own.
     """
     m = matrices(scheme, graph)
     message = float(np.abs(m.N).sum(axis=1).max(initial=0.0)) * TAIL
     kept = float(np.abs(m.R).sum(axis=1).max(initial=0.0)) * TAIL + message  # a failed link keeps the message noise
-    largest = start + rounds * (update + kept) + update + message
+    rounding = (int(graph.degrees.max(initial=0)) + 1) * a.quantum
+    return start + rounds * (update + kept + rounding) + update + message
+
+
+def check_range(a: FixedArithmetic, scheme: Scheme, graph: Graph, update: float, start: float, rounds: int) -> None:
+    """Prove that no state or difference of messages leaves int64 in `rounds` rounds, or refuse."""
+    largest = largest_state(a, scheme, graph, update, start, rounds)
     if 2.0 * largest / a.quantum >= 2.0**63:
         bits = a.fraction_bits - int(np.ceil(np.log2(2.0 * largest / a.quantum / 2.0**63))) - 1
         advice = f"use at most {bits}" if bits >= 1 else "no grid is coarse enough; run fewer rounds or add less noise"

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from confide import cli_privacy, cli_theory
+from confide import cli_pki, cli_privacy, cli_theory
 from confide.errors import InputError, RunError
 
 app = typer.Typer(
@@ -211,6 +211,7 @@ def _bench_secure(clients: int, length: int, dropout: float, server: str) -> dic
 
 
 app.registered_commands += cli_privacy.app.registered_commands + cli_theory.app.registered_commands
+app.add_typer(cli_pki.app, name="pki")
 
 
 def main() -> None:

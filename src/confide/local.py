@@ -52,6 +52,26 @@ def bounded(local: LocalStep, w: Floats, X: Floats, d: Floats, task: LocalTask) 
     return update
 
 
+def shared_update(
+    local: LocalStep, handed_out: Floats, X: Floats, d: Floats, task: LocalTask, fixed: bool
+) -> tuple[Floats, float]:
+    """What a client gives into the sum, and how much of the model its regulariser takes away where the server does it.
+
+    In fixed point with clipped examples only the data's part, at most mu B, is encoded and summed; the server adds the
+    decay. Everywhere else the update is summed whole and the second number is 0.
+    """
+    update = bounded(local, handed_out, X, d, task)
+    if not fixed or task.clip is None or task.clip.kind != "example":
+        return update, 0.0
+    gone = 1.0 - decay(task)
+    return clip(update + gone * handed_out, task.clip.update_bound(task.step), task.clip.norm), gone
+
+
 def decay(task: LocalTask) -> float:
     """(1 - 2 rho mu/E)^E: what the regulariser alone leaves of w. The rest of the update is the data's part."""
-    return float((1.0 - 2.0 * task.model.rho * task.step / task.E) ** task.E)
+    return remaining(task.model.rho, task.step, task.E)
+
+
+def remaining(rho: float, step: float, E: int) -> float:
+    """The same, for a server that knows a client's settings from the plan."""
+    return float((1.0 - 2.0 * rho * step / E) ** E)

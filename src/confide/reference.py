@@ -13,11 +13,10 @@ from confide import randomness
 from confide.aggregate import PlainSum, SecureSum
 from confide.algorithm import GFL, Failures
 from confide.arithmetic import Arithmetic, FixedArithmetic, FloatArithmetic, State, check_range, on_grid
-from confide.clipping import clip
 from confide.combine import combine, publish
 from confide.errors import InputError
 from confide.graph import Graph
-from confide.local import LocalTask, bounded, decay
+from confide.local import LocalTask, shared_update
 from confide.problems.problem import Problem
 from confide.randomness import Purpose, choose, key, uniform, words
 
@@ -97,7 +96,7 @@ class Reference:
         return arith.add(w, total.value(), shrink)
 
     def train(self, i: int, p: int, k: int, handed_out: Floats) -> tuple[Floats, float]:
-        """One client's update, and how much of the model its regulariser takes away where the server does that."""
+        """One client's update and the server's decay for it, see `shared_update`."""
         f, alg = self.problem.federation, self.algorithm
         c = int(f.unit_offsets[p]) + k
         task = LocalTask(
@@ -109,12 +108,7 @@ class Reference:
             alg.clip,
             key(self.seed, Purpose.BATCHES, i, p, k),
         )
-        update = bounded(alg.local, handed_out, *f.client(p, k), task)
-        if alg.arithmetic == "float" or alg.clip is None or alg.clip.kind != "example":
-            return update, 0.0
-        # Only the data's part, at most mu B, is encoded and summed; the server adds the decay.
-        data_part = update + (1.0 - decay(task)) * handed_out
-        return clip(data_part, alg.clip.update_bound(alg.step), alg.clip.norm), 1.0 - decay(task)
+        return shared_update(alg.local, handed_out, *f.client(p, k), task, alg.arithmetic == "fixed")
 
     def client_noise(self, i: int, p: int, k: int, size: int) -> State | None:
         """The paper's noise on client links, or a share of the noise inside the secure sum."""

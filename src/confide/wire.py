@@ -7,7 +7,6 @@ Whatever is not exactly such a list is a `MalformedError`, and nothing else is e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import msgpack
@@ -21,7 +20,7 @@ class MalformedError(ValueError):
 
 
 def encode(kind: str, message: Any) -> bytes:
-    values = [getattr(message, field.name) for field in fields(message)]
+    values = [getattr(message, name) for name in message.__dataclass_fields__]
     room = 4096 + sum(len(value) for value in values if isinstance(value, bytes))  # so that nothing long is moved
     return bytes(msgpack.Packer(buf_size=room).pack([kind, *values]))
 
@@ -37,8 +36,9 @@ def decode(raw: bytes, kinds: Mapping[str, type], largest: int) -> Any:
     if not isinstance(content, tuple) or not content or not isinstance(content[0], str) or content[0] not in kinds:
         raise MalformedError(f"must be one of {', '.join(kinds)}")
     kind = kinds[content[0]]
-    if len(content) - 1 != len(fields(kind)):
-        raise MalformedError(f"{content[0]} has {len(fields(kind))} fields")
+    expected = len(kind.__dataclass_fields__)  # type: ignore[attr-defined] # `fields` makes a new tuple every time
+    if len(content) - 1 != expected:
+        raise MalformedError(f"{content[0]} has {expected} fields")
     try:
         return kind(*content[1:])
     except ValidationError as e:

@@ -21,7 +21,7 @@ from confide.graph import Graph
 from confide.privacy import conversion
 from confide.privacy.participation import amplified_curve, random_curve
 from confide.privacy.sensitivity import Sensitivity
-from confide.privacy.sum_noise import SumNoise, by_sums, smaller
+from confide.privacy.sum_noise import SumNoise, by_sums, release_rho, smaller
 from confide.privacy.threat import Release, Threat
 from confide.privacy.view import Exposure, Round, expose_each
 from confide.schemes import Scheme
@@ -140,7 +140,8 @@ def account(
     if sum_noise is None:
         return by_messages()
     sum_noise.check(sensitivity)
-    return smaller(by_messages, lambda: by_sums(sum_noise, sensitivity, rounds, threat, blank))
+    real = replace(sensitivity, rounding=None)  # the noise inside the sum counts its own truncation
+    return smaller(by_messages, lambda: by_sums(sum_noise, real, rounds, threat, blank))
 
 
 def account_general(
@@ -204,7 +205,7 @@ def _by_messages(
     honest = [p for p in range(graphs[0].P) if p not in threat.colluders]
     try:
         targets = _targets(scheme, graphs, threat, honest, rounds)
-        found = [_spend(t, scheme, graphs[0].P, s, blank, noise, release, threat) for t in targets]
+        found = [_spend(t, scheme, graphs, s, blank, noise, release, threat) for t in targets]
         worst = max(found, key=lambda a: a.epsilon or 0.0)
     except OverflowError:
         worst = replace(blank, epsilon=math.inf)
@@ -299,11 +300,23 @@ def _pairwise_precisions(scheme: Scheme, graph: Graph, colluders: frozenset[int]
     return np.asarray(vectors**2 @ (1.0 / (scheme.sigma**2 + scheme.sigma_pair**2 * values)))
 
 
+def _roundings(scheme: Scheme, graph: Graph, p: int) -> int:
+    """Products that server p rounds when it publishes, in each coordinate (`rounding`)."""
+    if scheme.exchange != "graph" or scheme.sigma == 0.0:
+        return 0
+    if scheme.noise_on == "link":
+        return int(graph.degrees[p])
+    return int(0.0 < scheme.carries(graph)[p] < 1.0)
+
+
 def _spend(
-    t: _Target, scheme: Scheme, P: int, s: Sensitivity, blank: Account, noise: str, release: Release, threat: Threat
-) -> Account:
+    t: _Target, scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, blank: Account, noise: str, release: Release,
+    threat: Threat,
+) -> Account:  # fmt: skip
     """The account of one target."""
-    T, remembers = len(t.carry), t.remembers
+    T, P = len(t.carry), graphs[0].P
+    roundings = 0 if s.rounding is None else max(_roundings(scheme, g, t.p) for g in graphs)
+    remembers = t.remembers or roundings > 0
     factor_to_norm, norm_notes = s.to_norm(noise)
     notes = [*blank.assumptions, *s.assumptions(remembers), *norm_notes]
     released = 0.0 if release.kind != "centroid" else float(t.carry[-1]) / P  # Delta w_c = c Delta_T / P
@@ -311,19 +324,30 @@ def _spend(
         notes.append("release: a secure sum over servers reveals only the mean plus noise; honest shares alone counted")
     gaussian = noise.endswith("gaussian")
     if s.participation.kind in ("random", "amplified"):
+        if s.rounding is not None and (remembers or s.level == "example"):
+            remedy = "roundings add up whoever takes part, which this proof does not know; use all or cap:N"
+            raise InputError("participation", str(s.participation), remedy)
         curve, why = _curve(t, s, noise, release, released, threat, scheme.sigma)
         epsilon = conversion.renyi_epsilon(curve, blank.delta)
         return replace(blank, epsilon=epsilon, target=t.p, assumptions=(*notes, *why))
-    costs = t.factor if gaussian else t.copies
-    deltas = factor_to_norm * s.deltas(lambda j, before: float(t.carry[j - 1] * before[-1]), T, remembers, costs)
+    costs, ones = t.factor if gaussian else t.copies, s.ones(noise)
+    deltas = factor_to_norm * s.deltas(
+        lambda j, before: float(t.carry[j - 1] * before[-1]), T, remembers, costs, ones=ones, roundings=roundings
+    )
     last = released * deltas[-1]
+    shared = 0.0  # rho of a release by shares, where the states are integers
+    if s.rounding is not None:
+        notes.append(s.rounding.words)
+        if remembers and release.kind == "centroid":
+            kept = float(t.carry[-1] * deltas[-1] / factor_to_norm) + roundings * s.rounding.quantum * ones
+            shared, last = _release_by_shares(kept, P, s, release, threat, max(g.degrees.max() for g in graphs)), 0.0
     common: dict[str, Any] = {"target": t.p, "deltas": tuple(deltas.tolist()), "assumptions": tuple(notes)}
     # per-link's own noise is assumed known, which no data attains.
     hidden = scheme.noise_on == "link" and scheme.own_noise
     exact = s.participation.kind == "all" and not noise.startswith("discrete") and not hidden
     if gaussian:
         mu_squared = float(np.sum(t.factor * deltas**2)) + ((last / release.sigma) ** 2 if last > 0 else 0.0)
-        rho, mu = mu_squared / 2.0, math.sqrt(mu_squared)
+        rho, mu = mu_squared / 2.0 + shared, math.sqrt(mu_squared)
         common["costs"] = tuple((t.factor * deltas**2 / 2.0).tolist())
         if noise == "discrete-gaussian":
             return replace(blank, epsilon=conversion.zcdp_epsilon(rho, blank.delta), rho=rho, exact=False, **common)
@@ -337,6 +361,12 @@ def _spend(
         parts.append(np.array([last * math.sqrt(2.0) / release.sigma]))
     every = np.concatenate(parts)
     pure = float(every.sum())
+    if s.rounding is not None:
+        # Of an epsilon the rho is at most epsilon^2 / 2, and at most epsilon: D_a <= epsilon <= a epsilon.
+        rho = float(np.minimum(every**2 / 2.0, every).sum()) + shared
+        common["rho"] = rho
+        if shared:
+            return replace(blank, epsilon=conversion.zcdp_epsilon(rho, blank.delta), **common)
     composed = conversion.laplace_epsilon if noise == "laplace" else conversion.pure_epsilon
     epsilon = min(pure, composed(every, blank.delta))
     return replace(
@@ -346,6 +376,14 @@ def _spend(
         exact=exact and epsilon == pure,  # pure epsilon is attained, its conversion to a delta is a bound
         **common,
     )
+
+
+def _release_by_shares(kept: float, P: int, s: Sensitivity, release: Release, threat: Threat, degree: int) -> float:
+    """rho of the noisy mean of integer states, each `kept` (l2) away from that of an adjacent data set."""
+    assert s.rounding is not None and s.dim is not None  # noqa: S101, PT018 - only called for integers
+    colluders = degree if threat.kind == "neighbours" else len(threat.colluders)
+    quantum = s.rounding.quantum
+    return release_rho(kept, release.sigma, servers=P, colluders=colluders, quantum=quantum, dim=s.dim)
 
 
 def _curve(

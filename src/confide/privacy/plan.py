@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from confide.errors import InputError
 from confide.files import atomic_file
-from confide.privacy import canonical
+from confide.privacy import canonical, plan_deployment
 from confide.validation import number, one_of, positive, positive_int, whole
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ SERVERS = ("curious", "active")
 LARGEST = 64 * 2**20  # bytes of a plan file: a graph of some hundred thousand edges
 _SCHEME = ("name", "law", "carry", "noise_on", "sigma", "sigma_pair", "sigma_client")
 _GRAPH = ("name", "weights", "edges", "edge_weights", "own_weights")
+_LATER = {  # tables that came after the first plans: not written where there is none, so that those keep their hash
+    "aggregation": "must be left out where updates are not summed securely",
+    "deployment": "must be left out where nothing is deployed",
+}
 _AGGREGATION = ("server", "ring_bits", "fraction_bits", "threshold", "quorum", "corrupted", "sigma")
 
 
@@ -58,7 +62,8 @@ class Plan:
         facts: declared constants that a proof uses, such as a feature norm: numbers, words, true or false.
         aggregation: of the secure sums: server ("curious", "active"), ring_bits, fraction_bits, threshold, quorum
             (fewest clients in a sum), corrupted (clients, at most), sigma (on psi, of the honest shares of noise).
-            None is not written, so that plans without it have the text and hash that they always had.
+        deployment: who takes part, the grid and the clocks (`plan_deployment`). Like `aggregation` it is not written
+            where it is None, so that plans without it have the text and hash that they always had.
     """
 
     graph: Mapping[str, Any]
@@ -84,10 +89,13 @@ class Plan:
     facts: Mapping[str, float | str | bool] = field(default_factory=dict)
     version: int = VERSION
     aggregation: Mapping[str, Any] | None = None
+    deployment: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for name, value in _checked(self).items():
             object.__setattr__(self, name, canonical.frozen(value))
+        if self.deployment is not None:
+            plan_deployment.agrees(self)
         _ = self._text  # a plan without a text is no plan
 
     @property
@@ -97,15 +105,16 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         table = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: value for name, value in table.items() if name != "aggregation" or value is not None}
+        return {name: value for name, value in table.items() if name not in _LATER or value is not None}
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
         """The plan with exactly these fields; a missing or unknown one is refused by name."""
-        given = isinstance(data, Mapping) and "aggregation" in data
-        if given and data["aggregation"] is None:  # type: ignore[index]
-            raise InputError("plan.aggregation", None, "must be left out where updates are not summed securely")
-        known = [f.name for f in fields(cls) if f.name != "aggregation" or given]
+        given = [name for name in _LATER if isinstance(data, Mapping) and name in data]
+        for name in given:
+            if data[name] is None:  # type: ignore[index]
+                raise InputError(f"plan.{name}", None, _LATER[name])
+        known = [f.name for f in fields(cls) if f.name not in _LATER or f.name in given]
         return cls(**canonical.check_keys("plan", data, known))
 
     def to_json(self) -> str:
@@ -203,6 +212,7 @@ def _checked(p: Plan) -> dict[str, Any]:
         },
         "facts": _facts(p.facts),
         "aggregation": _optional(_aggregation, "plan.aggregation", p.aggregation),
+        "deployment": _optional(plan_deployment.table, "plan.deployment", p.deployment),
     }
 
 
@@ -340,7 +350,11 @@ def _differences(name: str, a: Any, b: Any) -> Iterator[str]:
         wrong = [n for n, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
         if wrong:
             n, more = wrong[0], f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-            yield f"{name}[{n}]: {_shown(a[n])} != {_shown(b[n])}{more}"
+            if isinstance(a[n], Mapping) and isinstance(b[n], Mapping):  # such as a unit
+                *inner, last = _differences(f"{name}[{n}]", a[n], b[n])
+                yield from (*inner, last + more)
+            else:
+                yield f"{name}[{n}]: {_shown(a[n])} != {_shown(b[n])}{more}"
     elif type(a) is not type(b) or a != b:
         yield f"{name}: {_shown(a)} != {_shown(b)}"
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import InputError
+from confide.privacy.rounding import Rounding
 from confide.validation import number, one_of, positive, positive_int, whole
 
 Floats = NDArray[np.float64]
@@ -103,6 +104,7 @@ class Sensitivity:
         sampled: L; fixed in the denominator. clients: K. dim: M. local_steps: E. batch: mini-batch size.
         smoothness: delta of every sampled loss, declared; checks the step where a proof needs it.
         clip: "example" or "update"; some proofs hold only for per-example clipping.
+        rounding: the grid of a deployment; None is the real numbers.
     """
 
     step: float
@@ -119,6 +121,7 @@ class Sensitivity:
     participation: Participation = Participation()
     smoothness: float | None = None
     clip: str = "example"
+    rounding: Rounding | None = None
 
     def __post_init__(self) -> None:
         positive("step", self.step)
@@ -214,6 +217,14 @@ class Sensitivity:
             raise InputError("dim", None, f"{why}; Laplace noise needs l1, a factor sqrt(M): give --dim M")
         return math.sqrt(self.dim), [f"l1 sensitivity = sqrt(M) times l2, M = {self.dim}"]
 
+    def ones(self, law: str) -> float:
+        """Norm of the vector of ones in which `deltas` counts roundings: l1 only where the noise asks for it."""
+        if self.rounding is None:
+            return 0.0
+        if self.dim is None:
+            raise InputError("dim", None, "every coordinate is rounded; give M")
+        return float(self.dim) if not law.endswith("gaussian") and self.to_norm(law)[0] == 1.0 else math.sqrt(self.dim)
+
     def assumptions(self, remembers: bool) -> list[str]:
         what = {
             "unit": "all data of one unit",
@@ -254,7 +265,14 @@ class Sensitivity:
         return found
 
     def deltas(
-        self, kept: Callable[[int, Floats], float], rounds: int, remembers: bool, costs: Floats | None = None
+        self,
+        kept: Callable[[int, Floats], float],
+        rounds: int,
+        remembers: bool,
+        costs: Floats | None = None,
+        *,
+        ones: float = 0.0,
+        roundings: int = 0,
     ) -> Floats:
         """Delta_1..Delta_T in the clip's norm.
 
@@ -262,19 +280,35 @@ class Sensitivity:
             kept: (j, Delta_1..Delta_j) -> deviation of w after round j given the messages, c Delta_j for a carry c.
             remembers: whether any deviation is kept.
             costs: of each round, up to a factor; where nothing is kept a cap is spent on the dearest rounds.
+            ones: see `ones`.  roundings: products that a publication rounds, in each coordinate.
         """
-        s, gamma = self.added(remembers), self.contraction if remembers else 1.0
+        s, grid = self.added(remembers), self.rounding
+        gamma = self.contraction if remembers else 1.0
+        first, rounded = s, 0.0
+        if grid is not None:
+            s = grid.clipped(self, s)
+            first, rounded = grid.first(self, s, ones), roundings * grid.quantum * ones
         cap = int(self.participation.value) if self.participation.kind == "cap" else rounds
         found = np.zeros(rounds)
         if not remembers:
             dearest = np.arange(rounds) if costs is None else np.argsort(-costs, kind="stable")
-            found[dearest[:cap]] = s  # at most `cap` rounds see the client at all
+            found[dearest[:cap]] = first  # at most `cap` rounds see the client at all
             return found
-        for j in range(rounds):
-            found[j] = s + (gamma * kept(j, found[:j]) if j else 0.0)
+
+        def after(deviation: float, added: float) -> float:
+            return gamma * deviation + added if grid is None else grid.next(self, deviation, added, ones)
+
+        found[0] = first
+        for j in range(1, rounds):
+            found[j] = after(kept(j, found[:j]) + rounded, s)
+        # At most `cap` participations, and no deviation ever grows by itself: at most `cap` times s.
         if cap < rounds:
-            # At most `cap` participations, and no deviation ever grows by itself: at most `cap` times s.
-            found = np.minimum(found, s * np.minimum(np.arange(1, rounds + 1), cap))
+            most = s * np.minimum(np.arange(1, rounds + 1), cap) + (first - s)
+            if grid is not None:  # but by what is rounded, taking part or not
+                for j in range(1, rounds):
+                    before = float(most[j - 1]) + rounded
+                    most[j:] += rounded + grid.slack(self, before, ones)
+            found = np.minimum(found, most)
         return found
 
 

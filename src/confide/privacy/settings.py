@@ -80,6 +80,9 @@ class Privacy:
         proof = Proof.parse(self.proof)
         _check_model(proof, problem, algorithm)
         if proof.kind == "convex-glm":
+            if algorithm.dropout:  # L stays in the denominator: with fewer survivors a round contracts less
+                remedy = f"{proof} counts on every sampled client in every round; set 0, or use another proof"
+                raise InputError("algorithm.dropout", algorithm.dropout, remedy)
             _check_smoothness(self.smoothness, problem)
             _check_step(algorithm.step, int(E.min()), self.smoothness or 0.0, proof.constant)
         return Sensitivity(

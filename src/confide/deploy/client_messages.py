@@ -1,0 +1,109 @@
+"""What a unit's server and its clients say to each other. C: a client says it, S: the server.
+
+             C                          S
+enrolment    Enrol                ->    Welcome or Refusal
+a round                                 Invite      the model, as the server's integers
+  secure     Reply(Advertise ..)  <->   Step(Roster ..)
+  in clear   Update
+  neither    Decline
+
+A round may be begun again, under the next attempt, by a server that crashed before it asked for unmasking.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from annotated_types import Len, Predicate
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from confide import wire
+
+LARGEST_PLAN: Final = 1 << 20  # characters of a plan that travels; a longer one is left out, "" says so
+
+Hash32 = Annotated[bytes, Len(32, 32)]
+Number = Annotated[int, Field(ge=0, lt=2**32)]  # of a unit or a client
+Round = Annotated[int, Field(ge=1, lt=2**32)]
+Attempt = Annotated[int, Field(ge=1, le=2**31)]
+Line = Annotated[str, Len(0, 500), Predicate(str.isprintable)]  # it is shown to people
+Declined = Literal["plan", "round", "model", "answered", "aborted"]
+"""Why a client sits a round out: another plan, a round beyond it, a model of the wrong length (or one too many), a
+round that was answered before, a server that broke the rules of the secure sum. Never its own training: that it
+failed may tell of the data, so a client whose training fails sends zeros."""
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Enrol:
+    protocol: Number
+    plan: Hash32
+    unit: Number
+    client: Number
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Reply:
+    round: Round
+    attempt: Attempt
+    payload: bytes = Field(repr=False)  # a FromClient of confide.secure.messages
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Update:
+    round: Round
+    attempt: Attempt
+    words: bytes = Field(repr=False)  # int64, little endian, in the client's quanta
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Decline:
+    round: Round
+    attempt: Attempt
+    why: Declined  # a fixed word: a reason of its own could tell of the data
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Welcome:
+    plan: Hash32
+    round: Round  # that is open, or the next
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Refusal:
+    why: Line
+    plan: Annotated[str, Len(0, LARGEST_PLAN)] = Field(repr=False)  # the server's, so that differences can be named
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Invite:
+    plan: Hash32
+    round: Round
+    attempt: Attempt
+    model: bytes = Field(repr=False)  # int64, little endian, in the server's quanta
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Step:
+    round: Round
+    attempt: Attempt
+    payload: bytes = Field(repr=False)  # a FromServer of confide.secure.messages
+
+
+FromClient = Enrol | Reply | Update | Decline
+FromServer = Welcome | Refusal | Invite | Step
+FROM_CLIENT: Final[dict[str, type]] = {kind.__name__: kind for kind in (Enrol, Reply, Update, Decline)}
+FROM_SERVER: Final[dict[str, type]] = {kind.__name__: kind for kind in (Welcome, Refusal, Invite, Step)}
+
+
+def encode(message: FromClient | FromServer) -> bytes:
+    return wire.encode(type(message).__name__, message)
+
+
+def from_client(raw: bytes, largest: int) -> FromClient:
+    found: FromClient = wire.decode(raw, FROM_CLIENT, largest)
+    return found
+
+
+def from_server(raw: bytes, largest: int) -> FromServer:
+    found: FromServer = wire.decode(raw, FROM_SERVER, largest)
+    return found

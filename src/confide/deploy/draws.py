@@ -1,0 +1,71 @@
+"""The noise of a deployed server: secret integers of the plan's law, and pair noise that two servers derive alike.
+
+A server's own noise comes from the operating system and is never drawn the same twice, so whoever publishes stores the
+message before it leaves. Pair noise is a function of the edge's X25519 secret, the plan, the edge and the round: both
+ends get the same integers without a word between them, a restarted end gets them again, and nobody else gets them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from confide.arithmetic import State
+from confide.errors import InputError
+from confide.privacy.noise import LAWS, SecretStream, discrete_gaussian, discrete_laplace
+from confide.randomness import Purpose
+from confide.reference import NoiseSource
+from confide.secure.keys import KeyPair, Secret, derive
+from confide.validation import number, one_of, positive
+
+PAIR_NOISE: Final = b"confide pair noise"
+
+
+def edge_secret(own: KeyPair, peer_public: bytes) -> Secret:
+    """What the two ends of an edge share; a key with which nothing can be shared is a `BadKeyError`."""
+    return own.agree([peer_public])[0]
+
+
+def secret_noise(
+    quantum: float,
+    edge_secrets: Mapping[tuple[int, int], Secret],
+    plan: bytes,
+    stream: SecretStream | None = None,
+) -> NoiseSource:
+    """Noise in whole quanta: the discrete law with the scale of the continuous one of standard deviation sigma.
+
+    Args:
+        quantum: of a server's state.
+        edge_secrets: for "pairwise", the secret of each edge (a, b), a < b, of this server.
+        plan: the plan's hash.
+        stream: of the server's own noise; seeded by the operating system unless a test gives one.
+    """
+    positive("quantum", quantum)
+    if len(plan) != 32:
+        raise InputError("plan", f"{len(plan)} bytes", "must be a hash of 32 bytes")
+    own = SecretStream() if stream is None else stream
+
+    def source(purpose: Purpose, ids: tuple[int, ...], law: str, sigma: float, size: int) -> State:
+        if purpose in (Purpose.SERVER_NOISE, Purpose.LINK_NOISE):
+            return _discrete(own, law, sigma, quantum, size)
+        if purpose != Purpose.PAIR_NOISE:
+            raise InputError("purpose", purpose.name, "a deployed server draws SERVER_NOISE, LINK_NOISE or PAIR_NOISE")
+        i, a, b = ids
+        if (a, b) not in edge_secrets:
+            raise InputError("edge_secrets", (a, b), "has no secret for this edge; give one for (a, b) with a < b")
+        key = derive(edge_secrets[a, b], plan, PAIR_NOISE, a, b, i)
+        return _discrete(SecretStream(key), law, sigma, quantum, size)
+
+    return source
+
+
+def _discrete(stream: SecretStream, law: str, sigma: float, quantum: float, size: int) -> State:
+    one_of("law", law, LAWS)
+    if number("sigma", sigma, least=0.0) == 0.0:  # "pairwise" may leave all noise to the pairs
+        return np.zeros(size, np.int64)
+    if law == "laplace":
+        return discrete_laplace(stream, sigma / math.sqrt(2.0) / quantum, size)
+    return discrete_gaussian(stream, sigma / quantum, size)

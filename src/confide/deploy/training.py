@@ -1,0 +1,138 @@
+"""What a client computes in a round: a built-in model on its own samples, or a function of its owner's.
+
+Whichever it is, the update that comes out is clipped here: a client does not rely on others for its bound.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.clipping import Clip, clip
+from confide.errors import InputError, RunError
+from confide.local import LocalTask, sgd, shared_update
+from confide.models import Linear, Logistic
+from confide.privacy.plan import Plan
+from confide.validation import positive, positive_int
+
+Floats = NDArray[np.float64]
+MODELS: Final = {kind.name: kind for kind in (Linear, Logistic)}
+
+
+class Trainer(Protocol):
+    def __call__(self, weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
+        """The client's part of the sum: an update from these weights, within its bound."""
+
+
+def fresh_key(round: int) -> int:
+    """Batches that nobody can foresee; a test gives `randomness.key(seed, Purpose.BATCHES, round, unit, client)`."""
+    return secrets.randbits(64)
+
+
+def built_in(task: LocalTask, X: Floats, d: Floats, key: Callable[[int], int] = fresh_key) -> Trainer:
+    """Local steps of `confide.local` on these samples.
+
+    Args:
+        task: model and settings; its key is replaced, round by round, by `key(round)`.
+    """
+    X, d = np.array(X, np.float64), np.array(d, np.float64)
+    if X.ndim != 2 or d.shape != (len(X),) or not len(X):
+        raise InputError("data", f"{X.shape} and {d.shape}", "must be one row of features and one target a sample")
+    if not (np.isfinite(X).all() and np.isfinite(d).all()):
+        raise InputError("data", "NaN or infinity", "must be finite; drop or fill in such samples")
+    if task.clip is None:
+        raise InputError("clip", None, "a deployed client bounds what it gives: 'example' or 'update'")
+    positive("step", task.step)
+    positive_int("local_steps", task.E)
+    if positive_int("batch", task.batch) > len(X) and not task.replacement:
+        remedy = f"there are only {len(X)} samples; use smaller batches or replacement = true"
+        raise InputError("batch", task.batch, remedy)
+
+    def train(weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
+        update, _ = shared_update(sgd, weights, X, d, task._replace(key=key(round)), fixed=True)
+        return update
+
+    return train
+
+
+def of_plan(plan: Plan, unit: int, client: int, X: Floats, d: Floats, key: Callable[[int], int] = fresh_key) -> Trainer:
+    """The plan's built-in model on this client's samples, which must keep what the plan declares about them."""
+    table = plan.deployment
+    if table is None or plan.bound is None:
+        raise InputError("plan.deployment", None, "is missing: this is the plan of a simulation")
+    kind, rho = table["model"]["kind"], table["model"]["rho"]
+    if kind not in MODELS:
+        remedy = "is not built in; name your train function, package.module:function"
+        raise InputError("plan.deployment.model.kind", kind, remedy)
+    model, own = MODELS[kind](rho), table["units"][unit]["clients"][client]
+    declared = plan.facts.get("smoothness")
+    if plan.proof.startswith("convex-glm") and isinstance(declared, float) and len(X):
+        found = model.smoothness(np.asarray(X, np.float64))
+        if found > declared * (1 + 1e-12):
+            remedy = "a sample's loss is not as smooth as the plan declares; scale the features, or agree on a new plan"
+            raise InputError("plan.facts.smoothness", declared, remedy)
+    limit = Clip(plan.clip, plan.bound, plan.norm)
+    task = LocalTask(model, plan.step, own["local_steps"], own["batch"], table["replacement"], limit, key=0)
+    return built_in(task, X, d, key)
+
+
+def entry_point(name: str, bound: Clip, step: float) -> Trainer:
+    """The owner's own `train(weights, round, config) -> update`, named "package.module:function".
+
+    What it returns is clipped to mu B as a whole. Its errors name the entry point; they are for this machine's log.
+    """
+    if bound.kind != "update":
+        raise InputError("clip", bound.kind, f"{name} is a step of its own, which is clipped as a whole: use 'update'")
+    largest, call = bound.update_bound(positive("step", step)), _loaded(name)
+
+    def train(weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
+        try:
+            update = call(weights.copy(), round, config)
+        except (Exception, SystemExit) as e:
+            raise RunError(f"{name} raised {type(e).__name__} in round {round}") from e
+        return clip(_checked(name, update, weights.shape), largest, bound.norm)
+
+    return train
+
+
+def _loaded(name: str) -> Callable[..., Any]:
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
+        raise InputError("train", name, "must be written package.module:function")
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(import_module(module), function)
+    except ModuleNotFoundError as e:
+        what = f"there is no module {e.name!r}" if e.name else "a module is missing"
+        raise InputError("train", name, f"{what}; install it, or put its folder on PYTHONPATH") from None
+    except AttributeError:
+        raise InputError("train", name, f"module {module!r} could be loaded but gives no {function!r}") from None
+    except (Exception, SystemExit) as e:
+        raise InputError("train", name, f"loading {module!r} raised {type(e).__name__}: {e}") from e
+    if not callable(found):
+        raise InputError("train", name, f"is a {type(found).__name__}, not a function")
+    try:
+        inspect.signature(found).bind(None, None, None)
+    except TypeError:
+        raise InputError("train", name, "must take three arguments: weights, round, config") from None
+    except ValueError:
+        pass  # a compiled function without a signature
+    return found  # type: ignore[no-any-return]
+
+
+def _checked(name: str, update: object, shape: tuple[int, ...]) -> Floats:
+    if not isinstance(update, np.ndarray) or not np.issubdtype(update.dtype, np.floating):
+        got = f"an array of {update.dtype}" if isinstance(update, np.ndarray) else f"a {type(update).__name__}"
+        raise RunError(f"{name} returned {got}; an update is a NumPy array of floats")
+    if update.shape != shape:
+        raise RunError(f"{name} returned shape {update.shape}; the weights have {shape}")
+    found = update.astype(np.float64)
+    if not np.isfinite(found).all():
+        raise RunError(f"{name} returned NaN or infinity: the training diverged")
+    return found

@@ -1,0 +1,67 @@
+"""Messages in frames: whole again, bounded, and any bytes whatever are refused in one way."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from confide.deploy.frames import FRAME, HEAD, ROOM, Joiner, OversizedError, cut
+from confide.wire import MalformedError
+
+
+@pytest.mark.parametrize("size", [1, ROOM - 1, ROOM, ROOM + 1, 2 * ROOM, 5 << 20])
+def test_a_message_comes_back_whole(size: int) -> None:
+    message, joiner = random.Random(size).randbytes(size), Joiner(size)  # noqa: S311
+    for _ in range(2):  # a joiner is good for many
+        frames = list(cut(message))
+        assert max(map(len, frames)) <= FRAME
+        *first, last = [joiner.add(frame) for frame in frames]
+        assert last == message
+        assert set(first) <= {None}
+
+
+def test_an_empty_message_is_nobodys() -> None:
+    with pytest.raises(ValueError, match="1 to"):
+        next(cut(b""))
+    with pytest.raises(MalformedError, match="frame of 4"):
+        Joiner(10).add(bytes(4))
+
+
+def test_what_is_too_long_is_refused_before_it_is_held() -> None:
+    with pytest.raises(OversizedError, match="2097152 bytes, at most 2097151"):
+        Joiner((2 << 20) - 1).add(next(cut(bytes(2 << 20))))
+    with pytest.raises(OversizedError, match="4294967296 bytes"):
+        Joiner(1 << 26).add(b"\xff" * 4 + b"x")
+    with pytest.raises(OversizedError):
+        Joiner(0).add(next(cut(b"x")))
+
+
+def test_a_message_is_not_made_of_tiny_frames() -> None:
+    with pytest.raises(MalformedError, match="neither full nor the last"):
+        Joiner(100).add((50).to_bytes(HEAD) + b"x")
+
+
+def test_frames_are_neither_lost_nor_doubled_nor_mixed() -> None:
+    first, second, last = cut(bytes(2 * ROOM + 5))
+    for wrong in (first, last, next(cut(b"x")), next(cut(bytes(ROOM)))):
+        joiner = Joiner(1 << 30)
+        assert joiner.add(first) is None
+        with pytest.raises(MalformedError, match="does not go on"):
+            joiner.add(wrong)
+    with pytest.raises(MalformedError, match="frame of 1048577"):
+        Joiner(1 << 30).add(second + b"x")
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_random_frames_are_refused_and_nothing_else(frames: list[bytes]) -> None:
+    joiner = Joiner(64)
+    for frame in frames:
+        try:
+            message = joiner.add(frame)
+        except MalformedError:
+            return
+        assert message is not None
+        assert frame == next(cut(message))  # there is one way to write a message
