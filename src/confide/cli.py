@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -173,10 +174,14 @@ def predict(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="regression or secure")],
+    name: Annotated[str, typer.Argument(help="regression, secure or network")],
     seed: Annotated[int, typer.Option(help="of regression")] = 0,
     clients: Annotated[int, typer.Option(help="of secure: n")] = 100,
-    length: Annotated[int, typer.Option(help="of secure: coordinates of an update")] = 1_000_000,
+    length: Annotated[
+        int | None, typer.Option(help="coordinates of an update; secure: 1,000,000, network: 10,000")
+    ] = None,
+    servers: Annotated[int, typer.Option(help="of network: P")] = 10,
+    rounds: Annotated[int, typer.Option(help="of network: T")] = 30,
     dropout: Annotated[float, typer.Option(help="of secure: fraction that vanishes in the middle")] = 0.1,
     server: Annotated[str, typer.Option(help="of secure: curious or active")] = "curious",
     as_json: Json = False,
@@ -184,13 +189,21 @@ def bench(
     """Measure speed; every ratio is taken within one run."""
     from confide.validation import one_of
 
-    one_of("NAME", name, ("regression", "secure"))
+    one_of("NAME", name, ("regression", "secure", "network"))
     if name == "regression":
         from confide.benchmarks.regression import bench as measure
 
         numbers = measure(seed)
+    elif name == "secure":
+        from confide.benchmarks import secure
+
+        numbers = _watched(
+            "a session", lambda w: secure.bench(clients, 1_000_000 if length is None else length, dropout, server, w)
+        )
     else:
-        numbers = _bench_secure(clients, length, dropout, server)
+        from confide.benchmarks import network
+
+        numbers = _watched("rounds", lambda w: network.bench(servers, 10_000 if length is None else length, rounds, w))
     if as_json:
         print(json.dumps(numbers))
         return
@@ -199,15 +212,12 @@ def bench(
         print(f"{key:24} {value:12,.{places}f}" if isinstance(value, float) else f"{key:24} {value!s:>12}")
 
 
-def _bench_secure(clients: int, length: int, dropout: float, server: str) -> dict[str, Any]:
-    from rich.console import Console
+def _watched(what: str, measure: Callable[[Callable[[], None]], dict[str, Any]]) -> dict[str, Any]:
     from rich.progress import Progress
 
-    from confide.benchmarks.secure import bench as measure
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("a session", total=None)
-        return measure(clients, length, dropout, server, lambda: bar.advance(task))
+    with Progress(console=err, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        return measure(lambda: bar.advance(task))
 
 
 app.registered_commands += cli_privacy.app.registered_commands + cli_theory.app.registered_commands

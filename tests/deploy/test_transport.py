@@ -756,6 +756,24 @@ def test_what_is_too_long_closes_the_stream(world: World, bystander: Any) -> Non
     run(talk)
 
 
+def test_nothing_is_unpacked(world: World, bystander: Any) -> None:
+    async def talk() -> None:
+        server = Heard(world)
+        async with (
+            running(server),
+            bystander(server),
+            channel(world, server.address, world.node("alpha", "client", "c0")) as made,
+        ):
+            for packing in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+                call = made.stream_stream(f"/{SERVICE}/Client")(compression=packing)
+                with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    await call.write(bytes(64 << 20))  # some 60 kB on the wire
+                assert (await status(call))[0] is StatusCode.UNIMPLEMENTED
+        assert not server.listener.counts
+
+    run(talk)
+
+
 def test_half_a_message_is_nothing(world: World, bystander: Any) -> None:
     async def talk() -> None:
         server = Heard(world)

@@ -122,6 +122,7 @@ class Limits:
         return [
             ("grpc.max_receive_message_length", FRAME),
             ("grpc.max_send_message_length", FRAME),
+            ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a packed frame could unpack to a gigabyte
             ("grpc.keepalive_time_ms", round(1000 * self.ping)),
             ("grpc.keepalive_timeout_ms", round(1000 * self.pong)),
             ("grpc.http2.ping_timeout_ms", round(1000 * self.pong)),  # a minute, if only the line above is there
@@ -356,7 +357,7 @@ class Listener:
         self._fresh = self._configuration()
         for node, (stream, certificate) in list(self._open.items()):
             try:
-                if self._node(certificate) != node:
+                if self._node(self._peer(certificate)) != node:
                     raise RefusedPeer("the certificate is no longer this node's")
             except RefusedPeer as e:
                 stream.end(_ClosingError(StatusCode.PERMISSION_DENIED, str(e), "refused"))
@@ -373,35 +374,41 @@ class Listener:
         now = pki.utc_now()
         return pki.authenticate(certificate, self._credentials.authorities, self._credentials.revoked, now)
 
-    def _node(self, certificate: bytes) -> Node:
-        peer = self._peer(certificate)
+    def _node(self, peer: Peer) -> Node:
         node = self._door(peer)
         if node.role != peer.role:
-            raise RefusedPeer(f"{peer.role} {peer.name} of {peer.org}: not a {node.role}")
+            raise RefusedPeer(f"{_who(peer)}: not a {node.role}")
         return node
 
     def _method(self, role: str) -> Callable[[Any, Any], Awaitable[None]]:
         async def talk(_: Any, context: Any) -> None:
+            who = f"a {role}"
             try:
-                await self._talk(role, context)
+                certificate = _certificate(context)
+                peer, node = self._admit(role, certificate)
+                who = _who(peer)
+                await self._talk(peer, node, certificate, context)
             except _ClosingError as e:
                 self.counts[e.word] += 1
-                _log.info("a stream of a %s was closed: %s", role, e.why)
+                _log.info("%s: the stream was closed: %s", who, e.why)
                 await context.abort(e.code, e.why)
 
         return talk
 
-    async def _talk(self, role: str, context: Any) -> None:
-        certificate = _certificate(context)
+    def _admit(self, role: str, certificate: bytes) -> tuple[Peer, Node]:
         try:
-            peer, node = self._peer(certificate), self._node(certificate)
+            peer = self._peer(certificate)
+            node = self._node(peer)
             if node.role != role:
-                raise RefusedPeer(f"{peer.role} {peer.name} of {peer.org}: a {role} may call this, not a {peer.role}")
+                raise RefusedPeer(f"{_who(peer)}: a {role} may call this, not a {peer.role}")
         except RefusedPeer as e:
             raise _ClosingError(StatusCode.PERMISSION_DENIED, str(e), "refused") from None
+        return peer, node
+
+    async def _talk(self, peer: Peer, node: Node, certificate: bytes, context: Any) -> None:
         stream = _Stream(context, self._limits.outbox, self.counts)
         await self._greet(stream, node, handshake.address(peer.org, peer.role, peer.name))
-        stream.joiner.largest = self._limits.of(role)
+        stream.joiner.largest = self._limits.of(node.role)
         if (older := self._open.get(node)) is not None:  # it may be dead, and only we do not know yet
             older.stream.end(_ClosingError(StatusCode.ABORTED, "a newer stream took its place", "replaced"))
         self._open[node] = here = _Open(stream, certificate)
@@ -456,6 +463,10 @@ class _Health(health.aio.HealthServicer):  # type: ignore[misc] # untyped
     async def Watch(self, request: Any, context: Any) -> None:
         """A stream that says nothing for ever; whoever wants to know asks again."""
         await context.abort(StatusCode.UNIMPLEMENTED, "ask with Check")
+
+
+def _who(peer: Peer) -> str:
+    return f"{peer.role} {peer.name} of {peer.org}"
 
 
 def _certificate(context: Any) -> bytes:
@@ -523,7 +534,9 @@ class Dialer:
         loop, which, failures = asyncio.get_running_loop(), 0, 0
         while True:
             began = loop.time()
-            self.why = await self._dial(self._addresses[which])
+            before, self.why = self.why, await self._dial(self._addresses[which])
+            changed = self.why != before
+            _log.log(logging.WARNING if changed else logging.DEBUG, "no stream to %s: %s", self._server.host, self.why)
             if loop.time() - began >= max(SETTLED, self._limits.connect):  # it has worked
                 failures = 0
             else:

@@ -1,0 +1,153 @@
+"""`confide bench network`: the network in a box, every machine real, with its state in memory and in SQLite files.
+
+Virtual time costs nothing, so what is measured is the work of all servers and clients in one thread: training of a
+trivial model, sums in clear, noise, the exchange, and the store. A round is one round of the whole network.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from confide.algorithm import GFL
+from confide.clipping import Clip
+from confide.config import Experiment
+from confide.deploy.agreement import Prices, Unit, make, price
+from confide.deploy.books import Books, Changes, Entry
+from confide.deploy.box import rehearsal, scripted
+from confide.deploy.network import Network
+from confide.deploy.sqlite import SqliteStore
+from confide.deploy.store import At, MemoryStore, Store, nowhere
+from confide.errors import RunError
+from confide.federation import Federation
+from confide.graph import Graph
+from confide.models import Linear
+from confide.privacy.ledger import dataset_id
+from confide.privacy.settings import Privacy
+from confide.problems.problem import Problem
+from confide.schemes import scheme
+from confide.validation import whole
+
+SMALL_SERVERS, SMALL_ROUNDS = 3, 300
+
+
+def bench(servers: int, length: int, rounds: int, watch: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """The same rounds with both stores, and the share of the time that the file takes."""
+    whole("servers", servers, 3, 1000)
+    whole("length", length, 1, 10**7)
+    whole("rounds", rounds, 1, 10**6)
+    prices, problem = _network(servers, length, rounds)
+    memory = _Clocked()
+    in_memory = _timed(rehearsal(prices, problem, 0, store=lambda _, books: memory.of(MemoryStore(books))), watch)
+    with tempfile.TemporaryDirectory(prefix="confide-bench-") as folder:
+        files = _Clocked()
+
+        def create(p: int, books: Books) -> Store:
+            path, text = Path(folder) / f"{p}.sqlite", prices.plan.to_json()
+            return files.of(SqliteStore.create(path, plan=text, server=p, dataset=dataset_id("bench"), books=books))
+
+        in_files = _timed(rehearsal(prices, problem, 0, store=create), watch)
+    small = _timed(scripted(Graph.ring(SMALL_SERVERS), scheme("homomorphic", 0.5), rounds=SMALL_ROUNDS), watch)
+    return {
+        "servers": servers,
+        "length": length,
+        "rounds": rounds,
+        "rounds_per_s": rounds / in_files.seconds,
+        "messages_per_s": in_files.messages / in_files.seconds,
+        "store_share": files.seconds / in_files.seconds,
+        "commits_per_round": files.commits / rounds,
+        "commit_ms": 1e3 * files.seconds / files.commits,
+        "publish_ms": 1e3 * files.publishing / (rounds * servers),
+        "memory_rounds_per_s": rounds / in_memory.seconds,
+        "memory_messages_per_s": in_memory.messages / in_memory.seconds,
+        "memory_store_share": memory.seconds / in_memory.seconds,
+        "ratio": in_files.seconds / in_memory.seconds,
+        "small_server_rounds_per_s": SMALL_SERVERS * SMALL_ROUNDS / small.seconds,
+        "small_messages_per_s": small.messages / small.seconds,
+    }
+
+
+def _network(servers: int, length: int, rounds: int) -> tuple[Prices, Problem]:
+    """A ring of units with two clients of one sample each."""
+    rng = np.random.default_rng(0)
+    clients = [[(rng.standard_normal((1, length)), rng.standard_normal(1)) for _ in range(2)] for _ in range(servers)]
+    problem = Problem(Federation.from_clients(clients), Linear(0.0))
+    algorithm = GFL(
+        scheme("homomorphic", 0.3, noise="gaussian"),
+        step=0.1,
+        sampled=2,
+        local_steps=1,
+        batch=1,
+        clip=Clip("update", 1.0),
+        arithmetic="fixed",
+        fraction_bits=20,
+    )
+    keys = (f"{n:064x}" for n in range(1, 4 * servers + 1))
+    units = [Unit(f"unit {p}", next(keys), next(keys), (next(keys), next(keys))) for p in range(servers)]
+    experiment = Experiment(problem, [Graph.ring(servers)], algorithm, rounds, 1, 0, Privacy())
+    return price(make(experiment, units, adapt=10.0, exchange=2.0, drain=20.0)), problem
+
+
+class _Run:
+    seconds: float
+    messages: int
+
+
+def _timed(units: list[Any], watch: Callable[[], None]) -> _Run:
+    network, run, begun = Network(units), _Run(), time.perf_counter()
+    decided = 0
+
+    def done() -> bool:
+        nonlocal decided
+        server = units[0].server
+        if server is not None and server.books.decided > decided:
+            decided = server.books.decided
+            watch()
+        return network.finished()
+
+    network.run(done=done)
+    run.seconds, run.messages = time.perf_counter() - begun, network.messages
+    if not all(u.server is not None and u.server.books.published == u.terms.rules.rounds for u in units):
+        raise RunError("a server did not publish every round, though nothing went wrong")
+    for unit in units:
+        unit.store.close()
+    return run
+
+
+class _Clocked:
+    """Stores whose time is counted together."""
+
+    def __init__(self) -> None:
+        self.seconds = self.publishing = 0.0
+        self.commits = 0
+
+    def of(self, store: Store) -> Store:
+        return _ClockedStore(store, self)
+
+
+class _ClockedStore:
+    def __init__(self, inner: Store, clock: _Clocked) -> None:
+        self._inner, self._clock = inner, clock
+
+    def load(self) -> Books:
+        return self._inner.load()
+
+    def commit(self, changes: Changes, at: At = nowhere, name: str = "") -> None:
+        begun = time.perf_counter()
+        self._inner.commit(changes, at, name)
+        took = time.perf_counter() - begun
+        self._clock.seconds += took
+        self._clock.commits += 1
+        if name == "publish":
+            self._clock.publishing += took
+
+    def entries(self) -> Iterator[Entry]:
+        return self._inner.entries()
+
+    def close(self) -> None:
+        self._inner.close()
