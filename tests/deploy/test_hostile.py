@@ -352,7 +352,7 @@ def test_a_sync_that_no_honest_neighbour_says(name: str) -> None:
 @pytest.mark.parametrize("message", [AskBalance, TellBalance, TellEpoch, Sync])
 def test_others_than_the_network_authenticated(message: type) -> None:
     """Of every kind of message: another plan, another sender, another receiver, no neighbour, the server itself."""
-    rest = {AskBalance: (0,), TellBalance: (0, 0, blob()), TellEpoch: (b"",)}
+    rest = {AskBalance: (0, 5, 0), TellBalance: (0, 5, 0, blob()), TellEpoch: (b"",)}
     for machine in machines():
         for plan, sender, receiver, said, why in (
             (OTHER, 0, ME, 0, "another plan"),
@@ -376,10 +376,10 @@ def test_others_than_the_network_authenticated(message: type) -> None:
         b"",
         b"\xc1",
         b"no message",
-        encode(AskBalance(PLAN, 0, ME, 1))[:-1],
-        encode(AskBalance(PLAN, 0, ME, 1)) + b"\x00",
+        encode(AskBalance(PLAN, 0, ME, 1, 5, 0))[:-1],
+        encode(AskBalance(PLAN, 0, ME, 1, 5, 0)) + b"\x00",
         b"\x00" * 20_000,
-        encode(TellBalance(PLAN, 0, ME, 1, 1, bytes(20_000))),
+        encode(TellBalance(PLAN, 0, ME, 1, 5, 1, bytes(20_000))),
         encode(TellEpoch(PLAN, 0, ME, b"no epoch")),
         encode(TellEpoch(PLAN, 0, ME, b"")),
         cm.encode(cm.Enrol(1, PLAN, ME, 0)),
@@ -401,8 +401,8 @@ def test_a_removed_neighbour_is_only_told_that_it_is() -> None:
         assert to == 2
         assert isinstance(decode(raw, 10_000), TellEpoch)
     before = facts(machine)
-    machine.hear(2, AskBalance(PLAN, 2, ME, 0))
-    machine.hear(2, TellBalance(PLAN, 2, ME, 0, 0, blob()))
+    machine.hear(2, AskBalance(PLAN, 2, ME, 0, 5, 0))
+    machine.hear(2, TellBalance(PLAN, 2, ME, 0, 5, 0, blob()))
     assert facts(machine) == before
 
 
@@ -622,12 +622,14 @@ def test_balances_are_told_to_those_who_may_know() -> None:
         b = machine.books
         for decided in (0, 1, b.decided, T, 2**32 - 1):
             before = facts(machine)
-            machine.hear(0, AskBalance(PLAN, 0, ME, decided))
+            machine.hear(0, AskBalance(PLAN, 0, ME, decided, 5, 0))
             after = facts(machine)
             sent = after.pop("servers") - before.pop("servers")
             assert after == before
             closed = decided <= min(b.decided, b.seen[0]) and not any(i <= decided for i in b.open[0])
-            assert sent == (closed and b.status[0] is Status.OPEN)
+            asks_back = b.status[0] is Status.ADRIFT and machine.server.phase is not Phase.REJOIN
+            tells = closed and b.status[0] is Status.OPEN and machine.server.phase is not Phase.REJOIN
+            assert sent == (asks_back or tells)
 
 
 def test_a_balance_is_not_told_for_a_round_that_the_neighbour_has_not_reached() -> None:
@@ -637,7 +639,7 @@ def test_a_balance_is_not_told_for_a_round_that_the_neighbour_has_not_reached() 
     for seen, told in ((T, 1), (T - 1, 0), (0, 0)):
         machine.books.seen[0] = seen
         machine.out.servers.clear()
-        machine.hear(0, AskBalance(PLAN, 0, ME, T))
+        machine.hear(0, AskBalance(PLAN, 0, ME, T, 5, 0))
         assert len(machine.out.servers) == told
 
 
@@ -648,14 +650,14 @@ def test_a_balance_that_was_not_asked_for_changes_nothing() -> None:
             {machine.books.rejoined} if adrift else set()
         ):
             before = facts(machine)
-            machine.hear(0, TellBalance(PLAN, 0, ME, decided, 3, blob()))
+            machine.hear(0, TellBalance(PLAN, 0, ME, decided, machine.server._nonce[0], 3, blob()))
             assert facts(machine) == before, machine.name
 
 
 def test_a_balance_of_another_length_is_refused() -> None:
     (machine,) = [m for m in machines() if m.name == "adrift"]
     for total in (b"", blob()[:-1], blob() + b"\x00"):
-        tell = TellBalance(PLAN, 0, ME, machine.books.rejoined, 3, total)
+        tell = TellBalance(PLAN, 0, ME, machine.books.rejoined, machine.server._nonce[0], 3, total)
         refused(machine, lambda: machine.hear(0, tell), "a balance of another length")  # noqa: B023
 
 
@@ -663,7 +665,7 @@ def test_a_balance_of_more_flows_than_rounds_is_refused() -> None:
     """A count that the own messages could not hold after one more flow would end the server, again at every boot."""
     (machine,) = [m for m in machines() if m.name == "adrift"]
     for n in (machine.books.rejoined + 1, 2**32 - 1):
-        tell = TellBalance(PLAN, 0, ME, machine.books.rejoined, n, blob())
+        tell = TellBalance(PLAN, 0, ME, machine.books.rejoined, machine.server._nonce[0], n, blob())
         refused(machine, lambda: machine.hear(0, tell), "more flows than rounds")  # noqa: B023
 
 
@@ -727,7 +729,7 @@ def test_what_clients_may_not_say(secure: bool) -> None:
             b"\xc1",
             cm.encode(cm.Decline(1, 1, "plan"))[:-1],
             bytes(100_000),
-            encode(AskBalance(PLAN, 0, ME, 1)),
+            encode(AskBalance(PLAN, 0, ME, 1, 5, 0)),
         ):
             refused(machine, lambda: machine.client(0, raw), "client: malformed")  # noqa: B023
         if cohort is None:
@@ -844,13 +846,14 @@ def some_sync(r: random.Random, b: Books, m: int) -> FromServer:
     sync = Sync(PLAN, r.choice((0, 0, 1, 9)), m, ME, decided, opened, offer, r.random() < 0.5, seen, balance)
     match r.randrange(8):
         case 0:
-            return AskBalance(PLAN, m, ME, some_round(r, b))
+            return AskBalance(PLAN, m, ME, some_round(r, b), 5, 0)
         case 1:
             return TellBalance(
                 PLAN,
                 m,
                 ME,
                 r.choice((b.rejoined, some_round(r, b))),
+                r.randrange(9),
                 r.choice((0, 3, 2**32 - 1)),
                 blob(r.randrange(99)),
             )

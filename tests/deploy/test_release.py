@@ -721,7 +721,7 @@ def test_messages_of_releases_and_of_the_exchange_are_told_apart() -> None:
     ask = messages.encode(lab.message(messages.AskReady, 1, 0))
     assert messages.is_one(ask)
     assert messages.decode(ask, 200) == lab.message(messages.AskReady, 1, 0)
-    assert not messages.is_one(sync.encode(sync.AskBalance(PLAN, 0, 1, 0)))
+    assert not messages.is_one(sync.encode(sync.AskBalance(PLAN, 0, 1, 0, 5, 0)))
     assert not messages.is_one(b"")
     assert set(messages.KINDS).isdisjoint(sync.KINDS)
 

@@ -34,14 +34,15 @@ EXAMPLES: list[FromServer] = [
     FULL,
     Sync(PLAN, 0, 0, 65535, 0, (), None, False, 0, None),
     Sync(PLAN, 2**32 - 1, 1, 2, 2**32 - 1, tuple((i, False) for i in range(LARGEST_WINDOW)), None, True, 0, None),
-    AskBalance(PLAN, 1, 2, 5),
-    TellBalance(PLAN, 1, 2, 5, 3, b"total"),
+    AskBalance(PLAN, 1, 2, 5, 7, 0),
+    TellBalance(PLAN, 1, 2, 5, 7, 3, b"total"),
     TellEpoch(PLAN, 1, 2, b"epoch"),
 ]
 
 hashes = st.binary(min_size=32, max_size=32)
 rounds = st.integers(0, 2**32 - 1)
 servers = st.integers(0, 2**16 - 1)
+nonces = st.integers(0, 2**63 - 1)
 blobs = st.binary(max_size=40)
 syncs = st.builds(
     Sync,
@@ -58,8 +59,8 @@ syncs = st.builds(
 )
 messages = st.one_of(
     syncs,
-    st.builds(AskBalance, hashes, servers, servers, rounds),
-    st.builds(TellBalance, hashes, servers, servers, rounds, rounds, blobs),
+    st.builds(AskBalance, hashes, servers, servers, rounds, nonces, nonces),
+    st.builds(TellBalance, hashes, servers, servers, rounds, nonces, rounds, blobs),
     st.builds(TellEpoch, hashes, servers, servers, blobs),
 )
 anything = st.recursive(
@@ -158,20 +159,21 @@ def test_a_field_that_cannot_be_is_malformed(name: str, value: Any) -> None:
         ["Sync"],
         ["sync", PLAN],
         ["Enrol", 1, PLAN, 0, 0],
-        [b"AskBalance", PLAN, 1, 2, 5],
-        [["AskBalance"], PLAN, 1, 2, 5],
+        [b"AskBalance", PLAN, 1, 2, 5, 7, 0],
+        [["AskBalance"], PLAN, 1, 2, 5, 7, 0],
         ["AskBalance", PLAN, 1, 2],
-        ["AskBalance", PLAN, 1, 2, 5, 5],
-        {"AskBalance": [PLAN, 1, 2, 5]},
-        ["AskBalance", {}, 1, 2, 5],
-        ["AskBalance", PLAN, 1, 2, msgpack.ExtType(5, b"")],
-        ["AskBalance", PLAN, 1, 2, msgpack.Timestamp(0)],
-        ["TellBalance", PLAN, 1, 2, 5, 2**32, b""],
+        ["AskBalance", PLAN, 1, 2, 5, 7, 0, 0],
+        {"AskBalance": [PLAN, 1, 2, 5, 7, 0]},
+        ["AskBalance", {}, 1, 2, 5, 7, 0],
+        ["AskBalance", PLAN, 1, 2, msgpack.ExtType(5, b""), 7, 0],
+        ["AskBalance", PLAN, 1, 2, msgpack.Timestamp(0), 7, 0],
+        ["TellBalance", PLAN, 1, 2, 5, 7, 2**32, b""],
+        ["TellBalance", PLAN, 1, 2, 5, 2**63, 3, b""],
         ["TellEpoch", PLAN, 1, 2, None],
     ],
 )
 def test_another_form_is_malformed(content: Any) -> None:
-    assert survives(msgpack.packb(["AskBalance", PLAN, 1, 2, 5])) is not None
+    assert survives(msgpack.packb(["AskBalance", PLAN, 1, 2, 5, 7, 0])) is not None
     with pytest.raises(MalformedError):
         decode(msgpack.packb(content), LARGEST)
 
@@ -217,7 +219,7 @@ def test_promises_of_gigabytes_and_depths_are_malformed(raw: bytes) -> None:
 def test_an_error_does_not_repeat_what_came() -> None:
     """It may be logged, and the bytes may be somebody's words."""
     with pytest.raises(MalformedError) as e:
-        decode(msgpack.packb(["TellBalance", PLAN, 1, 2, 5, b"secret", b"secret"]), LARGEST)
+        decode(msgpack.packb(["TellBalance", PLAN, 1, 2, 5, 7, b"secret", b"secret"]), LARGEST)
     assert "secret" not in str(e.value)
     assert e.value.__cause__ is None
 

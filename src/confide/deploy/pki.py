@@ -57,6 +57,7 @@ libraries pass over it. The number is the UUID 11df59d1-2552-4548-85ca-7b66fce41
 for UUIDs: nobody has to register it and nobody else has it, unlike a number under 1.3.6.1.4.1 that IANA did not give
 us."""
 
+INTERNAL: Final = ".confide.internal"  # a domain that ICANN keeps for private use: no resolver knows it
 ROLES: Final = ("server", "client")
 DAYS: Final = 365  # of a node's certificate
 CA_DAYS: Final = 3650
@@ -613,6 +614,11 @@ def check_name(what: str, name: object) -> str:
     raise InputError(what, name, "must be 1 to 63 small letters, digits and, inside, hyphens")
 
 
+def server_host(org: str, name: str) -> str:
+    """A DNS name in a server's certificate that no other node has: who dials asks TLS for it, whatever the address."""
+    return f"{name}.server.{org}{INTERNAL}"
+
+
 def _hosts(role: str, hosts: Sequence[str]) -> tuple[str, ...]:
     if role == "client":
         if hosts:
@@ -628,6 +634,8 @@ def _hosts(role: str, hosts: Sequence[str]) -> tuple[str, ...]:
             bad = not _HOST.fullmatch(known) or known.rpartition(".")[2].isdigit()  # 300.1.2.3 is no name
         if bad:
             raise InputError("host", host, "must be a DNS name or an IP address, without a port")
+        if known.endswith(INTERNAL):
+            raise InputError("host", host, f"names that end in {INTERNAL} are given by the authority; leave it out")
         found.append(known)
     return tuple(dict.fromkeys(found))
 
@@ -673,6 +681,8 @@ def _node_certificate(
             names.append(x509.IPAddress(ipaddress.ip_address(host)))
         except ValueError:
             names.append(x509.DNSName(host))
+    if node.role == "server":
+        names.append(x509.DNSName(server_host(org, node.name)))
     identity = Ed25519PublicKey.from_public_bytes(bytes.fromhex(node.identity))
     bound = identity.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     builder = x509.CertificateBuilder(ca.subject, _subject(org, node.name), key.public_key(), serial, *valid)

@@ -89,8 +89,7 @@ class Target:
 
     @property
     def host(self) -> str:
-        """A DNS name in its certificate that no other node has, wherever it is reached."""
-        return f"{self.name}.server.{self.org}.confide.internal"
+        return pki.server_host(self.org, self.name)
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class Limits:
         return [
             ("grpc.max_receive_message_length", FRAME),
             ("grpc.max_send_message_length", FRAME),
-            ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a packed frame could unpack to a gigabyte
+            ("grpc.compression_enabled_algorithms_bitset", 1),  # none: what is packed may unpack to a gigabyte
             ("grpc.keepalive_time_ms", round(1000 * self.ping)),
             ("grpc.keepalive_timeout_ms", round(1000 * self.pong)),
             ("grpc.http2.ping_timeout_ms", round(1000 * self.pong)),  # a minute, if only the line above is there
