@@ -54,7 +54,11 @@ def test_a_snippet_runs_and_prints_what_the_page_says(
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
 def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(path), run_name="__main__")
-    assert "privacy        not accounted" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    if path.stem == "stale_flows":
+        assert printed in (ROOT / "docs" / "network.md").read_text(encoding="utf-8")
+    else:
+        assert "privacy        not accounted" in printed
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -1,4 +1,4 @@
-"""The commands about certificates: pki init, issue, list, revoke, renew, crl."""
+"""The commands about certificates: pki init, issue, list, revoke, renew, crl, announce."""
 
 from __future__ import annotations
 
@@ -117,6 +117,22 @@ def crl(org: Organisation, folder: Folder = Path("."), as_json: Json = False) ->
         print(json.dumps({"organisation": org, "crl": str(path), "next_update": until.isoformat()}))
         return
     print(f"{path}\ngood until {until:%Y-%m-%d %H:%M} UTC")
+
+
+@app.command()
+def announce(
+    org: Organisation,
+    unit: Annotated[str, typer.Option(help="Name of the unit in the plan.")],
+    server: Annotated[str | None, typer.Option(help="Its server, where there are several.")] = None,
+    client: Annotated[list[str] | None, typer.Option(help="Its clients, in order (all of them); repeat.")] = None,
+    folder: Folder = Path("."),
+    as_json: Json = False,
+) -> None:
+    """Print what the others must know of a unit, public keys and names only: `> alpha.json`, for `confide agree`."""
+    from confide.deploy.announcement import announce as made
+
+    found = made(_opened(folder, org), unit, server, client or ())
+    print(json.dumps(found, indent=None if as_json else 1))
 
 
 def _opened(folder: Path, org: str) -> Authority:

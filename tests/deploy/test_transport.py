@@ -7,12 +7,12 @@ import logging
 import random
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -20,7 +20,7 @@ from cryptography import x509
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from confide.deploy import handshake, pki
+from confide.deploy import handshake, pki, transport
 from confide.deploy.frames import FRAME, ROOM, cut
 from confide.deploy.handshake import Common
 from confide.deploy.transport import METHODS, SERVICE, Credentials, Dialer, Limits, Listener, Node, Target
@@ -29,6 +29,13 @@ from confide.secure.keys import Identity
 
 COMMON = Common(1, "{}")
 QUICK = Limits(from_client=8 << 20, from_server=8 << 20, outbox=16 << 20, hello=0.5, connect=2.0)
+LOOP = asyncio.Runner()  # one for all: gRPC's last events of a test may come when the test is over
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loop() -> Iterator[None]:
+    yield
+    LOOP.close()
 
 
 @dataclass
@@ -70,17 +77,26 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World.make(tmp_path_factory.mktemp("world"))
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """To the end, within a time, and without a word from asyncio about what was forgotten."""
-    complaints: list[dict[str, Any]] = []
+def run(test: Callable[[], Coroutine[Any, Any, None]], *, errors: bool = False) -> None:
+    """To the end, within a time; neither asyncio nor gRPC complains, and our own log has errors where they belong."""
+    complaints: list[Any] = []
+
+    class Complaints(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            complaints.append(record.getMessage())
 
     async def watched() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         async with asyncio.timeout(20):
             await test()
 
-    asyncio.run(watched())
-    assert complaints == []
+    handler = Complaints(logging.ERROR)
+    logging.getLogger().addHandler(handler)
+    try:
+        LOOP.run(watched())
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert bool(complaints) == errors, complaints
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -490,6 +506,17 @@ def test_health_is_told_to_those_who_have_a_certificate(world: World) -> None:
 # --- at the door ---
 
 
+def test_a_server_has_a_name_that_no_other_node_has(world: World) -> None:
+    def hosts(*who: str) -> list[str]:
+        names = x509.load_pem_x509_certificate(world.node(*who).certificate).extensions
+        return names.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+
+    assert hosts("alpha", "server", "one") == ["localhost", "one.server.alpha.confide.internal"]
+    assert hosts("alpha", "client", "c0") == []
+    with pytest.raises(InputError, match="are given by the authority"):
+        world.authorities["alpha"].issue("server", "thief", hosts=["One.server.alpha.confide.internal"])
+
+
 async def refused(world: World, own: pki.Node | None, role: str = "client", **settings: Any) -> tuple[StatusCode, str]:
     server = Heard(world, **settings)
     async with running(server), channel(world, server.address, own) as made:
@@ -809,7 +836,7 @@ def test_a_machine_that_fails_closes_one_stream(world: World, bystander: Any, ca
             await call.write(next(cut(b"secret words")))
             assert await status(call) == (StatusCode.INTERNAL, "a message could not be handled")
 
-    run(talk)
+    run(talk, errors=True)
     assert "a fault of our own" in caplog.text  # here, not at the peer's
     assert "secret words" not in caplog.text
 
@@ -856,7 +883,11 @@ def test_a_hostile_listener_does_not_disturb_a_dialer(world: World) -> None:
 
 
 @pytest.mark.parametrize("when", ["at once", "before the answer", "after the answer"])
-def test_whatever_status_a_listener_gives_the_dialer_goes_on(world: World, when: str) -> None:
+def test_whatever_status_a_listener_gives_the_dialer_goes_on(
+    world: World, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "delay", lambda *_: 0.0)
+
     async def talk() -> None:
         given: list[StatusCode] = []
         own = world.node("alpha", "server", "one")
@@ -864,16 +895,18 @@ def test_whatever_status_a_listener_gives_the_dialer_goes_on(world: World, when:
         async def end(_: Any, context: Any) -> None:
             given.append(list(StatusCode)[len(given) % len(StatusCode)])
             if when != "at once":
-                (hello,) = [handshake.decode((await context.read())[4:], handshake.Hello)]
+                if (frame := await context.read()) is grpc.aio.EOF:  # the dialer was stopped
+                    return
+                hello = cast(handshake.Hello, handshake.decode(frame[4:], handshake.Hello))
             if when == "after the answer":
                 proof = COMMON.agreed(own.identity, hello.nonce, "confide://alpha/client/c0")
                 await context.write(next(cut(handshake.encode(proof))))
             context.set_code(given[-1])
 
         async with serving(world, own, end) as address:
-            client = Dialed(world, [address] * 20)  # no delay between them
+            client = Dialed(world, [address])
             async with running(client):
-                await until(lambda: len(given) == len(StatusCode) + 1)
+                await until(lambda: len(given) > len(StatusCode))
             assert not client.dialer.counts["failed"]
 
     run(talk)
@@ -888,7 +921,7 @@ def test_a_dialer_goes_on_when_a_machine_fails(world: World) -> None:
             async with running(client):
                 await until(lambda: client.dialer.counts["failed"] >= 2)
 
-    run(talk)
+    run(talk, errors=True)
 
 
 def test_a_dialer_is_told_whom_to_believe(world: World) -> None:

@@ -293,7 +293,7 @@ class Client:
 
     def _train(self, model: Integers, round: int) -> Floats:
         terms = self.terms
-        update = self._trainer(model * terms.quantum, round, self._config)
+        update = self._trainer(np.asarray(model * terms.quantum, np.float64), round, self._config)
         if not isinstance(update, np.ndarray) or update.shape != (terms.length,) or update.dtype != np.float64:
             raise RunError(f"an update is {terms.length} numbers of double precision")
         if not np.max(np.abs(update)) * 2.0**terms.fraction_bits < 2.0**62:  # NaN is not

@@ -19,7 +19,7 @@ hooks: list[Hook] = []  # called with every event, on whatever thread it happens
 _ERRORS: Final = {"alarm", "stopped", "failed"}
 _WARNINGS: Final = {
     "down", "skipped", "halted", "epoch refused", "untold", "not released", "void", "differs", "refused", "clock",
-    "expires", "reload failed", "test seed", "overrun",
+    "expires", "unreachable", "reload failed", "test seed", "overrun",
 }  # fmt: skip
 _log = logging.getLogger("confide")
 

@@ -23,7 +23,9 @@ from confide.randomness import Purpose, choose, key, repetition_seed, words
 from confide.reference import NoiseSource, integer_noise
 
 CRASH = "CONFIDE_CRASH_AT"
-WARNING = "TEST SEED: noise, samples and batches can be foreseen by anybody. NOTHING HERE IS PRIVATE. Never on real data."
+WARNING = (
+    "TEST SEED: noise, samples and batches can be foreseen by anybody. NOTHING HERE IS PRIVATE. Never on real data."
+)
 
 
 def server_noise(seed: int, arithmetic: FixedArithmetic) -> NoiseSource:

@@ -19,8 +19,8 @@ import logging
 import random
 import secrets
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -146,18 +146,6 @@ def _closed(code: StatusCode, details: str | None) -> _ClosingError:
     return _ClosingError(code, f"{code.name}: {shown}", "lost")
 
 
-@contextmanager
-def _status_cancelled() -> Iterator[None]:
-    """A peer that gives the status CANCELLED makes gRPC raise `CancelledError`, though nobody cancelled this task."""
-    try:
-        yield
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise _closed(StatusCode.CANCELLED, "by the peer") from None
-
-
 class _Stream:
     """Messages on one RPC; both sides of gRPC's have `read` and `write`."""
 
@@ -167,7 +155,8 @@ class _Stream:
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._pump: asyncio.Task[None] | None = None  # only while something waits: an idle stream has no task for it
-        self._ended: asyncio.Future[_ClosingError | None] = asyncio.get_running_loop().create_future()
+        # The arguments of a `_ClosingError`, not itself: it knows the frames that it went through, and they the stream.
+        self._ended: asyncio.Future[tuple[StatusCode, str, str] | None] = asyncio.get_running_loop().create_future()
 
     def send(self, raw: bytes) -> bool:
         """Whether it will be tried; a later message may still push it out."""
@@ -199,16 +188,11 @@ class _Stream:
     async def say(self, raw: bytes) -> None:
         """Ends when gRPC has taken it, which waits for a peer that is slow: this is the back-pressure."""
         for frame in cut(raw):
-            with _status_cancelled():
-                await self._call.write(frame)
-
-    async def _frame(self) -> Any:
-        with _status_cancelled():
-            return await self._call.read()
+            await self._call.write(frame)
 
     async def hear(self) -> bytes | None:
         """The next message, None at the end."""
-        while (frame := await self._frame()) is not grpc.aio.EOF:
+        while (frame := await self._call.read()) is not grpc.aio.EOF:
             try:
                 if (raw := self.joiner.add(frame)) is not None:
                     return raw
@@ -238,7 +222,7 @@ class _Stream:
             if self._pump is not None:
                 self._pump.cancel()
         if closing is not None:
-            raise closing
+            raise _ClosingError(*closing)
 
     async def _read(self, receive: Callable[[bytes], None]) -> None:
         try:
@@ -258,7 +242,7 @@ class _Stream:
 
     def end(self, closing: _ClosingError | None) -> None:
         if not self._ended.done():
-            self._ended.set_result(closing)
+            self._ended.set_result(None if closing is None else (closing.code, closing.why, closing.word))
 
 
 class _Open(NamedTuple):
@@ -313,7 +297,7 @@ class Listener:
                 ("grpc.max_allowed_incoming_connections", limits.connections),
                 ("grpc.server_handshake_timeout_ms", round(1000 * limits.connect)),
                 ("grpc.max_connection_idle_ms", round(4000 * limits.ping)),  # connected, and no stream
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", round(500 * limits.ping)),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", round(min(1000, 500 * limits.ping))),
             ]
         )
         handlers = {METHODS[role]: grpc.stream_stream_rpc_method_handler(self._method(role)) for role in METHODS}

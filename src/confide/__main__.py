@@ -1,0 +1,5 @@
+"""`python -m confide`."""
+
+from confide.cli import main
+
+main()
