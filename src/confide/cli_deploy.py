@@ -116,7 +116,7 @@ def client(config: Config, test_seed: Seed = None) -> None:
     _warn(test_seed)
     sys.stderr.flush()
     # The same process without the command line's libraries: a client is to be small.
-    os.execv(sys.executable, [sys.executable, "-m", "confide.deploy.client_main", str(config), *seed])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-X", "no_debug_ranges", "-m", "confide.deploy.client_main", str(config), *seed])  # noqa: S606
 
 
 def _warn(test_seed: int | None) -> None:

@@ -14,6 +14,7 @@ from confide.config import Experiment, parse
 from confide.deploy.agreement import Prices, Unit, make, price
 from confide.deploy.books import Books
 from confide.deploy.box import rehearsal
+from confide.deploy.draws import edge_secret, secret_noise
 from confide.deploy.invariants import Watch, balanced
 from confide.deploy.network import Cut, Network, Weather
 from confide.deploy.server import Phase
@@ -22,7 +23,7 @@ from confide.deploy.store import MemoryStore, Store
 from confide.privacy.ledger import dataset_id, read
 from confide.reference import prepare
 from confide.schemes import Scheme
-from confide.secure.keys import Identity
+from confide.secure.keys import Identity, KeyPair
 
 ROUNDS = 6
 SECURE: dict[str, Any] = {"aggregation": "secure", "sampled": 4}
@@ -203,3 +204,25 @@ def test_a_budget_that_earlier_runs_have_used(tmp_path: Path) -> None:
         kinds = [entry.event.kind for entry in unit.store.entries()]
         assert kinds == ["message"] * 4 + ["skip"] * 2
     assert watch.commits > 0
+
+
+def test_the_noise_of_a_real_pairwise_network_cancels_in_the_sum() -> None:
+    """Both ends of an edge derive its noise from their own keys: no word is exchanged, and nothing stays in the sum."""
+    exchange = [KeyPair.of(bytes([p + 1]) * 32) for p in range(4)]
+    quiet, noisy = ({"name": "pairwise", "sigma": 0.0, "sigma_pair": s, "noise": "gaussian"} for s in (0.0, 0.5))
+    sums, single = [], []
+    for scheme in (quiet, noisy):
+        e = experiment(scheme, algorithm={"clip": "update", "step": 0.01, "bound": 1e-3})
+        prices = agreed(e)
+        units = rehearsal(prices, e.problem, e.seed)
+        for p, unit in enumerate(units):
+            secrets = {(min(p, m), max(p, m)): edge_secret(exchange[p], exchange[m].public) for m in unit.terms.weights}
+            quantum = prices.deployed.arithmetic.quantum
+            unit.noise = secret_noise(quantum, secrets, bytes.fromhex(prices.plan.hash))
+        network = Network(units, seed=1)
+        network.run(until=10_000.0, done=network.finished)
+        sums.append(np.sum([u.server.books.contribution for u in units if u.server], axis=0))
+        single.append(models(network)[0])
+    moved = np.abs(sums[0] - sums[1]).max() * prices.deployed.arithmetic.quantum
+    assert moved < 6 * 0.01 * 1e-3 * 4 * 2  # the clients' updates, which see other models, and nothing of the noise
+    assert np.abs(single[0] - single[1]).max() * prices.deployed.arithmetic.quantum > 0.05  # which is in every model

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import secrets
 from collections import Counter, deque
@@ -494,6 +495,7 @@ class Dialer:
         self._receive, self._limits = receive, limits
         self._connected, self._disconnected, self._differs = connected, disconnected, differs
         self._stream: _Stream | None = None
+        self._since = math.inf  # when the stream was opened
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -516,11 +518,11 @@ class Dialer:
     async def _run(self) -> None:
         loop, which, failures = asyncio.get_running_loop(), 0, 0
         while True:
-            began = loop.time()
-            before, self.why = self.why, await self._dial(self._addresses[which])
-            changed = self.why != before
-            _log.log(logging.WARNING if changed else logging.DEBUG, "no stream to %s: %s", self._server.host, self.why)
-            if loop.time() - began >= max(SETTLED, self._limits.connect):  # it has worked
+            before, self._since = self.why, math.inf
+            self.why = await self._dial(self._addresses[which])
+            known = self.why == before and self._since == math.inf
+            _log.log(logging.DEBUG if known else logging.WARNING, "no stream to %s: %s", self._server.host, self.why)
+            if loop.time() - self._since >= SETTLED:
                 failures = 0
             else:
                 failures, which = failures + 1, (which + 1) % len(self._addresses)
@@ -528,15 +530,15 @@ class Dialer:
 
     async def _dial(self, address: str) -> str:
         """Until the stream is lost; returns why."""
-        own, server, limits = self._credentials, self._server, self._limits
-        credentials = grpc.ssl_channel_credentials(own.roots, *own.pair)
+        own, limits = self._credentials, self._limits
         options = [
             *limits.options,
-            ("grpc.ssl_target_name_override", server.host),
+            ("grpc.ssl_target_name_override", self._server.host),
             ("grpc.use_local_subchannel_pool", 1),  # every dialer waits for itself
             ("grpc.enable_retries", 0),
         ]
         try:
+            credentials = grpc.ssl_channel_credentials(own.roots, *own.pair)
             async with grpc.aio.secure_channel(address, credentials, options) as channel:
                 call = channel.stream_stream(f"/{SERVICE}/{METHODS[own.own.role]}")()
                 stream = _Stream(call, limits.outbox, self.counts)
@@ -580,7 +582,7 @@ class Dialer:
 
     async def _converse(self, stream: _Stream, role: str) -> None:
         stream.joiner.largest = self._limits.from_server if role == "client" else 0  # a neighbour dials to speak
-        self._stream, self.why = stream, ""
+        self._stream, self.why, self._since = stream, "", asyncio.get_running_loop().time()
         try:
             self._connected()
             await stream.listen(self._receive)
