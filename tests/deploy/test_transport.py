@@ -32,7 +32,7 @@ QUICK = Limits(from_client=8 << 20, from_server=8 << 20, outbox=16 << 20, hello=
 LOOP = asyncio.Runner()  # one for all: gRPC's last events of a test may come when the test is over
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def loop() -> Iterator[None]:
     yield
     LOOP.close()

@@ -177,33 +177,42 @@ async def _dialed(setup: ServerSetup) -> dict[int, tuple[str, str]]:
 
 
 async def _dial(setup: ServerSetup, m: int) -> tuple[str, str]:
-    """TLS both ways, the plan's hash and the peer's identity, by one dialer at a time."""
-    peer, answer = setup.peers[m], asyncio.get_running_loop().create_future()
+    """TLS both ways, the plan's hash and the peer's identity, at one address after the other."""
+    peer, why = setup.peers[m], []
+    for address in peer.addresses:
+        level, said = await _dial_at(setup, m, address)
+        if level != WARN:
+            return level, said
+        why.append(f"{address}: {said}")
+    remedy = "is its server running, and its port open? This server starts without it"
+    return WARN, f"not reached ({'; '.join(why)}); {remedy}"
 
-    def settle(level: str, said: str) -> None:
-        if not answer.done():
-            answer.set_result((level, said))
 
+async def _dial_at(setup: ServerSetup, m: int, address: str) -> tuple[str, str]:
+    answer: list[tuple[str, str]] = []
     dialer = Dialer(
-        peer.addresses,
+        [address],
         setup.dialing(m),
-        peer.target,
+        setup.peers[m].target,
         setup.common,
         lambda _: None,
-        lambda: settle(OK, "reached; same plan, and it has the identity of the plan"),
+        lambda: answer.append((OK, f"reached at {address}; same plan, and it has the identity of the plan")),
         lambda: None,
-        lambda lines: settle(FAIL, "has another plan: " + "; ".join(lines)),
+        lambda lines: answer.append((FAIL, "has another plan: " + "; ".join(lines))),
         replace(setup.limits, connect=PATIENCE),
     )
+    untried = dialer.why
     dialer.start()
     try:
-        found: tuple[str, str] = await asyncio.wait_for(answer, PATIENCE)
-        return found
+        async with asyncio.timeout(2.0 * PATIENCE):
+            while not answer and dialer.why == untried:
+                await asyncio.sleep(0.02)
     except TimeoutError:
-        why = dialer.why
+        return WARN, f"no answer within {2.0 * PATIENCE:g} s"
     finally:
         await dialer.stop()
-    if why.startswith(("PERMISSION_DENIED", "UNAUTHENTICATED", "the server does not have")):
-        return FAIL, f"{why}; compare certificates and plans with that operator"
-    remedy = "is its server running, and its port open? This server starts without it"
-    return WARN, f"not reached at {', '.join(peer.addresses)} ({why}); {remedy}"
+    if answer:
+        return answer[0]
+    if any(word in dialer.why for word in ("PERMISSION_DENIED", "UNAUTHENTICATED", "does not have the identity")):
+        return FAIL, f"{dialer.why}; compare certificates and plans with that operator"
+    return WARN, dialer.why
