@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from confide import cli_deploy, cli_pki, cli_privacy, cli_theory
+from confide import cli_cluster, cli_deploy, cli_pki, cli_privacy, cli_theory
 from confide.errors import InputError, RunError
 
 app = typer.Typer(
@@ -220,7 +220,7 @@ def _watched(what: str, measure: Callable[[Callable[[], None]], dict[str, Any]])
         return measure(lambda: bar.advance(task))
 
 
-for part in (cli_privacy, cli_theory, cli_deploy):
+for part in (cli_privacy, cli_theory, cli_deploy, cli_cluster):
     app.registered_commands += part.app.registered_commands
 app.add_typer(cli_pki.app, name="pki")
 

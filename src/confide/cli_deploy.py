@@ -1,4 +1,4 @@
-"""The commands of a deployment: agree, check, server, client, status, release."""
+"""The commands of a deployment: agree, check, server, client, status, release, ledger."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from confide.errors import InputError, RunError
 app = typer.Typer()
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
 Config = Annotated[Path, typer.Argument(help="The node's TOML, see docs/deploying.md.")]
+Log = Annotated[bool, typer.Option("--json", help="The log on stderr as JSON lines, whatever the config says.")]
 Seed = Annotated[
     int | None, typer.Option("--test-seed", help="FOR TESTS: all noise from this seed. Nothing is private.")
 ]
@@ -47,6 +48,8 @@ def agree(
     parsed = load(config, change or [])
     units = [announcement.read(path) for path in unit]
     found = announcement.experiment(parsed, units, model=model, features=features, rho=rho)
+    if note := announcement.other_sizes(parsed, units):
+        print(f"note: {note}", file=sys.stderr)
     clocks = {"adapt": adapt, "tick": tick, "exchange": exchange, "drain": drain, "start": start}
     with named_as_in_config():
         plan = make(found, units, window=window, **clocks)  # type: ignore[arg-type]
@@ -75,7 +78,7 @@ def check(
     from confide.deploy.checking import check as look
     from confide.deploy.node_config import load_server
 
-    logging.getLogger("confide").setLevel(logging.CRITICAL)  # what a dialer logs is in the findings
+    logging.getLogger("confide").addHandler(logging.NullHandler())  # what a dialer logs is in the findings
     loaded, found = load_server(config), []
     for finding in look(loaded, strict_peers=peers):
         found.append(finding)
@@ -98,11 +101,14 @@ def server(
         bool, typer.Option("--until-finished", help="End after the last round instead of answering on.")
     ] = False,
     test_seed: Seed = None,
+    as_json: Log = False,
 ) -> None:
     """Run a unit's server, until SIGTERM."""
     from confide.deploy.node_config import load_server
 
     loaded = load_server(config)
+    if as_json:
+        loaded = loaded.model_copy(update={"log": "json"})
     _warn(test_seed)
     from confide.deploy.server_process import serve
 
@@ -110,13 +116,15 @@ def server(
 
 
 @app.command()
-def client(config: Config, test_seed: Seed = None) -> None:
+def client(config: Config, test_seed: Seed = None, as_json: Log = False) -> None:
     """Run a client, until SIGTERM: it keeps its data, dials its server and answers."""
-    seed = () if test_seed is None else ("--test-seed", str(test_seed))
+    options = [] if test_seed is None else ["--test-seed", str(test_seed)]
+    options += ["--json"] if as_json else []
     _warn(test_seed)
     sys.stderr.flush()
     # The same process without the command line's libraries: a client is to be small.
-    os.execv(sys.executable, [sys.executable, "-X", "no_debug_ranges", "-m", "confide.deploy.client_main", str(config), *seed])  # noqa: S606
+    line = [sys.executable, "-X", "no_debug_ranges", "-m", "confide.deploy.client_main", str(config), *options]
+    os.execv(sys.executable, line)  # noqa: S606
 
 
 def _warn(test_seed: int | None) -> None:
@@ -173,6 +181,35 @@ def _lines(s: dict[str, Any]) -> list[str]:
     lines += [f"alarm     {what}" for what in s.get("alarms", [])]
     lines += [f"refused   {n} x {what}" for what, n in s.get("refusals", {}).items()]
     return [*lines, f"last error {s['last_error']}"] if s.get("last_error") else lines
+
+
+@app.command()
+def ledger(
+    config: Config,
+    out: Annotated[Path, typer.Option(help="Where to write it.")] = Path("ledger.jsonl"),
+    as_json: Json = False,
+) -> None:
+    """Write a server's ledger to a file: for an auditor, and as `ledgers` of the next plan on the same data."""
+    from confide.deploy import control
+    from confide.deploy.node_config import load_server
+    from confide.privacy.ledger import read
+
+    loaded = load_server(config)
+    if os.path.lexists(out):
+        raise InputError("--out", str(out), "exists; a ledger is never replaced, name another")
+    try:
+        _last(control.ask(loaded.control, {"ask": "ledger", "path": str(out.absolute())}, 60.0))
+    except control.NotRunningError:
+        from confide.deploy.server_process import open_store
+        from confide.deploy.server_setup import ServerSetup
+
+        with open_store(ServerSetup.load(loaded), create=False) as store:
+            store.export_ledger(out)
+    book = read(out)
+    if as_json:
+        print(json.dumps({"file": str(out), "events": len(book.events), "head": book.head}))
+        return
+    print(f"{out}\n{len(book.events)} events, the last line is {book.head}")
 
 
 @app.command()

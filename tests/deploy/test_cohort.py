@@ -513,7 +513,7 @@ def copied(room: Room) -> Room:
 
 def facts(room: Room) -> Any:
     c = room.cohort
-    updates = {k: v.tobytes() for k, v in c._updates.items()}
+    updates = set(c._survivors), None if c._total is None else c._total.tobytes()
     total = c.sum and (c.sum.total.tobytes(), c.sum.survivors)
     return id(c._state), updates, dict(c._said), set(c._gone), total, c.failed, list(room.inbox), list(room.keeps)
 

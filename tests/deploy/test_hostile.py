@@ -160,7 +160,7 @@ def facts(machine: Machine) -> dict[str, Any]:
         c.model.tobytes(),
         c.sum,
         c.failed,
-        {k: v.tobytes() for k, v in c._updates.items()},
+        (set(c._survivors), None if c._total is None else c._total.tobytes()),
         dict(c._said),
         set(c._gone),
         id(c._state),
@@ -195,7 +195,7 @@ def refused(machine: Machine, act: Callable[[], None], why: str, **replies: int)
 
 
 def signature(s: Server) -> tuple[Any, ...]:
-    cohort = s._cohort and (type(s._cohort._state).__name__, len(s._cohort._updates) > 0, s._cohort.done)
+    cohort = s._cohort and (type(s._cohort._state).__name__, len(s._cohort._survivors) > 0, s._cohort.done)
     edges = tuple(
         (len(s.books.open[m]), any(f.applied for f in s.books.open[m].values()), bool(s.early[m]), s.up[m])
         for m in s.rules.weights

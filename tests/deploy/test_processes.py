@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +24,14 @@ import pytest
 from confide import cli
 from confide.config import Experiment, load
 from confide.deploy import control, pki, released_model
-from confide.deploy.node_config import load_server
+from confide.deploy.client_process import ClientSetup
+from confide.deploy.node_config import load_client, load_server
+from confide.deploy.server_process import open_store
 from confide.deploy.server_setup import ServerSetup
 from confide.deploy.sqlite import SqliteStore
+from confide.errors import InputError
 from confide.privacy.ledger import write_events
+from confide.privacy.plan import Plan
 from confide.reference import prepare
 
 ROUNDS, SEED, UNITS, CLIENTS = 8, 5, ("alpha", "beta"), 3
@@ -67,13 +75,25 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
 
 
+def run_here(*arguments: object) -> tuple[int, str, str]:
+    """A command in this process, through the entry point that maps errors to exit codes."""
+    before, sys.argv = sys.argv, ["confide", *map(str, arguments)]
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+            cli.main()
+    finally:
+        sys.argv = before
+    return int(ended.value.code or 0), out.getvalue(), err.getvalue()
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
-def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 90.0) -> Any:
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "it did not happen in time"
@@ -152,7 +172,7 @@ class Site:
         for process in self.processes.values():
             if process.poll() is None:
                 process.terminate()
-        return {name: process.wait(20) for name, process in self.processes.items()}
+        return {name: process.wait(60) for name, process in self.processes.items()}
 
 
 @pytest.fixture(scope="module")
@@ -165,20 +185,35 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         authority.issue("server", "one")
         for k in range(CLIENTS):
             authority.issue("client", f"c{k}")
-        done = command("pki", "announce", name, "--unit", name, "--dir", folder)
-        assert done.returncode == 0, done.stderr
-        (folder / f"{name}.json").write_text(done.stdout)
+        code, out, err = run_here("pki", "announce", name, "--unit", name, "--dir", folder)
+        assert code == 0, err
+        (folder / f"{name}.json").write_text(out)
     federation = load(folder / "config.toml").build().problem.federation
     for p, name in enumerate(UNITS):
         for k in range(CLIENTS):
             X, y = federation.client(p, k)
             np.savez(folder / f"{name}-c{k}.npz", allow_pickle=False, X=X, y=y)
-    units = [x for name in UNITS for x in ("--unit", folder / f"{name}.json")]
-    clocks = ("--adapt", 40, "--tick", 0.05, "--exchange", 20, "--drain", 20)  # nothing is late here
-    done = command("agree", folder / "config.toml", *units, "--out", folder / "plan.json", *clocks)
-    assert done.returncode == 0, done.stderr
-    assert "rho" in done.stdout or "epsilon" in done.stdout
+    agree(folder, "--adapt", 40, "--tick", 0.05, "--exchange", 20, "--drain", 20)  # nothing is late here
     return folder
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """Commands that run in this process set up their own log; pytest's comes back."""
+    root, ours = logging.getLogger(), logging.getLogger("confide")
+    before = root.handlers[:], root.level, ours.handlers[:], ours.level
+    yield
+    root.handlers[:], ours.handlers[:] = before[0], before[2]
+    root.setLevel(before[1])
+    ours.setLevel(before[3])
+
+
+def agree(folder: Path, *options: object, config: str = "config.toml") -> None:
+    units = [x for unit in UNITS for x in ("--unit", folder / f"{unit}.json")]
+    code, out, err = run_here("agree", folder / config, *units, "--out", folder / "plan.json", *options)
+    assert code == 0, err
+    assert "the unit's own server" in out or "no statement against links" in out
+    assert f"hash {Plan.load(folder / 'plan.json').hash}" in out
 
 
 @pytest.fixture
@@ -203,35 +238,21 @@ def reference(e: Experiment) -> list[list[int]]:
     return found
 
 
-def run_here(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """A command in this process, through the entry point that maps errors to exit codes."""
-    before, sys.argv = sys.argv, ["confide", *map(str, arguments)]
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = before
-    said = capsys.readouterr()
-    return int(ended.value.code or 0), said.out, said.err
-
-
-def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(
-    site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site) -> None:
     seed = ("--test-seed", str(SEED))
     for name in UNITS:
         for k in range(CLIENTS):
             site.start(f"{name}-c{k}", *seed)
     site.start("beta", *seed)
     crashing = site.start("alpha", *seed, crash="publish.committed:2")
-    assert crashing.wait(30) == -signal.SIGKILL, site.log("alpha")
+    assert crashing.wait(90) == -signal.SIGKILL, site.log("alpha")
 
     # alpha is gone after its third publication, of which no byte has left; beta goes in good order meanwhile.
     with SqliteStore.open(site.folder / "alpha.db") as store:
         assert store.load().decided == 3
     site.start("alpha", *seed)
     site.processes["beta"].terminate()
-    assert site.processes["beta"].wait(15) == 0, site.log("beta")
+    assert site.processes["beta"].wait(60) == 0, site.log("beta")
     site.start("beta", *seed)
     until(lambda: all((site.status(name) or {}).get("phase") == "finished" for name in UNITS))
     told = site.status("alpha")
@@ -246,34 +267,41 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(
     small = {name: _resident(p.pid) for name, p in site.processes.items() if "-" in name}
     assert max(small.values()) < 80 * 1024, small  # KiB
 
-    code, out, err = run_here(capsys, "check", site.toml("alpha"), "--peers")
+    code, out, err = run_here("check", site.toml("alpha"), "--peers")
     assert code == 0, out + err
     assert "FAIL" not in out
 
-    code, out, err = run_here(capsys, "status", site.toml("alpha"))
+    code, out, err = run_here("status", site.toml("alpha"))
     assert (code, err) == (0, "")
     assert f"round     {ROUNDS} of {ROUNDS}" in out
     assert "nothing is private" in out
 
-    code, out, err = run_here(capsys, "release", site.toml("beta"), "--json")
+    code, out, err = run_here("release", site.toml("beta"), "--json")
     assert code == 0, err
     facts = json.loads(out)
     weights, meta = released_model.read(facts["file"])
     assert (meta["attempt"], meta["servers"], meta["sigma"]) == (1, 2, 0.5)
     other, _ = released_model.read(site.folder / "alpha-released" / "model.npz")
     assert np.array_equal(weights, other)
-    code, out, err = run_here(capsys, "release", site.toml("alpha"))  # the same attempt, not another
+    code, out, err = run_here("release", site.toml("alpha"))  # the same attempt, not another
     assert code == 0, err
     assert np.array_equal(weights, released_model.read(site.folder / "alpha-released" / "model.npz")[0])
-    code, _, err = run_here(capsys, "release", site.toml("alpha"), "--again")
+    code, _, err = run_here("release", site.toml("alpha"), "--again")
     assert (code, "pays for 1 releases" in err) == (1, True), err
+
+    code, out, err = run_here("ledger", site.toml("alpha"), "--out", site.folder / "led.jsonl", "--json")
+    assert (code, json.loads(out)["events"]) == (0, ROUNDS + 1), err
+    assert run_here("ledger", site.toml("alpha"), "--out", site.folder / "led.jsonl")[0] == 2
 
     site.authority("beta").revoke("c2")  # its list is read again every half second
     until(lambda: (site.status("beta") or {})["clients"]["connected"] == CLIENTS - 1)
 
     assert set(site.stop().values()) == {0}
-    code, out, _ = run_here(capsys, "status", site.toml("beta"), "--json")  # of the store
+    code, out, _ = run_here("status", site.toml("beta"), "--json")  # of the store
     assert (code, json.loads(out)["running"], json.loads(out)["round"]) == (0, False, ROUNDS)
+    code, out, err = run_here("ledger", site.toml("alpha"), "--out", site.folder / "stopped.jsonl")
+    assert code == 0, err
+    assert (site.folder / "stopped.jsonl").read_bytes() == (site.folder / "led.jsonl").read_bytes()
     models, scheme = [], site.experiment
     for name in UNITS:
         with SqliteStore.open(site.folder / f"{name}.db") as store:
@@ -306,9 +334,7 @@ def test_a_client_loads_no_heavy_library() -> None:
     assert done.stdout.strip() == ""
 
 
-def test_without_a_test_seed_nothing_repeats_and_nothing_crashes(
-    site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_test_seed_nothing_repeats_and_nothing_crashes(site: Site) -> None:
     """The environment variable alone does nothing; a server alone waits for its neighbour, and ends when told."""
     site.start("alpha", crash="boot.loaded:0")
     found = site.reached("alpha", 0)
@@ -326,36 +352,70 @@ def test_without_a_test_seed_nothing_repeats_and_nothing_crashes(
     assert third.returncode == 2
     assert "port" in third.stderr.splitlines()[-1]
     assert "in use" in third.stderr.splitlines()[-1]
-    code, out, _ = run_here(capsys, "check", taken)
+    code, out, _ = run_here("check", taken)
     assert code == 1
     assert "FAIL  port" in out
 
-    code, _, err = run_here(capsys, "release", site.toml("beta"))
+    code, _, err = run_here("release", site.toml("beta"))
     assert (code, "no server runs" in err) == (1, True)
     site.processes["alpha"].send_signal(signal.SIGINT)
-    assert site.processes["alpha"].wait(15) == 0, site.log("alpha")
+    assert site.processes["alpha"].wait(60) == 0, site.log("alpha")
 
 
-def test_check_finds_what_is_wrong(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run_here(capsys, "check", site.toml("alpha"), "--json")
+def test_real_noise_an_active_server_and_a_store_that_was_lost(site: Site) -> None:
+    """Noise of pairs and of the operating system; the sum is conserved all the same. A lost store is not replaced."""
+    (site.folder / "plan.json").unlink()
+    (site.folder / "pairs.toml").write_text(CONFIG.replace(f"rho = {BUDGET}\n", ""))  # no proof, so no budget
+    changes = ("scheme.name=pairwise", "scheme.sigma_pair=3", "secure.server=active", "rounds=3")
+    clocks = ("--adapt", 40, "--tick", 0.05, "--exchange", 1.5, "--drain", 20)
+    agree(site.folder, *clocks, *(x for change in changes for x in ("--set", change)), config="pairs.toml")
+    for name in UNITS:
+        for k in range(CLIENTS):
+            site.start(f"{name}-c{k}")
+    site.start("beta")
+    assert site.start("alpha", "--until-finished").wait(90) == 0, site.log("alpha")
+    until(lambda: (site.status("beta") or {})["phase"] == "finished")
+    with SqliteStore.open(site.folder / "alpha.db") as store:
+        one = store.load()
+        assert [e.event.kind for e in store.entries()] == ["message"] * 3
+
+    for end in ("", "-wal", "-shm"):
+        (site.folder / f"alpha.db{end}").unlink(missing_ok=True)
+    assert site.start("alpha").wait(60) == 1
+    assert "older than what left; rejoin with a new store" in site.log("alpha").splitlines()[-1]
+    site.start("alpha", "--rejoin")
+    again = until(lambda: (s := site.status("alpha")) and s["phase"] == "finished" and s)
+    until(lambda: (site.status("alpha") or {})["peers"][0]["edge"] == "open")  # beta has told the balance
+    assert (again["round"], again["published"]) == (3, 3)  # paid for, though nobody knows what was published
+    assert set(site.stop().values()) == {0}
+    with SqliteStore.open(site.folder / "beta.db") as store:
+        other = store.load()
+    assert one.published == other.published == 3
+    assert np.array_equal(one.balances[1].total, -other.balances[0].total)
+    with SqliteStore.open(site.folder / "alpha.db") as store:
+        assert np.array_equal(store.load().balances[1].total, one.balances[1].total)
+
+
+def test_check_finds_what_is_wrong(site: Site) -> None:
+    code, out, err = run_here("check", site.toml("alpha"), "--json")
     found = {row["check"]: row["level"] for row in json.loads(out)["checks"]}
     assert (code, err) == (0, "")
     assert found == {
         "plan": "ok", "budget": "ok", "certificate": "ok", "revocations": "ok", "store": "ok", "disk": "ok",
         "port": "ok", "released": "ok", "peer": "warn", "clocks": "skip",
     }  # fmt: skip
-    assert run_here(capsys, "check", site.toml("alpha"), "--peers")[0] == 1
+    assert run_here("check", site.toml("alpha"), "--peers")[0] == 1
     site.authority("alpha").revoke("one")
-    code, out, _ = run_here(capsys, "check", site.toml("alpha"))
+    code, out, _ = run_here("check", site.toml("alpha"))
     assert code == 1
     assert "was revoked" in out
     os.chmod(site.folder / "beta" / "server-one.key", 0o644)
-    code, out, _ = run_here(capsys, "check", site.toml("beta"))
+    code, out, _ = run_here("check", site.toml("beta"))
     assert code == 1
     assert "chmod 600" in out
 
 
-def test_earlier_ledgers_reduce_what_may_be_published(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_earlier_ledgers_reduce_what_may_be_published(site: Site) -> None:
     from confide.privacy.ledger import Cost, Event, dataset_id
 
     setup = ServerSetup.load(load_server(site.toml("alpha")))
@@ -387,7 +447,7 @@ def test_earlier_ledgers_reduce_what_may_be_published(site: Site, capsys: pytest
     spent = with_ledger(6.0)
     assert (spent.allowance.publications, spent.allowance.releases) == (0, 0)
     assert with_ledger(None).allowance.publications == 0  # without a bound
-    code, out, _ = run_here(capsys, "check", site.folder / "old.toml")
+    code, out, _ = run_here("check", site.folder / "old.toml")
     assert (code, "FAIL  budget" in out) == (1, True)
     with pytest.raises(ValueError, match="not of the data set"):
         with_ledger(0.1, "somebody else's")
@@ -416,3 +476,125 @@ def test_the_door_is_the_plans(site: Site) -> None:
     ):
         with pytest.raises(pki.RefusedPeer):
             setup.door(stranger)
+
+
+def edited(site: Site, name: str, old: str, new: str) -> Path:
+    path = site.folder / "edited.toml"
+    text = site.toml(name).read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    return path
+
+
+def test_a_server_whose_parts_do_not_fit_is_refused(site: Site) -> None:
+    def refused(old: str, new: str, field: str, remedy: str) -> None:
+        path = edited(site, "alpha", old, new)
+        with pytest.raises(InputError) as e:
+            ServerSetup.load(load_server(path))
+        assert (e.value.field, remedy in e.value.remedy) == (field, True), e.value
+        code, _, err = run_here("server", path)  # the command says the same, in one line
+        assert (code, err.splitlines()[-1].startswith("error: ")) == (2, True), err
+        assert "Traceback" not in err
+
+    refused("servers.beta", "servers.gamma", "servers.gamma", "no other unit of the plan; those are: beta")
+    refused("servers.beta", "servers.alpha", "servers.alpha", "no other unit")
+    table = site.toml("alpha").read_text().partition("[servers.beta]")
+    refused(table[1] + table[2], "", "servers.beta", "is missing: it is a neighbour")
+    refused('organisation = "beta"', 'organisation = "alpha"', "servers.beta.organisation", "get the right ca.crt")
+    refused('"beta/ca.crt"', '"alpha/ca.crt"', "authorities.beta.crl", "not signed by the authority")
+    refused('name = "one"', 'name = "O N E"', "servers.beta.name", "small letters")
+    refused('"plan.json"', '"config.toml"', "plan", "canonical JSON")
+    other = pki.Authority.create(site.folder / "elsewhere" / "alpha")
+    other.issue("server", "one")
+    refused('"alpha/server-one"', '"elsewhere/alpha/server-one"', "node", "of no unit in the plan (alpha, beta)")
+    refused('"alpha/server-one"', '"elsewhere/alpha/server-two"', "node", "copy all files")
+    (site.folder / "alpha" / "crl.pem").write_text("x")
+    refused("grace = 3", "grace = 4", "authorities.alpha.crl", "no CRL in PEM")
+
+
+def test_a_store_of_other_data_or_another_plan_is_refused(site: Site) -> None:
+    setup = ServerSetup.load(load_server(site.toml("alpha")))
+    open_store(setup).close()
+    with pytest.raises(InputError, match="another data set"):
+        open_store(ServerSetup.load(load_server(edited(site, "alpha", "alpha 2026", "alpha 2027"))))
+    (site.folder / "plan.json").rename(site.folder / "old.json")
+    agree(site.folder, "--set", "rounds=7")
+    with pytest.raises(InputError, match=r"is of another plan: .*rounds: 8 != 7"):
+        open_store(ServerSetup.load(load_server(site.toml("alpha"))))
+    with pytest.raises(InputError, match="first start of the server makes it"):
+        open_store(ServerSetup.load(load_server(site.toml("beta"))), create=False)
+
+
+def test_a_client_whose_parts_do_not_fit_is_refused(site: Site) -> None:
+    def load(old: str, new: str) -> ClientSetup:
+        return ClientSetup.load(load_client(edited(site, "alpha-c1", old, new)))
+
+    setup = ClientSetup.load(load_client(site.toml("alpha-c1")))
+    assert (setup.unit, setup.client) == (0, 1)
+    for old, new, remedy in (
+        ('"alpha/ca.crt"', '"beta/ca.crt"', "not the authority that the plan has"),
+        ('"alpha/client-c1"', '"beta/client-c1"', "not the authority that the plan has"),
+        ('organisation = "alpha"', 'organisation = "beta"', "this client is of alpha"),
+        ('"plan.json"', '"config.toml"', "canonical JSON"),
+    ):
+        with pytest.raises(InputError, match=remedy):
+            load(old, new)
+    pki.Authority.open(site.folder / "alpha").issue("client", "late")
+    with pytest.raises(InputError, match="of no client in the plan"):
+        load("client-c1", "client-late")
+    with pytest.raises(InputError, match="not a client's certificate"):
+        load("client-c1", "server-one")
+    with pytest.raises(InputError, match="give data"):  # the plan's clip is by example
+        load('data = "alpha-c1.npz"', 'train = "math:fsum"').trainer(None)
+
+
+def test_a_train_function_of_ones_own(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    (site.folder / "plan.json").unlink()
+    changes = ("algorithm.clip=update", "privacy.level=unit", "privacy.proof=none", "privacy.rho=500")
+    agree(site.folder, "--model", "own", "--features", 5, *(x for change in changes for x in ("--set", change)))
+    (site.folder / "mine.py").write_text("def train(weights, round, config):\n    return weights * 0 + config['x']\n")
+    monkeypatch.syspath_prepend(str(site.folder))
+    path = edited(site, "alpha-c1", 'data = "alpha-c1.npz"', 'train = "mine:train"')
+    path.write_text(path.read_text() + "[train_config]\nx = 0.02\n")
+    setup = ClientSetup.load(load_client(path))
+    update = setup.trainer(None)(np.ones(5), 1, setup.config.train_config)
+    assert np.allclose(update, 0.02)
+    with pytest.raises(InputError, match="no built-in model"):
+        ClientSetup.load(load_client(site.toml("alpha-c1"))).trainer(None)
+
+
+def test_questions_at_a_long_way_and_wrong_ones(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    path = folder / "store.db.sock"
+
+    async def answer(question: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        yield {"stage": 1}
+        yield {"done": question}
+
+    def asked(sent: bytes | None = None) -> list[dict[str, Any]]:
+        if sent is None:
+            return list(control.ask(path, {"ask": "x"}, 5.0))
+        with control._address(path) as address, socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(address)
+            sock.sendall(sent)
+            return [json.loads(line) for line in sock.makefile("rb")]
+
+    async def main() -> None:
+        for _ in range(2):  # the second takes the place of a dead one
+            serving = await control.serve(control.bind(path), answer)
+            assert path.stat().st_mode & 0o777 == 0o600
+            assert await asyncio.to_thread(asked) == [{"stage": 1}, {"done": {"ask": "x"}}]
+            assert "failed" in (await asyncio.to_thread(asked, b"nonsense\n"))[0]
+            serving.close()
+            await serving.wait_closed()
+
+    with pytest.raises(control.NotRunningError):
+        list(control.ask(path, {}, 1.0))
+    asyncio.run(main())
+    with pytest.raises(control.NotRunningError):
+        list(control.ask(path, {}, 1.0))
+    path.unlink()
+    path.touch()
+    with pytest.raises(InputError, match="another kind"):
+        control.bind(path)

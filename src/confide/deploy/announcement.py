@@ -123,6 +123,15 @@ def experiment(
     return Experiment(problem, graphs, algorithm, config.rounds, config.repeats, config.seed, privacy)
 
 
+def other_sizes(config: Config, units: Sequence[Unit]) -> str:
+    """Where the config simulates another network than the one announced; "" where not."""
+    given, sizes = (config.problem.units, config.problem.clients), [len(unit.clients) for unit in units]
+    if given[0] in (None, len(units)) and all(given[1] in (None, size) for size in sizes):
+        return ""
+    shown = ", ".join(map(str, sizes[:10])) + (", …" if len(sizes) > 10 else "")
+    return f"the config has {given[0]} units of {given[1]} clients; the plan has {len(sizes)}, with {shown} clients"
+
+
 def _model(config: Config, model: str | None, features: int | None, rho: float | None) -> tuple[Model, int]:
     given = config.problem
     if model is not None:

@@ -26,6 +26,7 @@ from confide.deploy.network import Unit
 from confide.deploy.record import MemoryRecord, Record
 from confide.deploy.store import MemoryStore, Store
 from confide.deploy.terms import Terms, integer_weights, neighbours, of_plan
+from confide.deploy.training import Trainer
 from confide.graph import Graph
 from confide.privacy.ledger import Cost
 from confide.privacy.plan import Plan
@@ -117,6 +118,7 @@ def rehearsal(
     store: Callable[[int, Books], Store] = lambda _, books: MemoryStore(books),
     identities: Callable[[int, int], Identity] | None = None,
     rounds: int | None = None,
+    trainer: Callable[[int, int], Trainer] | None = None,
 ) -> list[Unit]:
     """The units of a plan, their clients training on the problem's data.
 
@@ -125,6 +127,7 @@ def rehearsal(
         seed: of samples, batches and noise; those of repetition 0 of `reference.prepare` with this seed.
         identities: (unit, client) -> the client's identity, where the plan's server is active.
         rounds: publications that the budget still pays for; all by default.
+        trainer: (unit, client) -> what the client trains with, in place of a built-in model on the problem's data.
     """
     plan, deployed = prices.plan, prices.deployed
     own = repetition_seed(seed, 0)
@@ -136,7 +139,8 @@ def rehearsal(
         books = Books.fresh(np.zeros(terms.rules.length, np.int64), tuple(terms.weights))
         records = [MemoryRecord(ClientTerms.of_plan(plan, p, k).owner) for k in range(K[p])]
         clients = [
-            partial(_client, plan, problem, own, p, k, record, noise, identities) for k, record in enumerate(records)
+            partial(_client, plan, problem, own, p, k, record, noise, identities, trainer)
+            for k, record in enumerate(records)
         ]
         sample = partial(_sample, own, p, deployed.arithmetic.L, K[p])
         units.append(Unit(terms, store(p, books), clients, noise, sample))
@@ -156,11 +160,14 @@ def _client(
     record: Record,
     noise: NoiseSource,
     identities: Callable[[int, int], Identity] | None,
+    trainer: Callable[[int, int], Trainer] | None,
 ) -> Client:
     terms = ClientTerms.of_plan(plan, p, k)
-    trainer = training.of_plan(
-        plan, p, k, *problem.federation.client(p, k), key=lambda i: key(seed, Purpose.BATCHES, i, p, k)
-    )
+    if trainer is not None:
+        trains = trainer(p, k)
+    else:
+        X, d = problem.federation.client(p, k)
+        trains = training.of_plan(plan, p, k, X, d, key=lambda i: key(seed, Purpose.BATCHES, i, p, k))
     member = Member(k)
     if identities is not None:
         roster = (plan.deployment or {})["units"][p]["clients"]
@@ -171,4 +178,4 @@ def _client(
     def draw(i: int, size: int) -> Vector:
         return np.asarray(noise(Purpose.CLIENT_NOISE, (i, p, k), "gaussian", share, size), np.int64)
 
-    return Client(terms, trainer, record, member, noise=draw if share else None)
+    return Client(terms, trains, record, member, noise=draw if share else None)

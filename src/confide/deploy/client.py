@@ -30,6 +30,7 @@ from confide.deploy.client_messages import (
     Decline,
     Declined,
     Enrol,
+    FromServer,
     Invite,
     Refusal,
     Reply,
@@ -227,13 +228,14 @@ class Client:
         """Take in one message; what comes out is to be sent to the server, in order."""
         if len(raw) > self.terms.largest:
             return self._refuse("oversized")
-        hash, at = hashlib.sha256(raw).digest(), self._at
-        if at is not None and hash in at.heard:
-            return [at.reply] if hash == at.heard[-1] else []
         try:
             message = from_server(raw, self.terms.largest)
         except MalformedError:
             return self._refuse("malformed")
+        model = hashlib.sha256(message.model).digest() if isinstance(message, Invite) else b""
+        hash, at = _hash(raw, message, model), self._at
+        if at is not None and hash in at.heard:
+            return [at.reply] if hash == at.heard[-1] else []
         match message:
             case Welcome():
                 return self._welcome(message)
@@ -241,7 +243,7 @@ class Client:
                 self.refused, self.enrolled = _reasons(self.terms.text, message), False
                 return []
             case Invite():
-                return self._begin(message, hash)
+                return self._begin(message, model, hash)
             case Step():
                 return self._step(message, hash)
 
@@ -251,7 +253,7 @@ class Client:
         self.refused, self.enrolled = [], True
         return []
 
-    def _begin(self, invite: Invite, hash: bytes) -> list[bytes]:
+    def _begin(self, invite: Invite, model: bytes, hash: bytes) -> list[bytes]:
         """Check, train, encode, open a session. Declining changes nothing."""
         place = invite.round, invite.attempt
         if invite.plan != self.terms.plan:
@@ -264,7 +266,6 @@ class Client:
             return [] if place < self._at.place else self._refuse("contradiction")  # one attempt, two models
         if invite.round <= self._record.answered:
             return [self._decline(place, "answered")]
-        model = hashlib.sha256(invite.model).digest()
         known = self._words if self._at is not None and self._at.place[0] == invite.round else {}
         if model not in known and len(known) >= MODELS:
             return [self._decline(place, "model")]
@@ -285,7 +286,7 @@ class Client:
             self.failed += 1
             update = np.zeros(terms.length)
         if terms.encoding is None:
-            return truncate(update, terms.fraction_bits).astype("<i8")
+            return truncate(update, terms.fraction_bits).astype("<i8", copy=False)
         noise = self._noise(invite.round, terms.length) if terms.share_quanta else None
         words, clipped = terms.encoding.encode(update, noise)
         self.clipped += clipped
@@ -296,7 +297,7 @@ class Client:
         update = self._trainer(np.asarray(model * terms.quantum, np.float64), round, self._config)
         if not isinstance(update, np.ndarray) or update.shape != (terms.length,) or update.dtype != np.float64:
             raise RunError(f"an update is {terms.length} numbers of double precision")
-        if not np.max(np.abs(update)) * 2.0**terms.fraction_bits < 2.0**62:  # NaN is not
+        if not np.maximum(update.max(), -update.min()) * 2.0**terms.fraction_bits < 2.0**62:  # NaN is not
             raise RunError("the update is not finite, or far beyond its bound: the training diverged")
         return update
 
@@ -341,6 +342,13 @@ class Client:
     def _refuse(self, reason: str) -> list[bytes]:
         self.refusals[reason] += 1
         return []
+
+
+def _hash(raw: bytes, message: FromServer, model: bytes) -> bytes:
+    """What tells messages apart. A model is the end of its message, and its hash stands for it: it is long."""
+    if isinstance(message, Invite):
+        raw = raw[: len(raw) - len(message.model)] + model
+    return hashlib.sha256(raw).digest()
 
 
 def _reasons(own: str, refusal: Refusal) -> list[str]:

@@ -9,8 +9,9 @@ from confide.errors import InputError, RunError
 
 
 def main(arguments: list[str]) -> int:
-    """CONFIG [--test-seed N], as the command has checked them; returns the exit code."""
+    """CONFIG [--test-seed N] [--json], as the command has checked them; returns the exit code."""
     path, *rest = arguments
+    seed = int(rest[rest.index("--test-seed") + 1]) if "--test-seed" in rest else None
     try:
         from confide.deploy.node_config import load_client
 
@@ -19,7 +20,7 @@ def main(arguments: list[str]) -> int:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         from confide.deploy.client_process import serve
 
-        serve(config, test_seed=int(rest[1]) if rest else None)
+        serve(config.model_copy(update={"log": "json"}) if "--json" in rest else config, test_seed=seed)
     except InputError as e:
         return _said(f"error: {e}", 2)
     except RunError as e:

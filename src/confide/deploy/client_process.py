@@ -15,7 +15,7 @@ from confide.clipping import Clip
 from confide.deploy import client_data, pki, training
 from confide.deploy.client import Client, ClientTerms
 from confide.deploy.handshake import Common
-from confide.deploy.node_config import ClientConfig
+from confide.deploy.node_config import ClientConfig, not_expired
 from confide.deploy.observing import observe, start
 from confide.deploy.record import FileRecord
 from confide.deploy.store import At, nowhere
@@ -284,4 +284,6 @@ def serve(config: ClientConfig, *, test_seed: int | None = None) -> None:
         from confide.deploy import seeded
 
         observe("test seed", {"warning": seeded.WARNING})
-    ClientProcess(ClientSetup.load(config), test_seed=test_seed).run()
+    setup = ClientSetup.load(config)
+    not_expired(config.node, setup.node)
+    ClientProcess(setup, test_seed=test_seed).run()

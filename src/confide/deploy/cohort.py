@@ -112,7 +112,8 @@ class Cohort:
         self.failed = ""
         self.refusals = refusals
         self._send, self._keep = send, keep
-        self._updates: dict[int, Vector] = {}
+        self._total: Vector | None = None  # of the updates in clear
+        self._survivors: set[int] = set()
         self._said: dict[int, bytes] = {}
         self._gone: set[int] = set()  # they declined
         self._repeat = NEVER
@@ -187,7 +188,7 @@ class Cohort:
 
     def _missing(self) -> list[int]:
         """Of whom something is still expected in this phase."""
-        silent = set(self.attempt.sample) - self._updates.keys() if self._state is None else secure.missing(self._state)
+        silent = set(self.attempt.sample) - self._survivors if self._state is None else secure.missing(self._state)
         return sorted(silent - self._gone)
 
     def _close_if_complete(self, now: float) -> None:
@@ -210,7 +211,9 @@ class Cohort:
         if int(words.max()) > self.terms.largest or int(words.min()) < -self.terms.largest:
             self.refusals["client: an update beyond its bound"] += 1
             return
-        self._updates.setdefault(client, words)
+        if client not in self._survivors:
+            self._survivors.add(client)
+            self._total = words.copy() if self._total is None else np.add(self._total, words, out=self._total)
         self._close_if_complete(now)
 
     def _reply(self, now: float, client: int, message: messages.Reply) -> None:
@@ -236,11 +239,10 @@ class Cohort:
 
     def _end(self, now: float) -> None:
         if self._state is None:
-            if not self._updates:
+            if self._total is None:
                 self.failed = "no update arrived"
                 return
-            survivors = frozenset(self._updates)
-            self.sum = Sum(np.sum(list(self._updates.values()), axis=0, dtype=np.int64), survivors)
+            self.sum = Sum(self._total, frozenset(self._survivors))
             return
         state, outgoing = secure.close(self._state)
         self._state = state

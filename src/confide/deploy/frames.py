@@ -12,7 +12,7 @@ from typing import Final
 
 from confide.wire import MalformedError
 
-FRAME: Final = 1 << 20  # bytes of a frame, its head among them
+FRAME: Final = (1 << 20) + (1 << 12)  # bytes of a frame, its head among them: a MiB of a model goes in one
 HEAD: Final = 4
 ROOM: Final = FRAME - HEAD
 LONGEST: Final = (1 << 32) - 1  # bytes of a message, whatever the bound
@@ -26,7 +26,7 @@ def cut(message: bytes) -> Iterator[bytes]:
     """The frames of a message, each made when it is asked for: a large message is not held twice.
 
     >>> [len(frame) for frame in cut(bytes(2 * ROOM + 1))]
-    [1048576, 1048576, 5]
+    [1052672, 1052672, 5]
     """
     if not 0 < len(message) <= LONGEST:
         raise ValueError(f"a message has 1 to {LONGEST} bytes, not {len(message)}")

@@ -10,13 +10,17 @@ import difflib
 import math
 import tomllib
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from confide.errors import InputError
 from confide.privacy import canonical
+
+if TYPE_CHECKING:
+    from confide.deploy.pki import Node
 
 LARGEST = 2**20  # bytes of a config
 
@@ -111,6 +115,13 @@ def load_client(path: str | Path) -> ClientConfig:
         if config.train_config:
             raise InputError("train_config", config.train_config, "is for a train function; a built-in model has none")
     return config
+
+
+def not_expired(field: str, node: Node) -> None:
+    """Nobody would let such a node in."""
+    if datetime.now(UTC) >= node.not_after:
+        remedy = f"its certificate expired on {node.not_after:%Y-%m-%d}; run `confide pki renew {node.org} {node.name}`"
+        raise InputError("node", field, f"{remedy} and copy the new .crt and .key here")
 
 
 def _load(path: Path, kind: type[Config]) -> Config:

@@ -76,8 +76,10 @@ def start(form: str) -> LastError:
 
 
 def _plain(value: object) -> str:
-    text = value if isinstance(value, str) and value and " " not in value else json.dumps(_jsonable(value))
-    return " ".join(text.split())
+    """One word as it is; everything else as JSON, which has no line ends."""
+    if isinstance(value, str) and value.isprintable() and value and " " not in value:
+        return value
+    return json.dumps(_jsonable(value))
 
 
 def _jsonable(value: object) -> Any:

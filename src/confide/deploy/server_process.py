@@ -22,9 +22,10 @@ from typing import Any, Final
 import numpy as np
 
 from confide.deploy import control, released_model, seeded
+from confide.deploy.ahead import Ahead
 from confide.deploy.books import Books
 from confide.deploy.draws import secret_noise
-from confide.deploy.node_config import ServerConfig
+from confide.deploy.node_config import ServerConfig, not_expired
 from confide.deploy.observing import LastError, observe, start
 from confide.deploy.pki import SOON, RefusedPeer, utc_now
 from confide.deploy.relay import Relay
@@ -103,7 +104,7 @@ class ServerProcess:
         arithmetic = setup.prices.deployed.arithmetic
         if seed is None:
             random = secrets.SystemRandom()
-            noise = secret_noise(arithmetic.quantum, setup.edge_secrets, setup.terms.rules.plan)
+            noise = Ahead(secret_noise(arithmetic.quantum, setup.edge_secrets, setup.terms.rules.plan))
             return Ports(
                 self._to_server,
                 self._to_client,
@@ -339,8 +340,14 @@ class ServerProcess:
             case {"ask": "release", "again": bool(again)}:
                 async for line in self._relay(again):
                     yield line
+            case {"ask": "ledger", "path": str(path)}:
+                try:
+                    await self._asked(lambda _: self._store.export_ledger(path))
+                    yield {"done": {"file": path}}
+                except (RunError, InputError) as e:
+                    yield {"failed": str(e)}
             case _:
-                yield {"failed": "ask for status or release"}
+                yield {"failed": "ask for status, release or ledger"}
 
     async def _relay(self, again: bool) -> AsyncIterator[dict[str, Any]]:
         try:
@@ -452,6 +459,7 @@ def serve(
     if test_seed is not None:
         observe("test seed", {"warning": seeded.WARNING})
     setup = ServerSetup.load(config)
+    not_expired(config.node, setup.node)
     process = ServerProcess(
         setup, rejoin=rejoin, test_seed=test_seed, until_finished=until_finished, last_error=last
     )  # fmt: skip

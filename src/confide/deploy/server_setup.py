@@ -29,8 +29,6 @@ from confide.privacy import canonical
 from confide.privacy.plan import Plan
 from confide.secure.keys import Secret
 
-CLOCKS_APART = 300.0
-
 
 @dataclass(frozen=True, repr=False)
 class Peering:
@@ -122,7 +120,7 @@ class ServerSetup:
         m = self._servers.get(peer.identity)
         if m is None or m == self.me:
             raise RefusedPeer(f"{who}: not another server of this plan")
-        if m not in self.terms.weights and self.prices.release is None:
+        if m not in self.terms.weights and self.prices.deployed.release is None:
             raise RefusedPeer(f"{who}: no neighbour of this server, and the plan has no release")
         self._vouched(m, peer, who)
         return Node("server", m)

@@ -43,7 +43,7 @@ def truncate(x: Floats, fraction_bits: int) -> Integers:
     >>> truncate(np.array([0.3, -0.3, 0.25]), 2)
     array([ 1, -1,  1])
     """
-    return np.trunc(x * 2.0**fraction_bits).astype(np.int64)
+    return (x * 2.0**fraction_bits).astype(np.int64)  # a cast truncates
 
 
 def words_of(integers: Integers, ring_bits: int) -> Words:
@@ -134,7 +134,7 @@ class Encoding:
         """A client's update, with its share of noise, as words of the ring."""
         whole("weight", weight, 1, self.weight)
         update = np.asarray(update, np.float64)  # single precision would round the bound up
-        largest = float(np.max(np.abs(update), initial=0.0))
+        largest = float(np.maximum(update.max(initial=0.0), -update.min(initial=0.0)))
         if not math.isfinite(largest):
             raise InputError("update", "NaN or infinity", "must be finite; the training diverged, nothing was sent")
         clipped = 0

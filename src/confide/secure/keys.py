@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NoReturn, Self
 
 from cryptography.exceptions import InvalidSignature
@@ -47,11 +48,18 @@ class KeyPair:
 
     @classmethod
     def of(cls, secret: bytes) -> Self:
-        return cls(Secret(secret), X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw())
+        own = X25519PrivateKey.from_private_bytes(secret)
+        pair = cls(Secret(secret), own.public_key().public_bytes_raw())
+        pair.__dict__["_own"] = own
+        return pair
+
+    @cached_property
+    def _own(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(self.secret)
 
     def agree(self, others: list[bytes]) -> list[Secret]:
         """The shared secret with each of the others."""
-        own = X25519PrivateKey.from_private_bytes(self.secret)
+        own = self._own
         try:
             return [Secret(own.exchange(X25519PublicKey.from_public_bytes(other))) for other in others]
         except ValueError:  # a point of small order, whose "secret" everybody knows
@@ -61,10 +69,13 @@ class KeyPair:
         return f"KeyPair({self.public.hex()[:8]})"
 
 
+_PROBE: Final = KeyPair.of(bytes(KEY_BYTES))
+
+
 def usable(public: bytes) -> bool:
     """Whether this is a key with which a secret can be shared: no point of small order."""
     try:
-        KeyPair.of(bytes(KEY_BYTES)).agree([public])
+        _PROBE.agree([public])
     except BadKeyError:
         return False
     return True

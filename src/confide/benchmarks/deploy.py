@@ -1,0 +1,240 @@
+"""`confide bench deploy`: a round of real processes against the bytes alone, in one run on one machine.
+
+One unit without neighbours, its server and its clients each a process, with sums in clear and with secure sums: model
+to all, no training, updates, sum, noise, the store. The floor is `echo`: the same bytes between as many processes
+over gRPC and mutual TLS. All three stand ready from the start and take turns, a few rounds each, so that what else the
+machine does meets them alike; times are medians.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+
+from confide.algorithm import GFL
+from confide.benchmarks import echo
+from confide.clipping import Clip
+from confide.config import Experiment, parse
+from confide.deploy import announcement
+from confide.deploy.agreement import Unit, make
+from confide.deploy.layout import PLAN, Layout, free_ports
+from confide.deploy.pki import Authority
+from confide.deploy.processes import Cluster
+from confide.deploy.try_out import TRY_OUT
+from confide.errors import RunError
+from confide.federation import Federation
+from confide.graph import Graph
+from confide.models import Linear
+from confide.privacy.settings import Privacy
+from confide.problems.problem import Problem
+from confide.schemes import scheme
+from confide.secure.settings import Secure
+from confide.validation import whole
+
+TURNS: Final = 8
+ROUNDS: Final = 4  # of each in a turn
+FRACTION_BITS: Final = 20
+WORD: Final = 8  # bytes of a coordinate of the model, and of an update in clear
+PATIENCE: Final = 60.0  # seconds for a turn
+UNIT: Final = echo.ORGANISATION
+
+
+def bench(clients: int, length: int, turns: int = TURNS, watch: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Seconds of a round and peak memory of a process; the floor of secure sums has their shorter updates."""
+    whole("clients", clients, 3, 100)
+    whole("length", length, 1, 10**7)
+    whole("turns", turns, 1, 1000)
+    with tempfile.TemporaryDirectory(prefix="confide-bench-") as folder, ExitStack() as stack:
+        plain = stack.enter_context(_Network(Path(folder) / "plain", clients, length, turns, None))
+        secure = stack.enter_context(_Network(Path(folder) / "secure", clients, length, turns, Secure()))
+        floor = stack.enter_context(_Echo(plain.layout.authority(UNIT), clients, WORD * length))
+        short = Secure().ring_bits // 8 * length
+        for network in (plain, secure):  # the first rounds find caches cold and connections slow
+            network.rounds(2)
+        floor.rounds(3, WORD * length)
+        taken: dict[str, list[float]] = {name: [] for name in ("floor", "plain", "secure", "short")}
+        for _ in range(turns):
+            for name, measure in (
+                ("floor", lambda: floor.rounds(ROUNDS, WORD * length)),
+                ("plain", lambda: plain.rounds(ROUNDS)),
+                ("short", lambda: floor.rounds(ROUNDS, short)),
+                ("secure", lambda: secure.rounds(ROUNDS)),
+            ):
+                taken[name] += measure()
+                watch()
+        seconds = {name: statistics.median(found) for name, found in taken.items()}
+        memory = [secure.memory(), plain.memory()]
+    return {
+        "clients": clients,
+        "length": length,
+        "rounds": turns * ROUNDS,
+        "floor_s": seconds["floor"],
+        "plain_s": seconds["plain"],
+        "secure_s": seconds["secure"],
+        "ratio_plain": seconds["plain"] / seconds["floor"],
+        "ratio_secure": seconds["secure"] / seconds["floor"],
+        "floor_short_s": seconds["short"],
+        "ratio_secure_short": seconds["secure"] / seconds["short"],
+        "client_rss_mib": max(client for _, client in memory),
+        "server_rss_mib": max(server for server, _ in memory),
+    }
+
+
+class _Network:
+    """A unit's processes, which work while the gate is open."""
+
+    def __init__(self, folder: Path, clients: int, length: int, turns: int, aggregation: Secure | None) -> None:
+        self.layout = _lay_out(folder, clients, length, (turns + 2) * (ROUNDS + 3), aggregation)
+        self._gate = folder / "gate"
+        self._gate.touch()
+        for node in self.layout.clients(UNIT):
+            path = self.layout.toml(node)
+            own = f'train = "confide.benchmarks.gated:train"\ntrain_config = {{gate = {json.dumps(str(self._gate))}}}\n'
+            path.write_text(path.read_text(encoding="utf-8").replace('data = "data.npz"\n', own), encoding="utf-8")
+        self._cluster = Cluster(self.layout)
+        self._log = self._cluster.logs / f"{UNIT}.log"
+        self._closed: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._close_gate()
+            self._cluster.start_all()
+        except BaseException:
+            self._cluster.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cluster.kill_all()
+        self._cluster.close()
+        if self._closed is not None:
+            os.close(self._closed)
+
+    def rounds(self, n: int) -> list[float]:
+        """Open the gate until n whole rounds have passed."""
+        seen = len(self._published())
+        with self._open():
+            self._cluster.wait("rounds", lambda: len(self._published()) > seen + n, PATIENCE)
+            at = self._published()[seen : seen + n + 1]
+        return [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
+
+    def _published(self) -> list[float]:
+        """When each round was."""
+        found = []
+        for line in self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else ():
+            event = json.loads(line) if line.startswith("{") and line.endswith("}") else {}
+            if event.get("event") == "published":
+                found.append(event["time"])
+        return found
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        assert self._closed is not None  # noqa: S101 - it is closed between turns
+        os.close(self._closed)
+        self._closed = None
+        try:
+            yield
+        finally:
+            self._close_gate()
+            time.sleep(0.1)  # what is under way ends
+
+    def _close_gate(self) -> None:
+        self._closed = os.open(self._gate, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._closed, fcntl.LOCK_EX)
+
+    def memory(self) -> tuple[float, float]:
+        """MiB at the peak, of the server and of the largest client."""
+        nodes = self._cluster.processes
+        peaks = {node: _peak(process.pid) for node, process in nodes.items()}
+        return peaks.pop(UNIT), max(peaks.values())
+
+
+def _peak(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+
+
+def _lay_out(folder: Path, clients: int, length: int, rounds: int, aggregation: Secure | None) -> Layout:
+    data = [[(np.zeros((1, length)), np.zeros(1)) for _ in range(clients)]]
+    problem = Problem(Federation.from_clients(data), Linear(0.0))
+    algorithm = GFL(
+        scheme("homomorphic", 0.3, noise="gaussian"),
+        step=0.1,
+        sampled=clients,
+        local_steps=1,
+        batch=1,
+        clip=Clip("update", 1.0),
+        arithmetic="fixed",
+        fraction_bits=FRACTION_BITS,
+        aggregation=aggregation,
+    )
+    authority = Authority.create(folder / "pki" / UNIT)
+    authority.issue("server", echo.SERVER)
+    for k in range(clients):
+        authority.issue("client", f"c{k}")
+    path = folder / "announcement.json"
+    path.write_text(json.dumps(announcement.announce(authority, UNIT)), encoding="utf-8")
+    announced: Unit = announcement.read(path)
+    experiment = Experiment(problem, [Graph.path(1)], algorithm, rounds, 1, 0, Privacy())
+    plan = make(experiment, [announced], adapt=600.0, tick=0.001, exchange=5.0, drain=5.0)
+    plan.save(folder / PLAN)
+    ports = {UNIT: free_ports(1)[0]}
+    layout = Layout(folder, parse(TRY_OUT), (), (UNIT,), ports, plan, plan.hash[:8], {"log": "json"})
+    for node in layout.nodes:
+        layout.place(node).mkdir(parents=True, mode=0o700)
+    layout.write()
+    return layout
+
+
+class _Echo:
+    def __init__(self, certificates: Path, clients: int, size: int) -> None:
+        self._certificates, self._clients, self._size = certificates, clients, size
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._server = self._start("server", self._clients, self._size)
+            port = int(self._line())
+            for k in range(self._clients):
+                self._start("client", k, port)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.communicate()
+
+    def _start(self, kind: str, *numbers: int) -> subprocess.Popen[str]:
+        line = [sys.executable, "-m", "confide.benchmarks.echo", kind, str(self._certificates), *map(str, numbers)]
+        pipes = subprocess.PIPE if kind == "server" else subprocess.DEVNULL
+        self._processes.append(subprocess.Popen(line, stdin=pipes, stdout=pipes, text=True))  # noqa: S603 - our own
+        return self._processes[-1]
+
+    def _line(self) -> str:
+        assert self._server.stdout is not None  # noqa: S101 - a pipe
+        if not (line := self._server.stdout.readline()):
+            raise RunError("the floor's server ended; its error stands above")
+        return line
+
+    def rounds(self, n: int, back: int) -> list[float]:
+        assert self._server.stdin is not None  # noqa: S101 - a pipe
+        self._server.stdin.write(f"{n} {back}\n")
+        self._server.stdin.flush()
+        taken: list[float] = json.loads(self._line())
+        return taken
