@@ -1,12 +1,13 @@
 # Two commands are enough: `make run` (the paper's figures) and `make test`. Each sets up .venv when needed, once.
 PYTHON ?= python3
 EXTRAS ?=
+SECONDS ?= 600
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed$(if $(EXTRAS),-$(EXTRAS))
 DEV := $(VENV)/.dev
 
-.PHONY: setup run test lint format bench clean
+.PHONY: setup run test soak lint format bench clean
 
 setup: $(INSTALLED)
 
@@ -26,6 +27,10 @@ run: $(INSTALLED)
 
 test: $(DEV)
 	$(BIN)/python -m pytest
+
+# Random kills and cuts on a network of real processes; `make soak SECONDS=60 SEED=7` repeats one, shorter.
+soak: $(DEV)
+	$(BIN)/python tests/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 lint: $(DEV)
 	$(BIN)/ruff check .

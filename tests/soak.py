@@ -56,6 +56,7 @@ class Ways:
         self._state: dict[Way, str] = dict.fromkeys(pairs, "open")
         self._open: dict[Way, set[asyncio.StreamWriter]] = {way: set() for way in pairs}
         self._changed: dict[Way, asyncio.Event] = {}
+        self._servers: list[asyncio.Server] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ways", daemon=True)
 
@@ -88,9 +89,11 @@ class Ways:
         for way, port in self._ports.items():
             self._changed[way] = asyncio.Event()
             self._changed[way].set()
-            await asyncio.start_server(self._accept(way), HOST, port)
+            self._servers.append(await asyncio.start_server(self._accept(way), HOST, port))
 
     async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         await asyncio.sleep(0.05)

@@ -174,11 +174,11 @@ def predict(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="regression, secure or network")],
+    name: Annotated[str, typer.Argument(help="regression, secure, network or deploy")],
     seed: Annotated[int, typer.Option(help="of regression")] = 0,
-    clients: Annotated[int, typer.Option(help="of secure: n")] = 100,
+    clients: Annotated[int | None, typer.Option(help="of secure: n, 100; of deploy: 10")] = None,
     length: Annotated[
-        int | None, typer.Option(help="coordinates of an update; secure: 1,000,000, network: 10,000")
+        int | None, typer.Option(help="coordinates of an update; secure: 1,000,000, network: 10,000, deploy: 131,072")
     ] = None,
     servers: Annotated[int, typer.Option(help="of network: P")] = 10,
     rounds: Annotated[int, typer.Option(help="of network: T")] = 30,
@@ -189,7 +189,7 @@ def bench(
     """Measure speed; every ratio is taken within one run."""
     from confide.validation import one_of
 
-    one_of("NAME", name, ("regression", "secure", "network"))
+    one_of("NAME", name, ("regression", "secure", "network", "deploy"))
     if name == "regression":
         from confide.benchmarks.regression import bench as measure
 
@@ -197,9 +197,13 @@ def bench(
     elif name == "secure":
         from confide.benchmarks import secure
 
-        numbers = _watched(
-            "a session", lambda w: secure.bench(clients, 1_000_000 if length is None else length, dropout, server, w)
-        )
+        n, M = 100 if clients is None else clients, 1_000_000 if length is None else length
+        numbers = _watched("a session", lambda w: secure.bench(n, M, dropout, server, w))
+    elif name == "deploy":
+        from confide.benchmarks import deploy
+
+        n, M = 10 if clients is None else clients, 131_072 if length is None else length
+        numbers = _watched("rounds", lambda w: deploy.bench(n, M, watch=w))
     else:
         from confide.benchmarks import network
 

@@ -33,7 +33,7 @@ from confide.errors import InputError, RunError
 from confide.reference import prepare
 
 SEED = 7
-CLOCKS = {"adapt": 20.0, "tick": 0.05, "exchange": 15.0, "drain": 20.0}  # deadlines that a busy machine keeps too
+CLOCKS = {"adapt": 60.0, "tick": 0.05, "exchange": 60.0, "drain": 60.0}  # deadlines that a busy machine keeps too
 OPTIONS = [x for name, seconds in CLOCKS.items() for x in (f"--{name}", str(seconds))]
 OWN = ["--set", f"seed={SEED}", "--test-seed", str(SEED), *OPTIONS]
 

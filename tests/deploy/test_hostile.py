@@ -1068,6 +1068,10 @@ def run_with(lies: list[Lie], *, mute: bool, seed: int = 0) -> tuple[Network, Ho
         units[LIAR].clients = []
     watch = Honest(units, lambda: net.now)
     net = Network(units, Weather(delay=(0.001, 0.5)), seed, committed=watch.committed, sent=watch.sent)
+    if mute:  # a network begins when everybody was heard once
+        for to in (1, 3):
+            here = encode(Sync(PLAN, 0, LIAR, to, 0, (), None, False, 0, None))
+            net.at(0.1, net._arrive, ("server", LIAR, 0), ("server", to, 0), here)
     for when, to, raw in lies:
         net.at(when, net._arrive, ("server", LIAR, 0), ("server", to, 0), raw)
     net.run(until=150)

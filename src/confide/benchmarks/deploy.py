@@ -18,6 +18,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -48,33 +50,37 @@ ROUNDS: Final = 4  # of each in a turn
 FRACTION_BITS: Final = 20
 WORD: Final = 8  # bytes of a coordinate of the model, and of an update in clear
 PATIENCE: Final = 60.0  # seconds for a turn
+PLENTY: Final = 10_000  # rounds of the plan
 UNIT: Final = echo.ORGANISATION
 
 
-def bench(clients: int, length: int, turns: int = TURNS, watch: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Seconds of a round and peak memory of a process; the floor of secure sums has their shorter updates."""
+def bench(
+    clients: int, length: int, turns: int | None = None, watch: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Seconds of a round, and memory of a process at its peak.
+
+    `floor_s` has the model's bytes both ways. Masked updates are words of half the size: `floor_short_s` has those.
+    """
     whole("clients", clients, 3, 100)
     whole("length", length, 1, 10**7)
-    whole("turns", turns, 1, 1000)
+    turns = whole("turns", TURNS if turns is None else turns, 1, 1000)
     with tempfile.TemporaryDirectory(prefix="confide-bench-") as folder, ExitStack() as stack:
-        plain = stack.enter_context(_Network(Path(folder) / "plain", clients, length, turns, None))
-        secure = stack.enter_context(_Network(Path(folder) / "secure", clients, length, turns, Secure()))
+        plain = stack.enter_context(_Network(Path(folder) / "plain", clients, length, None))
+        secure = stack.enter_context(_Network(Path(folder) / "secure", clients, length, Secure()))
         floor = stack.enter_context(_Echo(plain.layout.authority(UNIT), clients, WORD * length))
-        short = Secure().ring_bits // 8 * length
-        for network in (plain, secure):  # the first rounds find caches cold and connections slow
-            network.rounds(2)
-        floor.rounds(3, WORD * length)
-        taken: dict[str, list[float]] = {name: [] for name in ("floor", "plain", "secure", "short")}
-        for _ in range(turns):
-            for name, measure in (
-                ("floor", lambda: floor.rounds(ROUNDS, WORD * length)),
-                ("plain", lambda: plain.rounds(ROUNDS)),
-                ("short", lambda: floor.rounds(ROUNDS, short)),
-                ("secure", lambda: secure.rounds(ROUNDS)),
-            ):
-                taken[name] += measure()
+        work: dict[str, Callable[[], list[float]]] = {
+            "floor": partial(floor.rounds, ROUNDS, WORD * length),
+            "plain": partial(plain.rounds, ROUNDS),
+            "short": partial(floor.rounds, ROUNDS, Secure().ring_bits // 8 * length),
+            "secure": partial(secure.rounds, ROUNDS),
+        }
+        taken: dict[str, list[float]] = {name: [] for name in work}
+        for turn in range(1 + turns):
+            for name, measure in work.items():
+                found = measure()
+                taken[name] += found if turn else []  # the first rounds find caches cold and connections slow
                 watch()
-        seconds = {name: statistics.median(found) for name, found in taken.items()}
+        seconds = {name: statistics.median(times) for name, times in taken.items()}
         memory = [secure.memory(), plain.memory()]
     return {
         "clients": clients,
@@ -95,8 +101,8 @@ def bench(clients: int, length: int, turns: int = TURNS, watch: Callable[[], Non
 class _Network:
     """A unit's processes, which work while the gate is open."""
 
-    def __init__(self, folder: Path, clients: int, length: int, turns: int, aggregation: Secure | None) -> None:
-        self.layout = _lay_out(folder, clients, length, (turns + 2) * (ROUNDS + 3), aggregation)
+    def __init__(self, folder: Path, clients: int, length: int, aggregation: Secure | None) -> None:
+        self.layout = _lay_out(folder, clients, length, aggregation)
         self._gate = folder / "gate"
         self._gate.touch()
         for node in self.layout.clients(UNIT):
@@ -128,7 +134,7 @@ class _Network:
         with self._open():
             self._cluster.wait("rounds", lambda: len(self._published()) > seen + n, PATIENCE)
             at = self._published()[seen : seen + n + 1]
-        return [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
+        return [later - earlier for earlier, later in pairwise(at)]
 
     def _published(self) -> list[float]:
         """When each round was."""
@@ -166,7 +172,7 @@ def _peak(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
-def _lay_out(folder: Path, clients: int, length: int, rounds: int, aggregation: Secure | None) -> Layout:
+def _lay_out(folder: Path, clients: int, length: int, aggregation: Secure | None) -> Layout:
     data = [[(np.zeros((1, length)), np.zeros(1)) for _ in range(clients)]]
     problem = Problem(Federation.from_clients(data), Linear(0.0))
     algorithm = GFL(
@@ -187,7 +193,7 @@ def _lay_out(folder: Path, clients: int, length: int, rounds: int, aggregation: 
     path = folder / "announcement.json"
     path.write_text(json.dumps(announcement.announce(authority, UNIT)), encoding="utf-8")
     announced: Unit = announcement.read(path)
-    experiment = Experiment(problem, [Graph.path(1)], algorithm, rounds, 1, 0, Privacy())
+    experiment = Experiment(problem, [Graph.path(1)], algorithm, PLENTY, 1, 0, Privacy())
     plan = make(experiment, [announced], adapt=600.0, tick=0.001, exchange=5.0, drain=5.0)
     plan.save(folder / PLAN)
     ports = {UNIT: free_ports(1)[0]}

@@ -14,6 +14,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf as NEVER
 from typing import Final, NamedTuple
 
@@ -59,7 +60,7 @@ class CohortTerms:
         sha = hashlib.sha256(model).digest()
         return Task(self.plan, self.unit, round, sha, self.parameters, self.length, self.encoding.ring_bits)
 
-    @property
+    @cached_property
     def largest_message(self) -> int:
         if self.encoding is None:
             return 1024 + 8 * self.length

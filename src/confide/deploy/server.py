@@ -103,7 +103,7 @@ class Server:
         self._now = now
         self.ports.at("boot.loaded")
         self.phase = Phase.REJOIN if rejoin else Phase.BOOT
-        self._deadline = NEVER if rejoin else now + self.terms.exchange
+        self._deadline = NEVER if rejoin or self.new else now + self.terms.exchange
         for m in self._present:
             self._sync(m, ask=True)
             self._repeat_later(m)
@@ -226,6 +226,11 @@ class Server:
     def pending(self) -> dict[int, list[int]]:
         """Rounds whose flow is open, by neighbour."""
         return {m: sorted(records) for m, records in self.books.open.items() if records}
+
+    @property
+    def new(self) -> bool:
+        """Still to hear every neighbour: a store without a round may stand in for one that was lost, and they know."""
+        return self.phase is Phase.BOOT and self.books.decided == 0 and self.books.attempt is None
 
     # Rounds
 

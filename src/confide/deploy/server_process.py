@@ -25,6 +25,7 @@ from confide.deploy import control, released_model, seeded
 from confide.deploy.ahead import Ahead
 from confide.deploy.books import Books
 from confide.deploy.draws import secret_noise
+from confide.deploy.memory import keep_buffers
 from confide.deploy.node_config import ServerConfig, not_expired
 from confide.deploy.observing import LastError, observe, start
 from confide.deploy.pki import SOON, RefusedPeer, utc_now
@@ -455,6 +456,7 @@ def serve(
     config: ServerConfig, *, rejoin: bool = False, test_seed: int | None = None, until_finished: bool = False
 ) -> None:
     """The whole life of `confide server`."""
+    keep_buffers()
     last = start(config.log)
     if test_seed is not None:
         observe("test seed", {"warning": seeded.WARNING})

@@ -27,7 +27,6 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 from grpc import StatusCode
-from grpc_health.v1 import health, health_pb2_grpc
 
 from confide.deploy import handshake, pki
 from confide.deploy.frames import FRAME, Joiner, OversizedError, cut
@@ -286,7 +285,7 @@ class Listener:
         self._greeting: Counter[Node] = Counter()
         self._fresh: Any = None
         self._server: Any = None
-        self._health: _Health | None = None
+        self._health: Any = None
 
     async def start(self) -> None:
         limits = self._limits
@@ -303,8 +302,9 @@ class Listener:
         )
         handlers = {METHODS[role]: grpc.stream_stream_rpc_method_handler(self._method(role)) for role in METHODS}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        self._health = _Health(self._peer)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        from confide.deploy import health  # brings protobuf along, which a client need not carry
+
+        self._health = health.serve(self._server, lambda context: self._peer(_certificate(context)))
         credentials = grpc.dynamic_ssl_server_credentials(
             self._configuration(), self._fetch, require_client_authentication=True
         )
@@ -430,32 +430,13 @@ class Listener:
         raise _ClosingError(StatusCode.FAILED_PRECONDITION, "another plan or protocol", "differs")
 
 
-class _Health(health.aio.HealthServicer):  # type: ignore[misc] # untyped
-    """gRPC's health service, for whoever has a certificate that holds."""
-
-    def __init__(self, peer: Callable[[bytes], Peer]) -> None:
-        super().__init__()
-        self._peer = peer
-
-    async def Check(self, request: Any, context: Any) -> Any:
-        try:
-            self._peer(_certificate(context))
-        except RefusedPeer as e:
-            await context.abort(StatusCode.PERMISSION_DENIED, str(e))
-        return await super().Check(request, context)
-
-    async def Watch(self, request: Any, context: Any) -> None:
-        """A stream that says nothing for ever; whoever wants to know asks again."""
-        await context.abort(StatusCode.UNIMPLEMENTED, "ask with Check")
+def _certificate(context: Any) -> bytes:
+    found = context.auth_context().get("x509_pem_cert", ())
+    return bytes(found[0]) if found else b""
 
 
 def _who(peer: Peer) -> str:
     return f"{peer.role} {peer.name} of {peer.org}"
-
-
-def _certificate(context: Any) -> bytes:
-    found = context.auth_context().get("x509_pem_cert", ())
-    return bytes(found[0]) if found else b""
 
 
 class Dialer:

@@ -1,0 +1,53 @@
+"""`confide bench deploy`: what it reports, on a model too small to say anything about speed; and a client's memory."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import pytest
+
+from confide.benchmarks import deploy
+from confide.errors import InputError
+
+LARGEST_CLIENT = 80.0  # MiB, with a small model
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, float]:
+    return deploy.bench(3, 100, turns=1)
+
+
+def test_the_ratios_are_those_of_the_times(figures: dict[str, float]) -> None:
+    assert (figures["clients"], figures["length"], figures["rounds"]) == (3, 100, deploy.ROUNDS)
+    assert all(math.isfinite(value) and value > 0 for value in figures.values())
+    for name in ("plain", "secure"):
+        assert figures[f"ratio_{name}"] == pytest.approx(figures[f"{name}_s"] / figures["floor_s"])
+    assert figures["ratio_secure_short"] == pytest.approx(figures["secure_s"] / figures["floor_short_s"])
+    assert figures["secure_s"] < 10  # a round that waits for a deadline would take minutes
+    json.dumps(figures, allow_nan=False)
+
+
+def test_a_client_is_small(figures: dict[str, float]) -> None:
+    assert 20 < figures["client_rss_mib"] < LARGEST_CLIENT
+
+
+def test_on_the_command_line(command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def bench(clients: int, length: int, **_: object) -> dict[str, float]:
+        asked.append((clients, length))
+        return {"ratio_secure": 3.5}
+
+    monkeypatch.setattr(deploy, "bench", bench)
+    code, out, _ = command("bench", "deploy", "--json")
+    assert (code, json.loads(out)) == (0, {"ratio_secure": 3.5})
+    assert command("bench", "deploy", "--clients", "4", "--length", "7")[0] == 0
+    assert asked == [(10, 131_072), (4, 7)]
+
+
+def test_bad_sizes_are_refused() -> None:
+    for wrong, place in (((2, 10), "clients = 2"), ((5, 0), "length = 0"), ((5, 10, 0), "turns = 0")):
+        with pytest.raises(InputError, match=f"^{place}"):
+            deploy.bench(*wrong)
