@@ -1,4 +1,4 @@
-"""The commands of a deployment: agree, check, server, client, status, release, ledger."""
+"""The commands of a deployment: agree, check, server, client, status, release, remove, ledger."""
 
 from __future__ import annotations
 
@@ -241,6 +241,38 @@ def release(
     print(f"attempt {found['attempt']}, mean of {found['servers']} servers, noise sigma {found['sigma']:g}")
     if found["unheard"]:
         print(f"not heard of: {', '.join(found['unheard'])}", file=sys.stderr)
+
+
+@app.command()
+def remove(
+    config: Config,
+    unit: Annotated[list[str], typer.Argument(help="The units that are gone for good, earlier ones included.")],
+    number: Annotated[int, typer.Option(help="Of this removal: 1, then 2 ...; the same for all who sign.")] = 1,
+    sign: Annotated[Path | None, typer.Option(help="Sign it, and write the signature here.")] = None,
+    with_: Annotated[
+        list[Path] | None, typer.Option("--with", help="Signatures of more than half of all servers: carry it out.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Remove servers that will never return: sign it (--sign), or carry it out with the signatures (--with)."""
+    from confide.deploy import control, removal
+    from confide.deploy.node_config import load_server
+    from confide.deploy.server_setup import ServerSetup
+
+    if (sign is None) == (not with_):
+        raise InputError("--sign", None, "give either --sign FILE, or --with FILE for each signature")
+    loaded = load_server(config)
+    setup = ServerSetup.load(loaded)
+    if sign is not None:
+        said = removal.sign(setup, unit, number, sign)
+        print(json.dumps(said) if as_json else f"{sign}: send it to whoever collects them")
+        return
+    raw = removal.collect(setup, with_ or [])
+    try:
+        found = _last(control.ask(loaded.control, {"ask": "remove", "epoch": raw.hex()}, 60.0))
+    except control.NotRunningError:
+        raise RunError(f"{loaded.control}: no server runs with this config; start it and ask again") from None
+    print(json.dumps(found) if as_json else f"epoch {found['epoch']}: {', '.join(unit)} removed; the others are told")
 
 
 def _last(lines: Any) -> dict[str, Any]:

@@ -280,7 +280,7 @@ def an_epoch(removed: tuple[int, ...], signers: tuple[int, ...], number: int = 1
 
 def a_sync(machine: Machine, m: int, **changes: Any) -> Sync:
     """What an honest neighbour might say that has nothing open."""
-    true = Sync(PLAN, machine.server._epoch_number, m, ME, machine.books.seen[m], (), None, False, 0, None)
+    true = Sync(PLAN, machine.server.epoch, m, ME, machine.books.seen[m], (), None, False, 0, None)
     return replace(true, **changes)
 
 

@@ -127,14 +127,11 @@ def test_servers_that_die_at_every_point_and_come_back_at_once_lose_nothing(soak
     layout = network(tmp_path / "n", len(PROMPT), 3, ROUNDS)
     with Cluster(layout, test_seed=SEED) as cluster:
         auditor = soak.Auditor(cluster)
-        unsettled = lambda unit: layout.store(unit).exists() and auditor.look(unit)  # noqa: E731
-        chains = [Chain(cluster, unit, points, unsettled) for unit, points in PROMPT.items()]
-        chains.append(
-            Chain(cluster, "alpha-c0", ("client.received:0", "client.received:1"), str)
-        )  # welcome, invitation
-        for node in layout.nodes:
-            if not cluster.alive(node):
-                cluster.start(node)
+        chains = [Chain(cluster, unit, points, auditor.look) for unit, points in PROMPT.items()]
+        invited = ("client.received:0", "client.received:1")  # welcome, invitation
+        chains.append(Chain(cluster, "alpha-c0", invited, str))
+        for node in set(layout.nodes) - {chain.node for chain in chains}:
+            cluster.start(node)
         follow(cluster, chains, 240.0)
         cluster.wait_finished(60.0)
         cluster.wait("nothing is open", lambda: not any(p["open"] for u in PROMPT for p in told(cluster, u)), 60.0)
@@ -235,10 +232,10 @@ def test_clients_that_die_in_every_phase_and_everybody_at_once(soak: ModuleType,
         cluster.stop_all()
         auditor.settle(drained=False)
     with Cluster(layout) as cluster:  # from here with real noise: a message that was drawn twice would raise an alarm
+        auditor.cluster = cluster
         cluster.start_all()
         for _ in range(2):
             reached = max(len(rows) for rows in auditor.rows.values())
-            auditor.cluster = cluster
             for unit in layout.units:
                 cluster.wait_round(unit, min(reached + 2, layout.plan.rounds), 60.0)
             cluster.kill_all()

@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -105,14 +106,14 @@ def settled(cluster: Cluster) -> bool:
     return all(one is not None and not any(peer["open"] for peer in one["peers"]) for one in told)
 
 
-def signalled(cluster: Cluster, auditor: object) -> None:
+def signalled(cluster: Cluster, auditor: Any) -> None:
     """SIGTERM while the clients of the round are silent: the round is given up, and taken up again."""
     client = cluster.layout.clients("alpha")[0]
     cluster.kill(client, signal.SIGSTOP)
     cluster.wait("a round is open", lambda: (cluster.status("alpha") or {}).get("phase") == "adapt", 30.0)
     cluster.stop(["alpha"], grace=30.0)
     assert cluster.ended()["alpha"] == 0, cluster.log("alpha")
-    books = auditor.look("alpha")  # type: ignore[attr-defined]
+    books = auditor.look("alpha")
     assert books.attempt is not None
     assert books.attempt.round == books.decided + 1
     cluster.kill(client, signal.SIGCONT)
@@ -120,8 +121,8 @@ def signalled(cluster: Cluster, auditor: object) -> None:
     cluster.wait_round("alpha", books.decided + 2, 60.0)
 
 
-def full(cluster: Cluster, auditor: object) -> None:
-    """No file of beta's may become longer than its log: what a full disk looks like from inside."""
+def full(cluster: Cluster, auditor: Any) -> None:
+    """No file of beta's may grow any more."""
     pid = cluster.processes["beta"].pid
     wal = Path(f"{cluster.layout.store('beta')}-wal")
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (wal.stat().st_size + 1, resource.RLIM_INFINITY))
@@ -131,7 +132,7 @@ def full(cluster: Cluster, auditor: object) -> None:
     assert said.startswith("failed: ")
     assert "the disk refused" in said
     assert "nothing before this step is lost" in said
-    before = auditor.look("beta")  # type: ignore[attr-defined]
+    before = auditor.look("beta")
     cluster.start("beta")
     cluster.wait_round("beta", before.decided + 2, 60.0)
 

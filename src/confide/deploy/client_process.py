@@ -9,6 +9,7 @@ import asyncio
 import math
 import signal
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Self
 
 from confide.clipping import Clip
@@ -279,7 +280,7 @@ class ClientProcess:
 
 def serve(config: ClientConfig, *, test_seed: int | None = None) -> None:
     """The whole life of `confide client`."""
-    start(config.log)
+    start(config.log, Path(config.node).name)
     if test_seed is not None:
         from confide.deploy import seeded
 

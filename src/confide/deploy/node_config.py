@@ -63,6 +63,7 @@ class ServerConfig(NodeTable):
     ledgers: list[str] = Field([], description="of earlier runs on the same data")
     released: str = Field("released", description="folder for released models")
     patience: float = Field(600.0, description="seconds that a release waits for the others")
+    metrics: str | None = Field(None, description="HOST:PORT for Prometheus, such as 127.0.0.1:9464; none by default")
     socket: str | None = Field(None, description="for `confide status` and `release`; STORE.sock by default")
 
     @property
@@ -98,6 +99,8 @@ def load_server(path: str | Path) -> ServerConfig:
     if not config.dataset.strip():
         raise InputError("dataset", config.dataset, "must be a name: all runs on the same data use the same")
     _positive("patience", config.patience)
+    if config.metrics is not None:
+        _host_port("metrics", config.metrics, listening=True)
     return config
 
 

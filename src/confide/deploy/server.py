@@ -86,11 +86,14 @@ class Server:
         self._heard: set[int] = set()
         self._epoch_heard = dict.fromkeys(terms.rules.weights, 0)
         self._reached = 0  # in a rejoin: the highest round that anybody mentions
+        self._far: set[int] = set()  # neighbours that moved ahead in a rejoin and wait there: nobody follows them
+        self._known = 0  # the highest of this server's rounds that a neighbour says it has seen
         self._deadline = NEVER
         self._resend_at = dict.fromkeys(terms.rules.weights, NEVER)
         self._resend_gap = dict.fromkeys(terms.rules.weights, terms.exchange / RESENDS)
         self._nonce = {m: secrets.randbits(62) + 1 for m in terms.rules.weights}
         self._cohort: Cohort | None = None
+        self._idle = ""  # why there is none in a round
         self._now = 0.0
         self._epoch = epochs.decode(self.books.epoch) if self.books.epoch else None
         self._present = self._not_removed()
@@ -254,6 +257,9 @@ class Server:
                     return False
                 if self._catch_up():
                     return True
+                if d < T and self._present and all(self.books.status[m] is Status.ADRIFT for m in self._present):
+                    return self._wait_adrift()
+                self._deadline = min(self._deadline, now + self.terms.exchange)
                 late = [m for m in self._present if self.up[m] and not self._settled(m)]
                 if late and now < self._deadline:
                     return False
@@ -272,6 +278,15 @@ class Server:
                     self.ports.log("finished", pending=self.pending)
         return False
 
+    def _wait_adrift(self) -> bool:
+        """After a rejoin: until the first neighbour has come as far, or go to where one is that rejoined as well."""
+        self._deadline = NEVER
+        ahead = max(self.books.seen[m] for m in self._present)
+        if ahead <= self.books.decided:
+            return False
+        self._skip(ahead, "behind the neighbours")
+        return True
+
     def _wait(self) -> bool:
         self.phase, self._cohort = Phase.WAIT, None
         self._deadline = self._now + self.terms.exchange
@@ -287,7 +302,7 @@ class Server:
     def _catch_up(self) -> bool:
         """T2: a neighbour is two rounds ahead, so a deadline was missed here."""
         seen, d = self.books.seen, self.books.decided
-        ahead = max((seen[m] for m in self._present), default=0)
+        ahead = max((seen[m] for m in self._present if m not in self._far), default=0)
         if ahead < d + 2 or (to := min(ahead, self.terms.clock_round(self._now))) <= d:
             return False
         self._skip(to, "behind the neighbours")
@@ -307,9 +322,14 @@ class Server:
         """T0: the sample of a round is drawn once, and stored before anybody is invited."""
         i, books = self.books.decided + 1, self.books
         self.phase, self._deadline = Phase.ADAPT, self._now + self.terms.adapt
-        if books.published >= self.terms.allowed:  # it keeps pace, and says no more
+        self._idle = ""
+        if books.published >= self.terms.allowed:
             self.ports.at("halt.budget")
-            self.ports.log("halted", round=i, why="the budget is spent")
+            self._idle = "the budget is spent"
+        elif self._present and i > self._known + self.terms.leash:
+            self._idle = "no neighbour has heard of the last rounds"
+        if self._idle:  # it keeps pace, and says nothing
+            self.ports.log("halted", round=i, why=self._idle)
             return True
         self.ports.at("round.open.before")
         again = books.attempt is not None and books.attempt.round == i
@@ -350,7 +370,7 @@ class Server:
             return True
         if self._now < self._deadline:
             return False
-        why = "the budget is spent" if self._cohort is None else (self._cohort.failed or "the sum came too late")
+        why = self._idle if self._cohort is None else (self._cohort.failed or "the sum came too late")
         self._skip(self.books.decided + 1, why)
         return True
 
@@ -416,12 +436,16 @@ class Server:
             return
         self._take(message)
         self._heard.add(m)
+        self._known = max(self._known, message.seen)
+        self._far.discard(m)
+        if not message.open and message.balance is None:  # it is adrift
+            self._far.add(m)
         self._resend_gap[m] = self.terms.exchange / RESENDS
         if not self.up[m] and message.decided >= self.books.decided - 1:
             self.up[m] = True
             self.ports.log("up", neighbour=m, round=self.books.decided)
         self._epoch_heard[m] = max(self._epoch_heard[m], message.epoch)
-        if message.epoch < self._epoch_number:
+        if message.epoch < self.epoch:
             self._tell_epoch(m)
         if self.books.status[m] is Status.ADRIFT:
             self._ask_balance(m, message)
@@ -462,7 +486,7 @@ class Server:
             raise ExchangeError("from a server that is no neighbour")
 
     def _sync(self, m: int, *, offer: int | None = None, ask: bool = False) -> None:
-        message = exchange.make_sync(self.books, self.rules, m, epoch=self._epoch_number, offer=offer, ask=ask)
+        message = exchange.make_sync(self.books, self.rules, m, epoch=self.epoch, offer=offer, ask=ask)
         if self.phase is Phase.REJOIN:  # of a restored store only the question is true
             message = replace(message, decided=0, open=(), offer=None, balance=None)
         self.ports.to_server(m, sync.encode(message))
@@ -486,7 +510,7 @@ class Server:
     def _awaits(self, m: int) -> bool:
         if self.phase is not Phase.REJOIN and self.books.status[m] is Status.ADRIFT:
             return True
-        if self._epoch_heard[m] < self._epoch_number and self.books.status[m] is not Status.REMOVED:
+        if self._epoch_heard[m] < self.epoch and self.books.status[m] is not Status.REMOVED:
             return True  # it may have missed the removal
         match self.phase:
             case Phase.BOOT | Phase.REJOIN:
@@ -500,7 +524,7 @@ class Server:
     def _rejoin(self) -> bool:
         """Move to a round that this server cannot have passed before its store was lost, and pay for the gap."""
         books, T = self.books, self.rules.rounds
-        to = min(T, max(self._reached, books.decided, self.terms.clock_round(self._now)))
+        to = min(T, max(self._reached, books.decided) + self.terms.leash)
         costs = self.terms.costs[books.published : books.published + to - books.decided]
         self._commit(exchange.rejoin(books, self.rules, to, costs, int(self._now)), "rejoin")
         self.ports.log("rejoined", round=to, charged=len(costs))
@@ -549,7 +573,8 @@ class Server:
         return [m for m in self.books.neighbours if self.books.status[m] is not Status.REMOVED]
 
     @property
-    def _epoch_number(self) -> int:
+    def epoch(self) -> int:
+        """The number of the last removal; 0 before any."""
         return 0 if self._epoch is None else self._epoch.number
 
     # Clients

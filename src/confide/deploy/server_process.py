@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -27,21 +27,26 @@ from confide.deploy.books import Books
 from confide.deploy.draws import secret_noise
 from confide.deploy.memory import keep_buffers
 from confide.deploy.node_config import ServerConfig, not_expired
-from confide.deploy.observing import LastError, observe, start
+from confide.deploy.observing import LastError, allowed, hooks, observe, start
 from confide.deploy.pki import SOON, RefusedPeer, utc_now
 from confide.deploy.relay import Relay
 from confide.deploy.release import Part, Released, secret_share
 from confide.deploy.server import Phase, Ports, Server
 from confide.deploy.server_setup import ServerSetup, load_node, load_trust
 from confide.deploy.sqlite import SqliteStore
+from confide.deploy.store import Store
 from confide.deploy.transport import Dialer, Listener, Node
 from confide.deploy.worker import Clock, Worker
 from confide.errors import InputError, RunError
 from confide.privacy.ledger import dataset_id
 
+if TYPE_CHECKING:
+    from confide.deploy.metrics import Metrics
+
 JUMP: Final = 5.0  # seconds by which the clock may be set before it is worth a word
 HELD: Final = 4  # messages that wait for a connection that is dialed on demand
 POLL: Final = 0.2  # seconds between looks at a release
+FIGURES: Final = 5.0  # seconds between looks for the figures
 LAST: Final = 0.3  # seconds for the last words after the machine has stopped
 
 
@@ -82,7 +87,7 @@ class ServerProcess:
         self._store = open_store(setup)
         try:
             self._socket = control.bind(setup.config.control)
-            self.server = Server(setup.terms, self._store, self._ports())
+            self.server = Server(setup.terms, self._measured(), self._ports())
         except BaseException:
             self._store.close()
             raise
@@ -95,6 +100,25 @@ class ServerProcess:
         self._linger: float | None = None
         self._epsilons: dict[int, float | None] = {0: 0.0}
         self._started = self._clock()
+
+    def _measured(self) -> Store:
+        """The store, with figures around it where the config has a port for them."""
+        self._metrics: Metrics | None = None
+        address = self.setup.config.metrics
+        if address is None:
+            return self._store
+        from confide.deploy.metrics import Metered, Metrics
+
+        self._metrics = Metrics({m: self.setup.units[m]["name"] for m in self.setup.terms.weights})
+        self._endpoint = self._metrics.serve(address)
+        hooks.append(self._metrics.event)
+        allowed.told = self._metrics.dropped
+        return Metered(self._store, self._metrics)
+
+    async def _figures(self, metrics: Metrics) -> None:
+        while True:
+            metrics.snapshot(await self.status())
+            await asyncio.sleep(FIGURES)
 
     # The machine's ports, on the worker's thread
 
@@ -146,9 +170,13 @@ class ServerProcess:
         return self.setup.config.path(self.setup.config.released)
 
     def _to_server(self, m: int, raw: bytes) -> None:
+        if self._metrics is not None:
+            self._metrics.message("out", "server", len(raw))
         self._on_loop(self._send, m, raw)
 
     def _to_client(self, k: int, raw: bytes) -> None:
+        if self._metrics is not None:
+            self._metrics.message("out", "client", len(raw))
         self._on_loop(self._listener.send, Node("client", k), raw)
 
     def _on_loop(self, what: Any, *arguments: Any) -> None:
@@ -205,6 +233,8 @@ class ServerProcess:
         self._dialers[m].start()
 
     def _receive(self, node: Node, raw: bytes) -> None:
+        if self._metrics is not None:
+            self._metrics.message("in", node.role, len(raw))
         take = self.server.from_server if node.role == "server" else self.server.from_client
         self._worker.submit(take, node.number, raw, peer=node)
 
@@ -238,6 +268,8 @@ class ServerProcess:
             with suppress(OSError):
                 self.setup.config.control.unlink()
             self._store.close()
+            if self._metrics is not None:
+                self._endpoint.close()
         if isinstance(self._failure, RunError | InputError):
             raise self._failure
         if self._failure is not None:
@@ -262,6 +294,8 @@ class ServerProcess:
         self._worker.submit(partial(self.server.boot, rejoin=self._rejoin))
         self._worker.start()
         self._task(self._reload_for_ever())
+        if self._metrics is not None:
+            self._task(self._figures(self._metrics))
         try:
             self._failure = await self._ended
         finally:
@@ -347,8 +381,14 @@ class ServerProcess:
                     yield {"done": {"file": path}}
                 except (RunError, InputError) as e:
                     yield {"failed": str(e)}
+            case {"ask": "remove", "epoch": str(epoch)}:
+                try:
+                    await self._asked(lambda now: self.server.follow(now, bytes.fromhex(epoch)))
+                    yield {"done": {"epoch": await self._asked(lambda _: self.server.epoch)}}
+                except ValueError as e:  # an epoch that does not hold, or none at all
+                    yield {"failed": str(e)}
             case _:
-                yield {"failed": "ask for status, release or ledger"}
+                yield {"failed": "ask for status, release, remove or ledger"}
 
     async def _relay(self, again: bool) -> AsyncIterator[dict[str, Any]]:
         try:
@@ -457,7 +497,7 @@ def serve(
 ) -> None:
     """The whole life of `confide server`."""
     keep_buffers()
-    last = start(config.log)
+    last = start(config.log, Path(config.node).name)
     if test_seed is not None:
         observe("test seed", {"warning": seeded.WARNING})
     setup = ServerSetup.load(config)

@@ -66,6 +66,15 @@ class Terms:
                 total += self.decays[k] / self.arithmetic.L
         return total
 
+    @property
+    def leash(self) -> int:
+        """A server publishes at most so many rounds beyond the last that a neighbour has acknowledged.
+
+        Beyond it messages would be paid for and reach nobody; and a store that was lost has not gone further than this
+        from what its neighbours know.
+        """
+        return 2 * self.rules.window
+
     @cached_property
     def largest_sync(self) -> int:
         """Bytes of the longest message between servers: an offer, or an epoch that everybody signed."""

@@ -297,7 +297,7 @@ class Listener:
                 ("grpc.max_allowed_incoming_connections", limits.connections),
                 ("grpc.server_handshake_timeout_ms", round(1000 * limits.connect)),
                 ("grpc.max_connection_idle_ms", round(4000 * limits.ping)),  # connected, and no stream
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", round(min(1000, 500 * limits.ping))),
+                ("grpc.http2.min_ping_interval_without_data_ms", round(min(1000, 500 * limits.ping))),
             ]
         )
         handlers = {METHODS[role]: grpc.stream_stream_rpc_method_handler(self._method(role)) for role in METHODS}
