@@ -231,7 +231,8 @@ def events_of(text: str) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
         if line.startswith("{"):
             with suppress(ValueError):
-                yield json.loads(line)
+                found = json.loads(line)
+                yield found | found.get("fields", {})
 
 
 class Soak:

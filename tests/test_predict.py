@@ -166,3 +166,34 @@ def test_a_run_that_is_not_whole_is_refused(saved: dict[str, Path], tmp_path: Pa
         with pytest.raises(InputError, match=f"^run = .*{name} is missing"):
             predict(tmp_path / "run", saved["folder"] / "new.csv")
         (tmp_path / "run" / name).write_bytes(whole)
+
+
+def released(path: Path, kind: str) -> Path:
+    meta = {"format": 1, "model": {"kind": kind, "rho": 0.1}}
+    np.savez(path / "model.npz", weights=np.array([1.0, 2.0, 3.0]), meta=np.array(json.dumps(meta)))
+    return path / "model.npz"
+
+
+def test_a_released_model_knows_its_features_by_their_order(tmp_path: Path) -> None:
+    table = tmp_path / "new.csv"
+    table.write_text("a,b,c\n0.1,0.2,0.3\n1,0,-1\n")
+    frame, metrics = predict(released(tmp_path, "linear"), table)
+    assert frame["prediction"].to_list() == pytest.approx([1.4, -2.0])
+    assert metrics == {}
+    table.write_text("a,b,c,y\n0.1,0.2,0.3,1.4\n1,0,-1,-2\n")
+    assert predict(released(tmp_path, "linear"), table)[1]
+    frame, _ = predict(released(tmp_path, "logistic"), table)
+    assert frame["prediction"].to_list() == [1.0, -1.0]
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", "a,b,c\n1,2,x\n", "a,b,c,d,e\n1,2,3,4,5\n", "a,b,c\n1,2,nan\n"])
+def test_a_table_that_does_not_fit_a_released_model(text: str, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text(text)
+    with pytest.raises(InputError, match="must have 3 columns of numbers"):
+        predict(released(tmp_path, "linear"), tmp_path / "new.csv")
+
+
+def test_a_released_model_of_ones_own_needs_ones_own_code(tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("a,b,c\n1,2,3\n")
+    with pytest.raises(InputError, match="only its own code can apply it"):
+        predict(released(tmp_path, "own"), tmp_path / "new.csv")

@@ -146,7 +146,7 @@ def _show(
 
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of a saved run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a saved run, or model.npz that was released.")],
     table: Annotated[Path, typer.Argument(help="CSV or Parquet with the columns of the training data.")],
     out: Annotated[Path | None, typer.Option(help="Write the predictions to this CSV (stdout by default).")] = None,
     repeat: Annotated[int, typer.Option(help="Which repetition's model.")] = 0,

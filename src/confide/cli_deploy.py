@@ -15,6 +15,7 @@ import typer
 from confide.errors import InputError, RunError
 
 app = typer.Typer()
+STARTING = 10.0  # seconds
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
 Config = Annotated[Path, typer.Argument(help="The node's TOML, see docs/deploying.md.")]
 Log = Annotated[bool, typer.Option("--json", help="The log on stderr as JSON lines, whatever the config says.")]
@@ -139,11 +140,19 @@ def status(config: Config, as_json: Json = False) -> None:
     from confide.deploy import control
     from confide.deploy.node_config import load_server
 
-    loaded = load_server(config)
-    try:
-        found = _last(control.ask(loaded.control, {"ask": "status"}, 60.0))
-    except control.NotRunningError:
-        found = _stored(loaded)
+    loaded, begun = load_server(config), time.monotonic()
+    while True:
+        try:
+            found = _last(control.ask(loaded.control, {"ask": "status"}, 60.0))
+            break
+        except control.NotRunningError:
+            try:
+                found = _stored(loaded)
+                break
+            except InputError as e:
+                if e.field != "store" or "in use" not in e.remedy or time.monotonic() - begun > STARTING:
+                    raise
+        time.sleep(0.2)  # a server that starts has its store before its socket
     if as_json:
         print(json.dumps(found))
         return
@@ -169,7 +178,7 @@ def _lines(s: dict[str, Any]) -> list[str]:
         f"round     {s['round']} of {s['rounds']}, {s['published']} published of {s['allowed']} allowed",
         f"clients   {clients.get('connected', '-')} connected of {clients['of']}",
         f"epsilon   {epsilon} at delta {s['delta']:g} so far; {s['budget']}",
-        f"releases  {s['releases']}",
+        f"releases  {s['releases']}" + (" beside, see `confide ledger` and `confide account`" if s["releases"] else ""),
     ]
     for p in s["peers"]:
         way = "" if "dialed" not in p else ", connected" if p["dialed"] else f", not connected ({p['why']})"

@@ -406,25 +406,38 @@ def verify(
 
 @app.command()
 def bundle(
-    run: Annotated[Path, typer.Argument(help="Folder of an accounted run.")],
     key: Annotated[Path, typer.Option(help="Ed25519 key; made (mode 0600) where there is none.")],
-    out: Annotated[Path | None, typer.Option(help="RUN/bundle.json by default.")] = None,
+    run: Annotated[Path | None, typer.Argument(help="Folder of an accounted run.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Of a deployment, instead of RUN: plan.json.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Of a deployment: what `confide ledger` wrote.")] = None,
+    out: Annotated[Path | None, typer.Option(help="bundle.json, in RUN or beside the ledger, by default.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Sign plan, ledger and statement of a run, for an auditor."""
+    """Sign plan, ledger and statement of a run or of a deployed unit, for an auditor."""
     from confide.privacy.bundle import generate_key, load_key, make_bundle, public_hex, save_bundle
     from confide.privacy.of_run import LEDGER, PLAN
     from confide.privacy.plan import Plan
     from confide.run import Run, versions
 
-    loaded = Run.load(run)
-    if loaded.privacy is None or loaded.privacy["ledger"] is None:
-        raise InputError("run", str(run), "has no ledger; only an accounted run (algorithm.clip set) can be bundled")
+    if run is not None and plan is None and ledger is None:
+        loaded = Run.load(run)
+        if loaded.privacy is None or loaded.privacy["ledger"] is None:
+            raise InputError(
+                "run", str(run), "has no ledger; only an accounted run (algorithm.clip set) can be bundled"
+            )
+        agreed, said, ledger = Plan.load(run / PLAN), loaded.privacy["statement"], run / LEDGER
+    elif run is None and plan is not None and ledger is not None:
+        from confide.deploy.agreement import price
+
+        agreed = Plan.load(plan)
+        said = price(agreed).statement.to_dict()
+    else:
+        raise InputError("run", None if run is None else str(run), "give the folder of a run, or --plan and --ledger")
     if not key.exists():
         generate_key(key)
     secret = load_key(key)
-    text = make_bundle(Plan.load(run / PLAN), run / LEDGER, loaded.privacy["statement"], versions(), secret)
-    path = out or run / "bundle.json"
+    text = make_bundle(agreed, ledger, said, versions(), secret)
+    path = out or ledger.parent / "bundle.json"
     save_bundle(path, text)
     public = public_hex(secret.public_key())
     if as_json:

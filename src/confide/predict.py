@@ -24,8 +24,9 @@ def predict(
     """Predictions for the rows of a table, and metrics where it has the label.
 
     Args:
-        folder: a run saved by `Run.save`.
-        table: CSV or Parquet with the columns that the run was trained on.
+        folder: a run saved by `Run.save`, or the model.npz that a deployment released.
+        table: CSV or Parquet with the columns that the run was trained on; for a released model its M features in
+            order, and the target last where it is known.
         repeat: which repetition's model.
         server: one server's model instead of the centroid.
     """
@@ -34,6 +35,8 @@ def predict(
     from confide.problems.features import FeatureMap
     from confide.problems.reading import read_table
 
+    if Path(folder).suffix == ".npz":
+        return _released(Path(folder), read_table(table, "table"))
     run = Run.load(folder)
     described = run.model.get("features")
     if described is None:
@@ -54,6 +57,32 @@ def predict(
         classes = np.where(scores > 0.5, str(label["positive"]), str(label["negative"]))
         columns = {"probability": scores, "prediction": classes}
     return pl.DataFrame(columns), _metrics(model, w, X, frame, label)
+
+
+def _released(path: Path, frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, float]]:
+    """A deployment knows its features by their order alone."""
+    import polars as pl
+
+    from confide.deploy import released_model
+
+    w, meta = released_model.read(path)
+    kind = meta["model"]["kind"]
+    if kind not in MODELS:
+        raise InputError("model", str(path), f"is of the kind {kind!r}; only its own code can apply it")
+    M, width = len(w), frame.width
+    remedy = f"must have {M} columns of numbers, in the order of training, and the target last if it is known"
+    try:
+        table = frame.cast(pl.Float64).to_numpy()
+    except pl.exceptions.PolarsError:
+        raise InputError("table", f"{width} columns", remedy) from None
+    if width not in (M, M + 1) or not np.isfinite(table).all():
+        raise InputError("table", f"{width} columns", remedy)
+    model, X = MODELS[kind](meta["model"]["rho"]), table[:, :M]
+    scores = model.predict(w, X)
+    columns = (
+        {"prediction": scores} if kind == "linear" else {"probability": scores, "prediction": np.sign(scores - 0.5)}
+    )
+    return pl.DataFrame(columns), model.metrics(w, X, table[:, M]) if width > M else {}
 
 
 def _metrics(model: GLM, w: Any, X: Any, frame: pl.DataFrame, label: dict[str, Any]) -> dict[str, float]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +23,7 @@ from confide.deploy.books import Status
 from confide.deploy.layout import Layout, lay_out
 from confide.deploy.processes import Cluster
 from confide.deploy.try_out import TRY_OUT
+from confide.errors import RunError
 from confide.privacy.ledger import Cost, Event, dataset_id, write_events
 from confide.reference import prepare
 
@@ -98,16 +98,12 @@ class Chain:
 
 
 def follow(cluster: Cluster, chains: list[Chain], seconds: float) -> None:
-    """Until all have died of everything."""
-
-    def state() -> str:
+    """Until all have died of everything; raises if anybody else ends."""
+    try:
+        cluster.wait("all have died", lambda: not sum(not chain.follow() for chain in chains), seconds)
+    except RunError as e:
         at = [(c.node, c.deaths, c.left, (cluster.status(c.node) or {}).get("round")) for c in chains]
-        return f"seed {SEED}, {cluster.layout.folder}: {at}"
-
-    end = time.monotonic() + seconds
-    while sum(not chain.follow() for chain in chains):  # all of them, each time
-        assert time.monotonic() < end, state()
-        time.sleep(0.02)
+        raise AssertionError(f"{e}; seed {SEED}, {cluster.layout.folder}: {at}") from e
 
 
 def test_the_list_is_that_of_the_specification() -> None:

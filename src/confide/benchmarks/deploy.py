@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -142,7 +143,7 @@ class _Network:
         for line in self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else ():
             event = json.loads(line) if line.startswith("{") and line.endswith("}") else {}
             if event.get("event") == "published":
-                found.append(event["time"])
+                found.append(datetime.fromisoformat(event["time"]).timestamp())
         return found
 
     @contextmanager

@@ -22,6 +22,7 @@ from confide.deploy.server_process import open_store
 from confide.deploy.server_setup import ServerSetup
 from confide.deploy.transport import Dialer
 from confide.errors import InputError, RunError
+from confide.privacy.statement import lines
 
 OK, WARN, FAIL, SKIP = "ok", "warn", "FAIL", "skip"
 PATIENCE: Final = 5.0  # seconds for a peer to answer
@@ -58,6 +59,8 @@ def check(config: ServerConfig, *, strict_peers: bool = False) -> Iterator[Findi
 def _plan(setup: ServerSetup) -> Iterator[Finding]:
     name, plan = setup.units[setup.me]["name"], setup.plan
     yield Finding("plan", OK, f"{plan.hash}: this is server {setup.me}, unit {name!r}, of {plan.units}")
+    for line in lines(setup.prices.statement.to_dict()):
+        yield Finding("privacy", OK, line)
     left = setup.allowance
     full = left.publications == plan.rounds and (setup.prices.release is None or left.releases > 0)
     level = OK if full else WARN if left.publications else FAIL
