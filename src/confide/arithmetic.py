@@ -101,11 +101,16 @@ def scaled(factor: int, x: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
     """
     if not 0 <= factor <= 1 << bits:
         raise InputError("weight", factor / 2**bits, "must lie in [0, 1]")
-    size, shift, f = np.abs(x).astype(np.uint64), np.uint64(bits), np.uint64(factor)
-    high, low = size >> shift, size & np.uint64((1 << bits) - 1)
-    half = np.uint64(1 << (bits - 1))
-    product = high * f + ((low * f + half) >> shift)
-    return np.where(x < 0, -product.astype(np.int64), product.astype(np.int64))
+    size, shift, f = np.abs(x).view(np.uint64), np.uint64(bits), np.uint64(factor)
+    low = size & np.uint64((1 << bits) - 1)  # from here on in place: a model is long
+    low *= f
+    low += np.uint64(1 << (bits - 1))
+    low >>= shift
+    size >>= shift
+    size *= f
+    size += low
+    product = size.view(np.int64)
+    return np.negative(product, out=product, where=x < 0)
 
 
 def on_grid(graph: Graph) -> Graph:

@@ -579,7 +579,7 @@ def test_skipped_rounds_are_never_published_later() -> None:
     i, attempt = machine.books.decided + 1, machine.books.attempt
     assert attempt is not None
     machine.server.tick(machine.now)
-    machine.hear(0, a_sync(machine, 0, decided=T))
+    machine.hear(0, a_sync(machine, 0, decided=T, balance=(0, OTHER)))
     assert machine.books.decided >= i
     for k in range(2):
         machine.client(k, cm.Update(i, attempt.number, blob(1)))

@@ -16,6 +16,7 @@ from confide.clipping import Clip
 from confide.deploy import client_data, pki, training
 from confide.deploy.client import Client, ClientTerms
 from confide.deploy.handshake import Common
+from confide.deploy.memory import keep_buffers
 from confide.deploy.node_config import ClientConfig, not_expired
 from confide.deploy.observing import observe, start
 from confide.deploy.record import FileRecord
@@ -280,6 +281,7 @@ class ClientProcess:
 
 def serve(config: ClientConfig, *, test_seed: int | None = None) -> None:
     """The whole life of `confide client`."""
+    keep_buffers()
     start(config.log, Path(config.node).name)
     if test_seed is not None:
         from confide.deploy import seeded

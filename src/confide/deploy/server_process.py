@@ -243,12 +243,17 @@ class ServerProcess:
         def told(event: str) -> Any:
             return lambda node: observe(event, {"from": f"{node.role} {node.number}"})
 
+        def connected(node: Node) -> None:
+            told("connected")(node)
+            if node.role == "server" and node.number in self._dialers:
+                self._dialers[node.number].hurry()
+
         def differs(node: Node, lines: list[str]) -> None:
             observe("differs", {"with": f"{node.role} {node.number}", "what": lines})
 
         return Listener(
             self.setup.config.listen, self.setup.listening, self.setup.common, self._door, self._receive,
-            told("connected"), told("disconnected"), differs, self.setup.limits,
+            connected, told("disconnected"), differs, self.setup.limits,
         )  # fmt: skip
 
     def _door(self, peer: Any) -> Node:

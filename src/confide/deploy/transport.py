@@ -477,6 +477,7 @@ class Dialer:
         self._connected, self._disconnected, self._differs = connected, disconnected, differs
         self._stream: _Stream | None = None
         self._since = math.inf  # when the stream was opened
+        self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -507,7 +508,15 @@ class Dialer:
                 failures = 0
             else:
                 failures, which = failures + 1, (which + 1) % len(self._addresses)
-            await asyncio.sleep(delay(failures // len(self._addresses), random.random()))  # noqa: S311 - no secret
+            self._hurry.clear()
+            pause = delay(failures // len(self._addresses), random.random())  # noqa: S311 - no secret
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), pause)
+                failures = 0
+
+    def hurry(self) -> None:
+        """Dial now, not when the pause is over: the other side has shown that it lives."""
+        self._hurry.set()
 
     async def _dial(self, address: str) -> str:
         """Until the stream is lost; returns why."""
