@@ -30,6 +30,7 @@ test: $(DEV)
 
 # Random kills and cuts on a network of real processes; `make soak SECONDS=60 SEED=7` repeats one, shorter.
 soak: $(DEV)
+	CONFIDE_SOAK=1 $(BIN)/python -m pytest tests/deploy/test_kills.py
 	$(BIN)/python tests/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 lint: $(DEV)

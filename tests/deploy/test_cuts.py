@@ -140,6 +140,12 @@ def dead_for_many_rounds(net: Net) -> None:
     net.go_on(others, MANY)
     net.cluster.start("delta")
     net.together()
+
+    def speaks() -> bool:  # its clients take some seconds until they dial again
+        status = net.cluster.status("delta")
+        return status is not None and status["published"] > before.published
+
+    net.cluster.wait("delta publishes again", speaks, PATIENCE)
     net.cluster.stop(["delta"])
     after, rows = net.auditor.look("delta"), net.auditor.rows["delta"]
     missed = [event.kind for event in rows[before.decided : before.decided + MANY - 1]]

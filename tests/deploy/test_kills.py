@@ -7,6 +7,7 @@ nothing was lost on the way, with the models of the reference.
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,8 @@ PROMPT = {  # nothing is late and nothing is lost in a network whose servers com
 OTHERS = ("halt.budget", "skip.tx.commit", "skip.committed", "wait.deadline", "remove.tx.commit")  # below
 ROUNDS = 25
 BUDGET = 1000.0  # rho
+
+soaking = pytest.mark.skipif("CONFIDE_SOAK" not in os.environ, reason="a minute of many processes: `make soak` runs it")
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +121,7 @@ def test_the_list_is_that_of_the_specification() -> None:
     }  # fmt: skip
 
 
+@soaking
 def test_servers_that_die_at_every_point_and_come_back_at_once_lose_nothing(soak: ModuleType, tmp_path: Path) -> None:
     """And clients before they have given anything: the models are those of a run in which nobody died."""
     layout = network(tmp_path / "n", len(PROMPT), 3, ROUNDS)
@@ -213,6 +217,7 @@ def test_servers_that_die_when_rounds_are_skipped_deadlines_pass_and_a_server_is
     assert np.array_equal(one.w + other.w, one.contribution + other.contribution + kept)
 
 
+@soaking
 def test_clients_that_die_in_every_phase_and_everybody_at_once(soak: ModuleType, tmp_path: Path) -> None:
     """Each client in another phase of the secure sum: before it advertises, shares, masks and unmasks, and after."""
     layout = network(tmp_path / "n", 2, 4, 24, adapt=8.0, tick=0.3, exchange=20.0)

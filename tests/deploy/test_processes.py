@@ -401,8 +401,8 @@ def test_check_finds_what_is_wrong(site: Site) -> None:
     found = {row["check"]: row["level"] for row in json.loads(out)["checks"]}
     assert (code, err) == (0, "")
     assert found == {
-        "plan": "ok", "budget": "ok", "certificate": "ok", "revocations": "ok", "store": "ok", "disk": "ok",
-        "port": "ok", "released": "ok", "peer": "warn", "clocks": "skip",
+        "plan": "ok", "privacy": "ok", "budget": "ok", "certificate": "ok", "revocations": "ok", "store": "ok",
+        "disk": "ok", "port": "ok", "released": "ok", "peer": "warn", "clocks": "skip",
     }  # fmt: skip
     assert run_here("check", site.toml("alpha"), "--peers")[0] == 1
     site.authority("alpha").revoke("one")

@@ -145,9 +145,8 @@ class Waits(Server):
     """For a neighbour that does not answer, for ever."""
 
     def _wait(self) -> bool:
-        super()._wait()
-        self._deadline = NEVER
-        return True
+        self.terms = replace(self.terms, exchange=1e6)
+        return super()._wait()
 
 
 class SaysOnce(Server):

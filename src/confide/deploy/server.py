@@ -326,7 +326,7 @@ class Server:
         if books.published >= self.terms.allowed:
             self.ports.at("halt.budget")
             self._idle = "the budget is spent"
-        elif self._present and i > self._known + self.terms.leash:
+        elif self._present and i > max(self._known, *books.seen.values()) + self.terms.leash:
             self._idle = "no neighbour has heard of the last rounds"
         if self._idle:  # it keeps pace, and says nothing
             self.ports.log("halted", round=i, why=self._idle)

@@ -18,7 +18,7 @@ from confide.errors import InputError, RunError
 
 APPLICATION = 0x636F6E66  # "conf", in the header of every store
 WAL_PAGES = 2**14  # 64 MiB of log before it is written back: that costs three more fsyncs than a plain commit
-REJOIN = "keep the file, and start with a new one (`confide server CONFIG --rejoin`): a copy would publish rounds twice"
+REJOIN = "keep the file, and rejoin with a new store (`confide server CONFIG --rejoin`): a copy publishes rounds twice"
 _EXISTS = "exists; a store is never overwritten, name another"
 
 _SCHEMA = """

@@ -68,7 +68,7 @@ class Terms:
 
     @property
     def leash(self) -> int:
-        """A server publishes at most so many rounds beyond the last that a neighbour has acknowledged.
+        """A server publishes at most so many rounds beyond what its neighbours have seen of it, or decided themselves.
 
         Beyond it messages would be paid for and reach nobody; and a store that was lost has not gone further than this
         from what its neighbours know.
