@@ -100,7 +100,7 @@ def channel_key(shared: bytes, session: bytes, sender: int, receiver: int) -> Se
 
 @dataclass(frozen=True, repr=False)
 class Identity:
-    """A client's long-term Ed25519 key; the public halves are in the plan's roster."""
+    """The long-term Ed25519 key of a client or a server; the public halves are in the plan's roster."""
 
     secret: Secret
     public: bytes
