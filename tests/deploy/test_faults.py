@@ -50,6 +50,11 @@ def test_every_story_ends_well(part: int) -> None:
             assert total[event] >= 5, total
 
 
+def test_a_flow_that_nobody_offered_leaves_no_trace_in_the_watch() -> None:
+    """Seed 1210: the watch, asked for a message that never left, noted it as one that did."""
+    explore([1210])
+
+
 def test_stories_have_every_scheme_graph_and_window() -> None:
     stories = [story(seed) for seed in range(200)]
     assert {s.scheme for s in stories} == set(SCHEMES)

@@ -137,7 +137,10 @@ class Watch:
     def _which(self, p: int, m: int, gone: list[int], entered: Vector) -> int:
         """A record that was applied and closed in one transaction."""
         for i in gone:
-            mine, theirs = self.books[p].message(i, m), self.left[m, i].get(p)  # m may have lost its store since
+            mine, theirs = (
+                self.books[p].message(i, m),
+                self.left.get((m, i), {}).get(p),
+            )  # m may have lost its store since
             if (
                 mine
                 and theirs
