@@ -2,12 +2,13 @@
 PYTHON ?= python3
 EXTRAS ?=
 SECONDS ?= 600
+TIMES ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed$(if $(EXTRAS),-$(EXTRAS))
 DEV := $(VENV)/.dev
 
-.PHONY: setup run test soak lint format bench clean
+.PHONY: setup run test soak explore lint format bench clean
 
 setup: $(INSTALLED)
 
@@ -32,6 +33,11 @@ test: $(DEV)
 soak: $(DEV)
 	CONFIDE_SOAK=1 $(BIN)/python -m pytest tests/deploy/test_kills.py
 	$(BIN)/python tests/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# Property tests with examples that nobody has seen (the default run repeats its own), and more stories of faults.
+explore: $(DEV)
+	for i in $$(seq $(TIMES)); do CONFIDE_EXPLORE=1 $(BIN)/python -m pytest -m hypothesis || exit 1; done
+	CONFIDE_STORIES=$$(($(TIMES) * 400)) $(BIN)/python -m pytest tests/deploy/test_faults.py
 
 lint: $(DEV)
 	$(BIN)/ruff check .

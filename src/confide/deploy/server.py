@@ -279,10 +279,16 @@ class Server:
         return False
 
     def _wait_adrift(self) -> bool:
-        """After a rejoin: until the first neighbour has come as far, or go to where one is that rejoined as well."""
+        """After a rejoin: until the first neighbour has come as far, or go to where one is that rejoined as well.
+
+        Not before the clock can be there: or one neighbour's word would end the run for this server.
+        """
         self._deadline = NEVER
         ahead = max(self.books.seen[m] for m in self._present)
         if ahead <= self.books.decided:
+            return False
+        if self._now < (due := self.terms.clock_time(ahead)):
+            self._deadline = due
             return False
         self._skip(ahead, "behind the neighbours")
         return True

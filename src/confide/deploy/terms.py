@@ -58,6 +58,10 @@ class Terms:
         """No honest server has decided more rounds by now (and one for clocks that differ)."""
         return min(self.rules.rounds, max(0, math.floor((now - self.start) / self.tick)) + 1)
 
+    def clock_time(self, round: int) -> float:
+        """When `clock_round` reaches this round."""
+        return self.start + (round - 1) * self.tick
+
     def shrink(self, sample: Collection[int], survivors: Collection[int]) -> float:
         """What the regulariser takes off the model, in the order in which the reference adds it up."""
         total = 0.0
