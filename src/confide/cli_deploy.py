@@ -19,6 +19,7 @@ STARTING = 10.0  # seconds
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
 Config = Annotated[Path, typer.Argument(help="The node's TOML, see docs/deploying.md.")]
 Log = Annotated[bool, typer.Option("--json", help="The log on stderr as JSON lines, whatever the config says.")]
+Finished = Annotated[bool, typer.Option("--until-finished", help="End after the last round instead of answering on.")]
 Seed = Annotated[
     int | None, typer.Option("--test-seed", help="FOR TESTS: all noise from this seed. Nothing is private.")
 ]
@@ -72,16 +73,20 @@ def check(
     peers: Annotated[bool, typer.Option("--peers", help="A peer that is not reached is a failure.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Look at plan, budget, certificates, store, disk, port and peers of a server before anything is spent."""
+    """Look at plan, budget, keys, store, disk, port, peers and clocks of a node before anything is spent."""
     from dataclasses import asdict
 
-    from confide.deploy.checking import FAIL
-    from confide.deploy.checking import check as look
-    from confide.deploy.node_config import load_server
+    from confide.deploy import checking, checking_client
+    from confide.deploy.node_config import ServerConfig, load
+    from confide.deploy.probing import FAIL
 
     logging.getLogger("confide").addHandler(logging.NullHandler())  # what a dialer logs is in the findings
-    loaded, found = load_server(config), []
-    for finding in look(loaded, strict_peers=peers):
+    loaded, found = load(config), []
+    if isinstance(loaded, ServerConfig):
+        findings = checking.check(loaded, strict_peers=peers)
+    else:
+        findings = checking_client.check(loaded, strict_peers=peers)
+    for finding in findings:
         found.append(finding)
         if not as_json:
             print(f"{finding.level:5} {finding.check:12} {finding.said}", flush=True)
@@ -98,9 +103,7 @@ def server(
     rejoin: Annotated[
         bool, typer.Option("--rejoin", help="The store was lost or restored: ask the neighbours, pay for the gap.")
     ] = False,
-    until_finished: Annotated[
-        bool, typer.Option("--until-finished", help="End after the last round instead of answering on.")
-    ] = False,
+    until_finished: Finished = False,
     test_seed: Seed = None,
     as_json: Log = False,
 ) -> None:
@@ -117,9 +120,10 @@ def server(
 
 
 @app.command()
-def client(config: Config, test_seed: Seed = None, as_json: Log = False) -> None:
+def client(config: Config, until_finished: Finished = False, test_seed: Seed = None, as_json: Log = False) -> None:
     """Run a client, until SIGTERM: it keeps its data, dials its server and answers."""
     options = [] if test_seed is None else ["--test-seed", str(test_seed)]
+    options += ["--until-finished"] if until_finished else []
     options += ["--json"] if as_json else []
     _warn(test_seed)
     sys.stderr.flush()

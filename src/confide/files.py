@@ -128,3 +128,8 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def existing(folder: Path) -> Path:
+    """The nearest folder that exists: the rest is made when it is needed."""
+    return folder if folder.exists() or folder == folder.parent else existing(folder.parent)

@@ -766,11 +766,14 @@ def test_hello_and_welcome() -> None:
     assert heard(client.hello()) == Enrol(1, bytes.fromhex(a_plan().hash), UNIT, 2)
     assert client.hello() == client.hello()
     assert not client.enrolled
-    assert client.receive(encode(Welcome(bytes(32), 1))) == []
+    assert client.receive(encode(Welcome(bytes(32), 1, False))) == []
     assert not client.enrolled
     assert client.refusals == {"plan": 1}
-    assert client.receive(encode(Welcome(bytes.fromhex(a_plan().hash), 1))) == []
+    assert client.receive(encode(Welcome(bytes.fromhex(a_plan().hash), 1, False))) == []
     assert client.enrolled
+    assert not client.finished
+    client.receive(encode(Welcome(bytes.fromhex(a_plan().hash), 5, True)))
+    assert client.finished
 
 
 def test_a_refusal_names_the_fields_that_differ() -> None:
@@ -779,7 +782,7 @@ def test_a_refusal_names_the_fields_that_differ() -> None:
     assert client.receive(encode(Refusal("another plan", other.to_json()))) == []
     assert client.refused == ["delta: 1e-05 != 1e-06", "rounds: 5 != 7"]
     assert not client.enrolled
-    client.receive(encode(Welcome(bytes.fromhex(a_plan().hash), 1)))
+    client.receive(encode(Welcome(bytes.fromhex(a_plan().hash), 1, False)))
     assert client.refused == []
     for text, line in {
         "": "another plan",
@@ -890,7 +893,7 @@ def truths(which: int) -> list[bytes]:
     """Messages of a true round, and of its neighbours."""
     reference = a_reference(KINDS[which])
     clients, unit = everyone(reference), Unit(reference)
-    found = [encode(Welcome(bytes.fromhex(a_plan().hash), 1)), encode(Refusal("no", a_plan().to_json()))]
+    found = [encode(Welcome(bytes.fromhex(a_plan().hash), 1, False)), encode(Refusal("no", a_plan().to_json()))]
     found += [invitation(), invitation(attempt=2), invitation(2), invitation(plan=bytes(32)), clients[0].hello()]
     if KINDS[which] is not None:
         for _ in range(5):
@@ -1010,7 +1013,7 @@ GOOD: list[Any] = [
     Reply(1, 1, b"x"),
     Update(2**32 - 1, 2**31, b""),
     Decline(1, 1, "answered"),
-    Welcome(HASH, 1),
+    Welcome(HASH, 1, False),
     Refusal("why", "{}"),
     Invite(HASH, 1, 1, b""),
     Step(1, 1, b""),

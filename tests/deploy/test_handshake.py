@@ -46,13 +46,14 @@ def test_the_same_plan_and_protocol_agree(here: Common, make_plan: MakePlan) -> 
 
 
 def test_a_proof_is_the_listeners_for_this_dialer_now(here: Common) -> None:
-    agreed = here.agreed(LISTENER, NONCE, DIALER)
+    agreed = here.agreed(LISTENER, NONCE, DIALER, 1e9)
     assert here.proves(agreed, LISTENER.public, NONCE, DIALER)
     assert not here.proves(agreed, Identity.of(b"1" * 32).public, NONCE, DIALER)
     assert not here.proves(agreed, LISTENER.public, b"m" * 32, DIALER)
+    assert not here.proves(Agreed(1e9 + 1, agreed.proof), LISTENER.public, NONCE, DIALER)
     assert not here.proves(agreed, LISTENER.public, NONCE, "confide://alpha/client/c1")
     assert not Common(2, here.text).proves(agreed, LISTENER.public, NONCE, DIALER)
-    assert not here.proves(Agreed(bytes(64)), b"no key", NONCE, DIALER)
+    assert not here.proves(Agreed(1e9, bytes(64)), b"no key", NONCE, DIALER)
 
 
 def test_what_differs_is_named(here: Common, make_plan: MakePlan) -> None:

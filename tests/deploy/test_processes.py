@@ -24,7 +24,7 @@ import pytest
 from confide import cli
 from confide.config import Experiment, load
 from confide.deploy import control, pki, released_model
-from confide.deploy.client_process import ClientSetup
+from confide.deploy.client_setup import ClientSetup
 from confide.deploy.node_config import load_client, load_server
 from confide.deploy.server_process import open_store
 from confide.deploy.server_setup import ServerSetup
@@ -270,6 +270,9 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site) -
     code, out, err = run_here("check", site.toml("alpha"), "--peers")
     assert code == 0, out + err
     assert "FAIL" not in out
+    assert "ok    clock        beta: within 2 s of this machine" in out
+    code, out, err = run_here("check", site.toml("alpha-c0"))
+    assert (code, "in use: this client runs" in out) == (0, True), out + err
 
     code, out, err = run_here("status", site.toml("alpha"))
     assert (code, err) == (0, "")
@@ -371,9 +374,12 @@ def test_real_noise_an_active_server_and_a_store_that_was_lost(site: Site) -> No
     agree(site.folder, *clocks, *(x for change in changes for x in ("--set", change)), config="pairs.toml")
     for name in UNITS:
         for k in range(CLIENTS):
-            site.start(f"{name}-c{k}")
+            site.start(f"{name}-c{k}", "--until-finished")
     site.start("beta")
     assert site.start("alpha", "--until-finished").wait(90) == 0, site.log("alpha")
+    for k in range(CLIENTS):
+        assert site.processes[f"alpha-c{k}"].wait(20) == 0, site.log(f"alpha-c{k}")
+        assert '"event": "finished"' in site.log(f"alpha-c{k}")
     until(lambda: (site.status("beta") or {})["phase"] == "finished")
     with SqliteStore.open(site.folder / "alpha.db") as store:
         one = store.load()
@@ -402,7 +408,7 @@ def test_check_finds_what_is_wrong(site: Site) -> None:
     assert (code, err) == (0, "")
     assert found == {
         "plan": "ok", "privacy": "ok", "budget": "ok", "certificate": "ok", "revocations": "ok", "store": "ok",
-        "disk": "ok", "port": "ok", "released": "ok", "peer": "warn", "clocks": "skip",
+        "disk": "ok", "port": "ok", "released": "ok", "peer": "warn",
     }  # fmt: skip
     assert run_here("check", site.toml("alpha"), "--peers")[0] == 1
     site.authority("alpha").revoke("one")
@@ -413,6 +419,28 @@ def test_check_finds_what_is_wrong(site: Site) -> None:
     code, out, _ = run_here("check", site.toml("beta"))
     assert code == 1
     assert "chmod 600" in out
+
+
+def test_check_of_a_client(site: Site) -> None:
+    def checked() -> tuple[int, dict[str, tuple[str, str]]]:
+        code, out, _ = run_here("check", site.toml("alpha-c0"), "--json")
+        return code, {row["check"]: (row["level"], row["said"]) for row in json.loads(out)["checks"]}
+
+    code, found = checked()
+    assert code == 0
+    assert {name: level for name, (level, _) in found.items()} == {
+        "plan": "ok", "certificate": "ok", "data": "ok", "record": "ok", "server": "warn",
+    }  # fmt: skip
+    assert "not reached" in found["server"][1]
+    assert not (site.folder / "alpha-c0.record").exists()
+    assert run_here("check", site.toml("alpha-c0"), "--peers")[0] == 1
+    np.savez(site.folder / "alpha-c0.npz", allow_pickle=False, X=np.zeros((2, 1)), y=np.zeros(2))
+    code, found = checked()
+    assert (code, found["data"][0]) == (1, "FAIL")
+    assert "the plan's model has" in found["data"][1]
+    site.toml("alpha-c0").write_text(site.toml("alpha-c0").read_text().replace("alpha/client-c0", "beta/client-c0"))
+    code, found = checked()
+    assert (code, list(found)) == (1, ["setup"])
 
 
 def test_earlier_ledgers_reduce_what_may_be_published(site: Site) -> None:

@@ -271,6 +271,7 @@ def test_a_client_and_its_server_talk(world: World, caplog: pytest.LogCaptureFix
             assert not client.dialer.send(b"too early")
             async with running(client):
                 await until(lambda: client.up and server.listener.nodes)
+                assert client.dialer.ahead == pytest.approx(0.0, abs=5.0)
                 here = Node("client", 0)
                 assert server.listener.nodes == {here}
                 server.answer = True
@@ -901,7 +902,7 @@ def test_whatever_status_a_listener_gives_the_dialer_goes_on(
                     return
                 hello = cast(handshake.Hello, handshake.decode(frame[4:], handshake.Hello))
             if when == "after the answer":
-                proof = COMMON.agreed(own.identity, hello.nonce, "confide://alpha/client/c0")
+                proof = COMMON.agreed(own.identity, hello.nonce, "confide://alpha/client/c0", 0.0)
                 await context.write(next(cut(handshake.encode(proof))))
             context.set_code(given[-1])
 

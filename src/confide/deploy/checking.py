@@ -1,4 +1,4 @@
-"""`confide check`: everything that can go wrong at the start, looked at before anything is spent.
+"""`confide check` of a server: everything that can go wrong at the start, looked at before anything is spent.
 
 One finding a line, each with what to do. Nothing is written but a free port is bound for a moment and peers are dialed.
 """
@@ -11,30 +11,20 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 from confide.deploy import control
 from confide.deploy.node_config import ServerConfig
 from confide.deploy.pki import SOON, utc_now
+from confide.deploy.probing import FAIL, OK, PATIENCE, WARN, Finding, Reached, clock, probe
 from confide.deploy.server_process import open_store
 from confide.deploy.server_setup import ServerSetup
-from confide.deploy.transport import Dialer
 from confide.errors import InputError, RunError
+from confide.files import existing
 from confide.privacy.statement import lines
 
-OK, WARN, FAIL, SKIP = "ok", "warn", "FAIL", "skip"
-PATIENCE: Final = 5.0  # seconds for a peer to answer
 LOG: Final = 64 << 20  # bytes of SQLite's log before it is written back
 EVENT: Final = 1024  # bytes of a ledger's row, at most
-
-
-@dataclass(frozen=True)
-class Finding:
-    check: str
-    level: str
-    said: str
 
 
 def check(config: ServerConfig, *, strict_peers: bool = False) -> Iterator[Finding]:
@@ -52,8 +42,6 @@ def check(config: ServerConfig, *, strict_peers: bool = False) -> Iterator[Findi
     yield _port(setup, running)
     yield from _released(setup)
     yield from _peers(setup, running, strict_peers)
-    said = "not compared: the handshake does not tell a peer's time; keep NTP running on every machine"
-    yield Finding("clocks", SKIP, said)
 
 
 def _plan(setup: ServerSetup) -> Iterator[Finding]:
@@ -106,7 +94,7 @@ def _store(setup: ServerSetup, running: dict[str, Any] | None) -> Iterator[Findi
         yield Finding("store", OK, f"in use by this server, process {running['pid']}, at round {running['round']}")
         return
     if not os.path.lexists(path):
-        if os.access(_there(path.parent), os.W_OK | os.X_OK):
+        if os.access(existing(path.parent), os.W_OK | os.X_OK):
             yield Finding("store", OK, f"{path} is made at the first start")
         else:
             yield Finding("store", FAIL, f"{path}: its folder is not writable; change that, or name another place")
@@ -121,16 +109,11 @@ def _store(setup: ServerSetup, running: dict[str, Any] | None) -> Iterator[Findi
     yield Finding("store", OK, f"round {books.decided} of {setup.plan.rounds}, {books.published} published")
 
 
-def _there(folder: Path) -> Path:
-    """The nearest folder that exists: the rest is made."""
-    return folder if folder.exists() or folder == folder.parent else _there(folder.parent)
-
-
 def _disk(setup: ServerSetup) -> Finding:
     rules = setup.terms.rules
     model = 8 * rules.length
     needed = model * (4 + rules.window * len(rules.weights)) + LOG + EVENT * rules.rounds
-    free = shutil.disk_usage(_there(setup.config.path(setup.config.store).parent)).free
+    free = shutil.disk_usage(existing(setup.config.path(setup.config.store).parent)).free
     said = f"{free / 2**20:,.0f} MiB free, at most {needed / 2**20:,.0f} needed"
     return (
         Finding("disk", OK, said) if free >= needed else Finding("disk", FAIL, f"{said}; make room or move the store")
@@ -158,7 +141,7 @@ def _released(setup: ServerSetup) -> Iterator[Finding]:
     if setup.prices.release is None:
         return
     folder = setup.config.path(setup.config.released)
-    writable = os.access(_there(folder), os.W_OK | os.X_OK)
+    writable = os.access(existing(folder), os.W_OK | os.X_OK)
     said = str(folder) if writable else f"{folder} is not writable; a release could not be kept: change that"
     yield Finding("released", OK if writable else FAIL, said)
 
@@ -168,54 +151,19 @@ def _peers(setup: ServerSetup, running: dict[str, Any] | None, strict: bool) -> 
         for peer in running["peers"]:
             level = OK if peer["dialed"] else FAIL if strict else WARN
             yield Finding("peer", level, f"{peer['unit']}: " + (peer["why"] or f"connected, at round {peer['round']}"))
+            yield from clock(peer["unit"], peer["clock"])
         return
-    for m, (level, said) in sorted(asyncio.run(_dialed(setup)).items()):
+    for m, (level, said, ahead) in sorted(asyncio.run(_dialed(setup)).items()):
         level = FAIL if strict and level == WARN else level
         yield Finding("peer", level, f"{setup.units[m]['name']}: {said}")
+        yield from clock(setup.units[m]["name"], ahead)
 
 
-async def _dialed(setup: ServerSetup) -> dict[int, tuple[str, str]]:
-    found = await asyncio.gather(*(_dial(setup, m) for m in setup.peers))
-    return dict(zip(setup.peers, found, strict=True))
-
-
-async def _dial(setup: ServerSetup, m: int) -> tuple[str, str]:
-    """TLS both ways, the plan's hash and the peer's identity, at one address after the other."""
-    peer, why = setup.peers[m], []
-    for address in peer.addresses:
-        level, said = await _dial_at(setup, m, address)
-        if level != WARN:
-            return level, said
-        why.append(f"{address}: {said}")
-    remedy = "is its server running, and its port open? This server starts without it"
-    return WARN, f"not reached ({'; '.join(why)}); {remedy}"
-
-
-async def _dial_at(setup: ServerSetup, m: int, address: str) -> tuple[str, str]:
-    answer: list[tuple[str, str]] = []
-    dialer = Dialer(
-        [address],
-        setup.dialing(m),
-        setup.peers[m].target,
-        setup.common,
-        lambda _: None,
-        lambda: answer.append((OK, f"reached at {address}; same plan, and it has the identity of the plan")),
-        lambda: None,
-        lambda lines: answer.append((FAIL, "has another plan: " + "; ".join(lines))),
-        replace(setup.limits, connect=PATIENCE),
+async def _dialed(setup: ServerSetup) -> dict[int, Reached]:
+    found = await asyncio.gather(
+        *(
+            probe(peer.addresses, setup.dialing(m), peer.target, setup.common, setup.limits)
+            for m, peer in setup.peers.items()
+        )
     )
-    untried = dialer.why
-    dialer.start()
-    try:
-        async with asyncio.timeout(2.0 * PATIENCE):
-            while not answer and dialer.why == untried:
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        return WARN, f"no answer within {2.0 * PATIENCE:g} s"
-    finally:
-        await dialer.stop()
-    if answer:
-        return answer[0]
-    if any(word in dialer.why for word in ("PERMISSION_DENIED", "UNAUTHENTICATED", "does not have the identity")):
-        return FAIL, f"{dialer.why}; compare certificates and plans with that operator"
-    return WARN, dialer.why
+    return dict(zip(setup.peers, found, strict=True))

@@ -170,7 +170,7 @@ class Client:
 
     Attributes:
         refused: why the server will not have this client, one line each: the fields in which the plans differ.
-        enrolled: whether the server has welcomed this client.
+        enrolled: whether the server has welcomed this client.  finished: whether it said that all rounds are over.
         refusals: messages that were not for this client, by reason.
         declined: rounds that this client sat out, by the word that it gave.
         clipped: coordinates beyond the encoding's bound so far; failed: trainings that gave no update. They tell of the
@@ -196,7 +196,7 @@ class Client:
             raise InputError("identity", None, "an active server calls for signed keys: give an identity in the roster")
         self.terms = terms
         self.refused: list[str] = []
-        self.enrolled = False
+        self.enrolled = self.finished = False
         self.refusals: Counter[str] = Counter()
         self.declined: Counter[str] = Counter()
         self.clipped = self.failed = 0
@@ -250,7 +250,7 @@ class Client:
     def _welcome(self, welcome: Welcome) -> list[bytes]:
         if welcome.plan != self.terms.plan:
             return self._refuse("plan")
-        self.refused, self.enrolled = [], True
+        self.refused, self.enrolled, self.finished = [], True, welcome.finished
         return []
 
     def _begin(self, invite: Invite, model: bytes, hash: bytes) -> list[bytes]:

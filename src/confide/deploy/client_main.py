@@ -9,7 +9,7 @@ from confide.errors import InputError, RunError
 
 
 def main(arguments: list[str]) -> int:
-    """CONFIG [--test-seed N] [--json], as the command has checked them; returns the exit code."""
+    """CONFIG [--test-seed N] [--until-finished] [--json], as the command has checked them; returns the exit code."""
     path, *rest = arguments
     seed = int(rest[rest.index("--test-seed") + 1]) if "--test-seed" in rest else None
     try:
@@ -20,7 +20,9 @@ def main(arguments: list[str]) -> int:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         from confide.deploy.client_process import serve
 
-        serve(config.model_copy(update={"log": "json"}) if "--json" in rest else config, test_seed=seed)
+        if "--json" in rest:
+            config = config.model_copy(update={"log": "json"})
+        serve(config, test_seed=seed, until_finished="--until-finished" in rest)
     except InputError as e:
         return _said(f"error: {e}", 2)
     except RunError as e:

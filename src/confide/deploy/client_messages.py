@@ -1,7 +1,7 @@
 """What a unit's server and its clients say to each other. C: a client says it, S: the server.
 
              C                          S
-enrolment    Enrol                ->    Welcome or Refusal
+enrolment    Enrol                ->    Welcome or Refusal; Welcome once more after the last round
 a round                                 Invite      the model, as the server's integers
   secure     Reply(Advertise ..)  <->   Step(Roster ..)
   in clear   Update
@@ -66,6 +66,7 @@ class Decline:
 class Welcome:
     plan: Hash32
     round: Round  # that is open, or the next
+    finished: bool  # all rounds are decided: nothing is asked of clients any more
 
 
 @dataclass(frozen=True, config=wire.STRICT)

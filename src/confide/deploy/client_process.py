@@ -8,123 +8,30 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final
 
-from confide.clipping import Clip
-from confide.deploy import client_data, pki, training
-from confide.deploy.client import Client, ClientTerms
-from confide.deploy.handshake import Common
+from confide.deploy import pki
+from confide.deploy.client import Client
+from confide.deploy.client_setup import ClientSetup
 from confide.deploy.memory import keep_buffers
 from confide.deploy.node_config import ClientConfig, not_expired
 from confide.deploy.observing import observe, start
 from confide.deploy.record import FileRecord
 from confide.deploy.store import At, nowhere
-from confide.deploy.training import Trainer
-from confide.deploy.transport import Credentials, Dialer, Limits, Target
+from confide.deploy.transport import Dialer
 from confide.deploy.worker import Clock, Worker
 from confide.errors import InputError, RunError
-from confide.privacy import canonical
-from confide.privacy.plan import Plan
-from confide.secure.client import Member
 
 AGAIN: Final = 5.0  # seconds until a hello that nobody answered is said again
 JUMP: Final = 5.0  # seconds by which the clock may be set before it is worth a word
 
 
-@dataclass(frozen=True, repr=False)
-class ClientSetup:
-    """What a client's config stands for, each part compared with the others."""
-
-    config: ClientConfig
-    plan: Plan
-    unit: int
-    client: int
-    node: pki.Node
-    authority: bytes
-
-    @classmethod
-    def load(cls, config: ClientConfig) -> Self:
-        plan, node = Plan.load(config.path(config.plan)), pki.Node.load(config.path(config.node))
-        if plan.deployment is None:
-            path = str(config.path(config.plan))
-            raise InputError("plan", path, "is of a simulation; `confide agree` makes this one")
-        unit, client = _place(plan, node)
-        pem = canonical.read_bytes(config.path(config.authority), "authority", pki.LARGEST_PEM)
-        found, wanted = pki.fingerprint(pem), plan.deployment["units"][unit]["authority"]
-        if found != wanted:
-            remedy = f"is not the authority that the plan has for this unit ({wanted[:16] or 'none'}…); get its ca.crt"
-            raise InputError("authority", str(config.path(config.authority)), remedy)
-        if config.server.organisation != node.org:
-            remedy = f"this client is of {node.org}, and so is the server of its unit"
-            raise InputError("server.organisation", config.server.organisation, remedy)
-        pki.check_name("server.name", config.server.name)
-        return cls(config, plan, unit, client, node, pem)
-
-    @property
-    def units(self) -> Any:
-        assert self.plan.deployment is not None  # noqa: S101 - checked
-        return self.plan.deployment["units"]
-
-    @property
-    def target(self) -> Target:
-        given = self.config.server
-        return Target(given.organisation, given.name, bytes.fromhex(self.units[self.unit]["identity"]))
-
-    @property
-    def credentials(self) -> Credentials:
-        return Credentials(self.node, {self.config.server.organisation: self.authority})
-
-    @property
-    def member(self) -> Member:
-        """With an active server keys are signed."""
-        a = self.plan.aggregation
-        if a is None or a["server"] != "active":
-            return Member(self.client)
-        roster = {k: bytes.fromhex(c["identity"]) for k, c in enumerate(self.units[self.unit]["clients"])}
-        return Member(self.client, self.node.identity, roster)
-
-    def trainer(self, test_seed: int | None) -> Trainer:
-        plan, config = self.plan, self.config
-        assert plan.deployment is not None and plan.dim is not None and plan.bound is not None  # noqa: S101, PT018
-        own = plan.deployment["model"]["kind"] == "own"
-        if config.train is not None:
-            if not own and plan.clip != "update":
-                raise InputError("train", config.train, "the plan has a built-in model; give data = 'file.npz'")
-            return training.entry_point(config.train, Clip(plan.clip, plan.bound, plan.norm), plan.step)
-        assert config.data is not None  # noqa: S101 - the config has one of the two
-        if own:
-            raise InputError("data", config.data, "the plan has no built-in model; give train = 'package.module:name'")
-        X, y = client_data.read(config.path(config.data), plan.dim)
-        if plan.deployment["model"]["kind"] == "logistic" and not set(y.tolist()) <= {-1.0, 1.0}:
-            raise InputError("data", str(config.path(config.data)), "the targets of a logistic model are -1 and 1")
-        if test_seed is None:
-            return training.of_plan(plan, self.unit, self.client, X, y)
-        from confide.deploy import seeded
-
-        return training.of_plan(plan, self.unit, self.client, X, y, seeded.batches(test_seed, self.unit, self.client))
-
-
-def _place(plan: Plan, node: pki.Node) -> tuple[int, int]:
-    """Unit and number of a client, by its identity key."""
-    assert plan.deployment is not None  # noqa: S101 - checked
-    who = f"{node.role} {node.name} of {node.org}"
-    if node.role != "client":
-        raise InputError("node", who, "is not a client's certificate; name one")
-    mine = node.identity.public.hex()
-    for p, unit in enumerate(plan.deployment["units"]):
-        for k, client in enumerate(unit["clients"]):
-            if client["identity"] == mine:
-                return p, k
-    raise InputError("node", who, "its identity key is of no client in the plan; use the plan that was made with it")
-
-
 class ClientProcess:
-    def __init__(self, setup: ClientSetup, *, test_seed: int | None = None) -> None:
-        self.setup, config = setup, setup.config
+    def __init__(self, setup: ClientSetup, *, test_seed: int | None = None, until_finished: bool = False) -> None:
+        self.setup, config, self._until_finished = setup, setup.config, until_finished
         self._clock = Clock()
-        terms = ClientTerms.of_plan(setup.plan, setup.unit, setup.client)
         noise = None
         self._at: At = nowhere
         if test_seed is not None:
@@ -133,8 +40,8 @@ class ClientProcess:
             noise = seeded.client_noise(test_seed, setup.plan, setup.unit, setup.client)
             self._at = seeded.crash_points()
         trainer = setup.trainer(test_seed)
-        self._record = FileRecord(config.path(config.record), terms.owner)
-        self.client = Client(terms, trainer, self._record, setup.member, noise=noise, config=config.train_config)
+        self._record = FileRecord(config.path(config.record), setup.terms.owner)
+        self.client = Client(setup.terms, trainer, self._record, setup.member, noise=noise, config=config.train_config)
         self._worker = Worker(self._clock, lambda: self._wake, self._tick, lambda: None, self._broke)
         self._wake = math.inf
         self._refused: list[str] = []
@@ -161,13 +68,17 @@ class ClientProcess:
 
     def _take(self, _: float, raw: bytes) -> None:
         self._at("client.received")
-        before = self.client.enrolled
+        before = self.client.enrolled, self.client.finished
         for reply in self.client.receive(raw):
             self._at("client.replying")
             self._say(reply)
             self._at("client.replied")
-        if self.client.enrolled and not before:
+        if self.client.enrolled and not before[0]:
             observe("enrolled", {"unit": self.setup.units[self.setup.unit]["name"], "client": self.setup.client})
+        if self.client.finished and not before[1]:
+            observe("finished", {})
+            if self._until_finished:
+                self._loop.call_soon_threadsafe(self._end, None)
         if self.client.refused != self._refused:
             self._refused = self.client.refused
             if self._refused:
@@ -201,17 +112,16 @@ class ClientProcess:
         self._ended = self._loop.create_future()
         for sign in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(sign, self._signalled)
-        largest = self.client.terms.largest
         self._dialer = Dialer(
             setup.config.server.addresses,
             setup.credentials,
             setup.target,
-            Common(self.client.terms.protocol, self.client.terms.text),
+            setup.common,
             self._receive,
             self._connects,
             self._loses,
             lambda lines: observe("differs", {"with": "the server", "what": lines}),
-            Limits(from_server=largest, outbox=max(Limits.outbox, 4 * largest)),
+            setup.limits,
         )
         unit = setup.units[setup.unit]["name"]
         observe("started", {"plan": setup.plan.hash, "unit": unit, "client": setup.client})
@@ -279,7 +189,7 @@ class ClientProcess:
             self._ended.set_result(failure)
 
 
-def serve(config: ClientConfig, *, test_seed: int | None = None) -> None:
+def serve(config: ClientConfig, *, test_seed: int | None = None, until_finished: bool = False) -> None:
     """The whole life of `confide client`."""
     keep_buffers()
     start(config.log, Path(config.node).name)
@@ -289,4 +199,4 @@ def serve(config: ClientConfig, *, test_seed: int | None = None) -> None:
         observe("test seed", {"warning": seeded.WARNING})
     setup = ClientSetup.load(config)
     not_expired(config.node, setup.node)
-    ClientProcess(setup, test_seed=test_seed).run()
+    ClientProcess(setup, test_seed=test_seed, until_finished=until_finished).run()

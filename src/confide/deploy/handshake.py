@@ -2,19 +2,21 @@
 
     dialer                        listener
     Hello(protocol, plan, nonce)
-                                  Agreed(proof)                      the stream is open
+                                  Agreed(time, proof)                the stream is open
                                   Differs(protocol, text)            or it is not:
     Differs(protocol, text)                                          both name what differs, and the stream is closed
 
 TLS has shown the listener the dialer's certificate, with everything that it has to be checked for. The dialer's side of
 gRPC checks the authority and the name and then keeps the certificate for itself, so a revoked one would pass. Hence the
 proof: the listener signs the dialer's nonce with the identity that the plan has for it. A stolen TLS key is not enough,
-and since the dialer's address is signed too, a proof that was made for one node is of no use against another.
+and since the dialer's address is signed too, a proof that was made for one node is of no use against another. The
+listener's time is signed with it: clocks are compared, and nothing is decided by them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import struct
 from dataclasses import dataclass as plain
 from dataclasses import field
 from functools import cached_property
@@ -45,6 +47,7 @@ class Hello:
 
 @dataclass(frozen=True, config=wire.STRICT)
 class Agreed:
+    time: Annotated[float, Field(ge=0.0, lt=2.0**40, allow_inf_nan=False)]  # of the listener, in seconds since 1970
     proof: Annotated[bytes, Len(64, 64)]
 
 
@@ -79,15 +82,16 @@ class Common:
     def differs(self) -> Differs:
         return Differs(self.protocol, self.text if len(self.text.encode()) <= LARGEST_TEXT else "")
 
-    def agreed(self, identity: Identity, nonce: bytes, dialer: str) -> Agreed:
-        return Agreed(identity.sign(self._statement(nonce, dialer)))
+    def agreed(self, identity: Identity, nonce: bytes, dialer: str, time: float) -> Agreed:
+        return Agreed(time, identity.sign(self._statement(nonce, dialer, time)))
 
     def proves(self, agreed: Agreed, listener: bytes, nonce: bytes, dialer: str) -> bool:
         """Whether the node with this identity key said it, to this dialer, now."""
-        return signed_by(listener, agreed.proof, self._statement(nonce, dialer))
+        return signed_by(listener, agreed.proof, self._statement(nonce, dialer, agreed.time))
 
-    def _statement(self, nonce: bytes, dialer: str) -> bytes:
-        return b"\0".join((b"confide hello", str(self.protocol).encode(), self.plan, nonce, dialer.encode()))
+    def _statement(self, nonce: bytes, dialer: str, time: float) -> bytes:
+        said = b"confide hello", str(self.protocol).encode(), self.plan, nonce, dialer.encode(), struct.pack("<d", time)
+        return b"\0".join(said)
 
     def lines(self, other: Differs) -> list[str]:
         """What differs, for people; never an exception, whatever the other side wrote."""

@@ -120,6 +120,11 @@ def load_client(path: str | Path) -> ClientConfig:
     return config
 
 
+def load(path: str | Path) -> ServerConfig | ClientConfig:
+    """Whichever it is: a client's names the record that a client has."""
+    return load_client(path) if "record" in _read(Path(path)) else load_server(path)
+
+
 def not_expired(field: str, node: Node) -> None:
     """Nobody would let such a node in."""
     if datetime.now(UTC) >= node.not_after:
@@ -127,12 +132,16 @@ def not_expired(field: str, node: Node) -> None:
         raise InputError("node", field, f"{remedy} and copy the new .crt and .key here")
 
 
-def _load(path: Path, kind: type[Config]) -> Config:
+def _read(path: Path) -> dict[str, Any]:
     text = canonical.read_text(path, "config", LARGEST)
     try:
-        table = tomllib.loads(text)
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as e:
         raise InputError("config", str(path), f"cannot be parsed: {e}; mend the file") from None
+
+
+def _load(path: Path, kind: type[Config]) -> Config:
+    table = _read(path)
     if "folder" in table:
         raise InputError("folder", table["folder"], "unknown key; paths are relative to the config's own folder")
     try:

@@ -420,6 +420,8 @@ class Server:
 
     def _drain(self) -> bool:
         self.phase, self._deadline = Phase.DRAIN, self._now + self.terms.drain
+        for client in range(self.terms.cohort.clients):
+            self._welcome(client)  # nothing is asked of it any more
         return True
 
     # The exchange
@@ -602,10 +604,14 @@ class Server:
                 client, client_messages.encode(client_messages.Refusal("not in this unit's roster", ""))
             )
         else:
-            i = min(self.books.decided + 1, self.rules.rounds)
-            self.ports.to_client(client, client_messages.encode(client_messages.Welcome(self.rules.plan, i)))
+            self._welcome(client)
             if self._cohort is not None:
                 self._cohort.enrolled(client)
+
+    def _welcome(self, client: int) -> None:
+        d, T = self.books.decided, self.rules.rounds
+        welcome = client_messages.Welcome(self.rules.plan, min(d + 1, T), finished=d == T)
+        self.ports.to_client(client, client_messages.encode(welcome))
 
     # Bookkeeping
 

@@ -435,6 +435,7 @@ class ServerProcess:
             peer["dialed"] = dialer is not None and not dialer.why
             peer["why"] = "" if dialer is None else dialer.why
             peer["dials_in"] = Node("server", m) in inward
+            peer["clock"] = None if dialer is None else dialer.ahead
         return machine | {
             "running": True,
             "pid": os.getpid(),

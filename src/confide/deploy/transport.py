@@ -19,6 +19,7 @@ import logging
 import math
 import random
 import secrets
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -421,7 +422,7 @@ class Listener:
         hello: Hello = await stream.expect(Hello)
         common, own = self._common, self._credentials.own
         if common.agrees(hello):
-            await stream.say(handshake.encode(common.agreed(own.identity, hello.nonce, dialer)))
+            await stream.say(handshake.encode(common.agreed(own.identity, hello.nonce, dialer, time.time())))
             return
         await stream.say(handshake.encode(common.differs))
         stream.joiner.largest = LARGEST_ANSWER
@@ -451,6 +452,7 @@ class Dialer:
 
     Attributes:
         why: the stream is not there; "" while it is.
+        ahead: seconds by which the server's clock was ahead of ours when the stream was opened; None before the first.
         counts: what was refused or dropped, by a word.
     """
 
@@ -471,6 +473,7 @@ class Dialer:
         if list(credentials.authorities) != [server.org]:
             raise InputError("authorities", list(credentials.authorities), f"give that of {server.org} and no other")
         self.why = "not yet dialed"
+        self.ahead: float | None = None
         self.counts: Counter[str] = Counter()
         self._addresses, self._credentials, self._server, self._common = addresses, credentials, server, common
         self._receive, self._limits = receive, limits
@@ -562,6 +565,7 @@ class Dialer:
                 if not common.proves(agreed, self._server.identity, nonce, me):
                     why = "the server does not have the identity that the plan has for it"
                     raise _ClosingError(StatusCode.UNAUTHENTICATED, why, "refused")
+                self.ahead = agreed.time - time.time()
             case theirs:
                 await stream.say(handshake.encode(common.differs))
                 lines = await asyncio.to_thread(common.lines, theirs)
