@@ -4,6 +4,7 @@ EXTRAS ?=
 SECONDS ?= 600
 TIMES ?= 5
 VENV := .venv
+export PYTHONDONTWRITEBYTECODE= # or every process of the tests compiles everything again
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed$(if $(EXTRAS),-$(EXTRAS))
 DEV := $(VENV)/.dev

@@ -85,8 +85,8 @@ def cluster(
 
 def _again(folder: Path, asked: dict[str, Any], release: bool) -> Layout:
     """What an earlier run has left."""
+    from confide.deploy.authority import Authority
     from confide.deploy.layout import Layout
-    from confide.deploy.pki import Authority
 
     for name, value in asked.items():
         if value is not None:

@@ -11,14 +11,14 @@ import typer
 from confide.errors import InputError
 
 if TYPE_CHECKING:
-    from confide.deploy.pki import Authority, Entry
+    from confide.deploy.authority import Authority, Entry
 
 app = typer.Typer(help="Certificates and keys of an organisation's servers and clients.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
 Organisation = Annotated[str, typer.Argument(metavar="ORG", help="The organisation, as `init` named it.")]
 Folder = Annotated[Path, typer.Option("--dir", help="Where the organisation's folder is.")]
 Days = Annotated[int, typer.Option(help="Until the certificate expires.")]
-YEAR = 365  # `pki.DAYS`, which would load cryptography for every command
+YEAR = 365  # `authority.DAYS`, which would load cryptography for every command
 
 
 @app.command()
@@ -28,7 +28,8 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Make an organisation's certificate authority; its fingerprint goes into the plan as `authority`."""
-    from confide.deploy.pki import Authority, check_name
+    from confide.deploy.authority import Authority
+    from confide.deploy.certificates import check_name
 
     authority = Authority.create(folder / check_name("organisation", name))
     if as_json:
@@ -136,7 +137,8 @@ def announce(
 
 
 def _opened(folder: Path, org: str) -> Authority:
-    from confide.deploy.pki import Authority, check_name
+    from confide.deploy.authority import Authority
+    from confide.deploy.certificates import check_name
 
     authority = Authority.open(folder / check_name("organisation", org))
     if authority.org != org:

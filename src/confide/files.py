@@ -133,3 +133,15 @@ def _umask() -> int:
 def existing(folder: Path) -> Path:
     """The nearest folder that exists: the rest is made when it is needed."""
     return folder if folder.exists() or folder == folder.parent else existing(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """New names in it outlive a power cut."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot, and then need not
+            raise
+    finally:
+        os.close(fd)

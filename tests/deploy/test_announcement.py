@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from confide.config import parse
-from confide.deploy import pki
 from confide.deploy.agreement import Unit, make, price
 from confide.deploy.announcement import announce, experiment, other_sizes, read
+from confide.deploy.authority import Authority
 from confide.errors import InputError
 
 BASE: dict[str, Any] = {
@@ -95,7 +95,7 @@ def test_a_model_of_ones_own_and_one_whose_data_are_elsewhere() -> None:
 
 
 def test_a_unit_announces_its_live_nodes_in_order(tmp_path: Path) -> None:
-    authority = pki.Authority.create(tmp_path / "alpha")
+    authority = Authority.create(tmp_path / "alpha")
     with pytest.raises(InputError, match="pki issue alpha server"):
         announce(authority, "unit a")
     authority.issue("server", "one")

@@ -20,12 +20,13 @@ import pytest
 from rich.console import Console
 
 from confide.config import Config, load, parse
-from confide.deploy import cluster_view, layout, pki, released_model
+from confide.deploy import cluster_view, layout, released_model
 from confide.deploy.box import rehearsal
 from confide.deploy.invariants import BrokenError, balanced
 from confide.deploy.layout import Layout, free_ports, lay_out
 from confide.deploy.network import Network
 from confide.deploy.node_config import load_client, load_server
+from confide.deploy.node_keys import NodeKeys
 from confide.deploy.processes import Cluster
 from confide.deploy.server_setup import ServerSetup
 from confide.deploy.try_out import TRY_OUT, deployable
@@ -223,7 +224,7 @@ def test_what_is_laid_out_is_what_the_nodes_read(laid: Layout) -> None:
                 assert np.array_equal(data["X"], X)
                 assert np.array_equal(data["y"], y)
             assert laid.plan.deployment is not None
-            known = pki.Node.load(given.path(given.node)).identity.public.hex()
+            known = NodeKeys.load(given.path(given.node)).identity.public.hex()
             assert laid.plan.deployment["units"][p]["clients"][k]["identity"] == known
     assert stat.S_IMODE(laid.folder.stat().st_mode) == 0o700
     assert laid.nodes == ("alpha", "beta", "alpha-c0", "alpha-c1", "alpha-c2", "beta-c0", "beta-c1", "beta-c2")

@@ -39,6 +39,7 @@ from confide.secure.keys import Secret
 from confide.secure.session import Why
 
 SOURCES = Path(confide.deploy.__file__).parent
+STREAM_SOURCES = ("streams.py", "listener.py", "dialer.py")
 ROUNDS = 12
 
 
@@ -193,7 +194,7 @@ def test_the_list_has_every_event_and_field_that_the_sources_log() -> None:
 
 def test_the_list_has_every_line_of_text_that_the_sources_log() -> None:
     found = set()
-    for path in (SOURCES / "transport.py", SOURCES / "client.py"):
+    for path in (SOURCES / name for name in (*STREAM_SOURCES, "client.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if (
                 isinstance(node, ast.Call)
@@ -222,10 +223,10 @@ def test_every_refusal_skip_and_commit_of_the_sources_has_its_word() -> None:
     }
     assert commits == set(COMMITS)
     closing = set()
-    for _, call in literals("_ClosingError"):
+    for _, call in literals("ClosingError"):
         if isinstance(call.args[-1], ast.Constant):
             closing.add(call.args[-1].value)
-    counted = set(re.findall(r'counts\["(\w+)"\]', (SOURCES / "transport.py").read_text()))
+    counted = {w for name in STREAM_SOURCES for w in re.findall(r'counts\["(\w+)"\]', (SOURCES / name).read_text())}
     assert closing | counted | {"overrun"} == set(STREAMS)
     for why in ("the budget is spent", "the sum came too late", "behind the neighbours", "no update arrived", DAMAGED):
         assert why in (SOURCES / "server.py").read_text() + (SOURCES / "cohort.py").read_text()

@@ -23,9 +23,12 @@ import pytest
 
 from confide import cli
 from confide.config import Experiment, load
-from confide.deploy import control, pki, released_model
+from confide.deploy import control, released_model
+from confide.deploy.authority import Authority
+from confide.deploy.certificates import Peer, RefusedPeer
 from confide.deploy.client_setup import ClientSetup
 from confide.deploy.node_config import load_client, load_server
+from confide.deploy.node_keys import NodeKeys
 from confide.deploy.server_process import open_store
 from confide.deploy.server_setup import ServerSetup
 from confide.deploy.sqlite import SqliteStore
@@ -113,8 +116,8 @@ class Site:
     def experiment(self) -> Experiment:
         return load(self.folder / "config.toml").build()
 
-    def authority(self, org: str) -> pki.Authority:
-        return pki.Authority.open(self.folder / org)
+    def authority(self, org: str) -> Authority:
+        return Authority.open(self.folder / org)
 
     def write(self) -> None:
         for p, name in enumerate(UNITS):
@@ -181,7 +184,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     (folder / "config.toml").write_text(CONFIG)
     for name in UNITS:
-        authority = pki.Authority.create(folder / name)
+        authority = Authority.create(folder / name)
         authority.issue("server", "one")
         for k in range(CLIENTS):
             authority.issue("client", f"c{k}")
@@ -484,14 +487,14 @@ def test_earlier_ledgers_reduce_what_may_be_published(site: Site) -> None:
 def test_the_door_is_the_plans(site: Site) -> None:
     setup = ServerSetup.load(load_server(site.toml("alpha")))
     nodes = {
-        (org, role, name): pki.Node.load(site.folder / org / f"{role}-{name}")
+        (org, role, name): NodeKeys.load(site.folder / org / f"{role}-{name}")
         for org, role, name in [
             ("alpha", "client", "c1"), ("beta", "client", "c1"), ("beta", "server", "one"), ("alpha", "server", "one")
         ]
     }  # fmt: skip
 
-    def peer(org: str, role: str, name: str, vouched: str | None = None) -> pki.Peer:
-        return pki.Peer(vouched or org, role, name, nodes[org, role, name].identity.public, 1)
+    def peer(org: str, role: str, name: str, vouched: str | None = None) -> Peer:
+        return Peer(vouched or org, role, name, nodes[org, role, name].identity.public, 1)
 
     assert setup.door(peer("alpha", "client", "c1")) == ("client", 1)
     assert setup.door(peer("beta", "server", "one")) == ("server", 1)
@@ -500,9 +503,9 @@ def test_the_door_is_the_plans(site: Site) -> None:
         peer("alpha", "server", "one"),  # itself
         peer("beta", "server", "one", "alpha"),  # our own authority may not vouch for another's server
         peer("alpha", "client", "c1", "beta"),  # nor the other's for our client
-        pki.Peer("alpha", "client", "c9", bytes(32), 1),
+        Peer("alpha", "client", "c9", bytes(32), 1),
     ):
-        with pytest.raises(pki.RefusedPeer):
+        with pytest.raises(RefusedPeer):
             setup.door(stranger)
 
 
@@ -532,7 +535,7 @@ def test_a_server_whose_parts_do_not_fit_is_refused(site: Site) -> None:
     refused('"beta/ca.crt"', '"alpha/ca.crt"', "authorities.beta.crl", "not signed by the authority")
     refused('name = "one"', 'name = "O N E"', "servers.beta.name", "small letters")
     refused('"plan.json"', '"config.toml"', "plan", "canonical JSON")
-    other = pki.Authority.create(site.folder / "elsewhere" / "alpha")
+    other = Authority.create(site.folder / "elsewhere" / "alpha")
     other.issue("server", "one")
     refused('"alpha/server-one"', '"elsewhere/alpha/server-one"', "node", "of no unit in the plan (alpha, beta)")
     refused('"alpha/server-one"', '"elsewhere/alpha/server-two"', "node", "copy all files")
@@ -567,7 +570,7 @@ def test_a_client_whose_parts_do_not_fit_is_refused(site: Site) -> None:
     ):
         with pytest.raises(InputError, match=remedy):
             load(old, new)
-    pki.Authority.open(site.folder / "alpha").issue("client", "late")
+    Authority.open(site.folder / "alpha").issue("client", "late")
     with pytest.raises(InputError, match="of no client in the plan"):
         load("client-c1", "client-late")
     with pytest.raises(InputError, match="not a client's certificate"):

@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 
 from confide.config import parse
-from confide.deploy import pki
+from confide.deploy.authority import Authority
+from confide.deploy.certificates import utc_now
 from confide.deploy.layout import Layout, lay_out
 from confide.deploy.processes import Cluster
 from confide.deploy.try_out import TRY_OUT
@@ -177,8 +178,8 @@ def ended(layout: Layout, node: str, prelude: str = "") -> tuple[int, str]:
 
 
 def test_an_expired_certificate_is_said_before_anything_is_dialed(layout: Layout) -> None:
-    before = pki.utc_now() - timedelta(days=2)
-    authority = replace(pki.Authority.open(layout.authority("alpha")), clock=lambda: before)
+    before = utc_now() - timedelta(days=2)
+    authority = replace(Authority.open(layout.authority("alpha")), clock=lambda: before)
     for name in ("one", "c0"):
         authority.renew(name, days=1, keep=True)
     for node, name in (("alpha", "one"), ("alpha-c0", "c0")):

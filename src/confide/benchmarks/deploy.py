@@ -32,8 +32,8 @@ from confide.clipping import Clip
 from confide.config import Experiment, parse
 from confide.deploy import announcement
 from confide.deploy.agreement import Unit, make
+from confide.deploy.authority import Authority
 from confide.deploy.layout import PLAN, Layout, free_ports
-from confide.deploy.pki import Authority
 from confide.deploy.processes import Cluster
 from confide.deploy.try_out import TRY_OUT
 from confide.errors import RunError

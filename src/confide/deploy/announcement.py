@@ -34,7 +34,7 @@ from confide.problems.problem import Problem
 from confide.validation import number, one_of, positive_int
 
 if TYPE_CHECKING:
-    from confide.deploy.pki import Authority, Entry
+    from confide.deploy.authority import Authority, Entry
 
 FORMAT: Final = 1
 LARGEST: Final = 2**26  # bytes of an announcement

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from confide.deploy import control
+from confide.deploy.certificates import SOON, utc_now
 from confide.deploy.node_config import ServerConfig
-from confide.deploy.pki import SOON, utc_now
 from confide.deploy.probing import FAIL, OK, PATIENCE, WARN, Finding, Reached, clock, probe
 from confide.deploy.server_process import open_store
 from confide.deploy.server_setup import ServerSetup

@@ -6,9 +6,9 @@ import asyncio
 import os
 from collections.abc import Iterator
 
+from confide.deploy.certificates import SOON, utc_now
 from confide.deploy.client_setup import ClientSetup
 from confide.deploy.node_config import ClientConfig
-from confide.deploy.pki import SOON, utc_now
 from confide.deploy.probing import FAIL, OK, WARN, Finding, clock, probe
 from confide.deploy.record import FileRecord
 from confide.errors import InputError, RunError

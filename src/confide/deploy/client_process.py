@@ -12,15 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from confide.deploy import pki
+from confide.deploy.certificates import SOON, utc_now
 from confide.deploy.client import Client
 from confide.deploy.client_setup import ClientSetup
+from confide.deploy.dialer import Dialer
 from confide.deploy.memory import keep_buffers
 from confide.deploy.node_config import ClientConfig, not_expired
+from confide.deploy.node_keys import NodeKeys
 from confide.deploy.observing import observe, start
 from confide.deploy.record import FileRecord
 from confide.deploy.store import At, nowhere
-from confide.deploy.transport import Dialer
 from confide.deploy.worker import Clock, Worker
 from confide.errors import InputError, RunError
 
@@ -164,11 +165,11 @@ class ClientProcess:
                 self._reload()
             except (InputError, RunError) as e:
                 observe("reload failed", {"why": str(e), "effect": "the certificate of before stays in use"})
-            if self.setup.node.not_after - pki.utc_now() < pki.SOON:
+            if self.setup.node.not_after - utc_now() < SOON:
                 observe("expires", {"certificate": self.setup.config.node, "on": str(self.setup.node.not_after)})
 
     def _reload(self) -> None:
-        node = pki.Node.load(self.setup.config.path(self.setup.config.node))
+        node = NodeKeys.load(self.setup.config.path(self.setup.config.node))
         if node.certificate == self.setup.node.certificate:
             return
         if node.identity.public != self.setup.node.identity.public:

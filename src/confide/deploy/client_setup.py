@@ -7,12 +7,14 @@ from functools import cached_property
 from typing import Any, Self
 
 from confide.clipping import Clip
-from confide.deploy import client_data, pki, training
+from confide.deploy import client_data, training
+from confide.deploy.certificates import LARGEST_PEM, check_name, fingerprint
 from confide.deploy.client import ClientTerms
+from confide.deploy.endpoints import Credentials, Limits, Target
 from confide.deploy.handshake import Common
 from confide.deploy.node_config import ClientConfig
+from confide.deploy.node_keys import NodeKeys
 from confide.deploy.training import Trainer
-from confide.deploy.transport import Credentials, Limits, Target
 from confide.errors import InputError
 from confide.privacy import canonical
 from confide.privacy.plan import Plan
@@ -25,25 +27,25 @@ class ClientSetup:
     plan: Plan
     unit: int
     client: int
-    node: pki.Node
+    node: NodeKeys
     authority: bytes
 
     @classmethod
     def load(cls, config: ClientConfig) -> Self:
-        plan, node = Plan.load(config.path(config.plan)), pki.Node.load(config.path(config.node))
+        plan, node = Plan.load(config.path(config.plan)), NodeKeys.load(config.path(config.node))
         if plan.deployment is None:
             path = str(config.path(config.plan))
             raise InputError("plan", path, "is of a simulation; `confide agree` makes this one")
         unit, client = _place(plan, node)
-        pem = canonical.read_bytes(config.path(config.authority), "authority", pki.LARGEST_PEM)
-        found, wanted = pki.fingerprint(pem), plan.deployment["units"][unit]["authority"]
+        pem = canonical.read_bytes(config.path(config.authority), "authority", LARGEST_PEM)
+        found, wanted = fingerprint(pem), plan.deployment["units"][unit]["authority"]
         if found != wanted:
             remedy = f"is not the authority that the plan has for this unit ({wanted[:16] or 'none'}…); get its ca.crt"
             raise InputError("authority", str(config.path(config.authority)), remedy)
         if config.server.organisation != node.org:
             remedy = f"this client is of {node.org}, and so is the server of its unit"
             raise InputError("server.organisation", config.server.organisation, remedy)
-        pki.check_name("server.name", config.server.name)
+        check_name("server.name", config.server.name)
         return cls(config, plan, unit, client, node, pem)
 
     @property
@@ -102,7 +104,7 @@ class ClientSetup:
         return training.of_plan(plan, self.unit, self.client, X, y, seeded.batches(test_seed, self.unit, self.client))
 
 
-def _place(plan: Plan, node: pki.Node) -> tuple[int, int]:
+def _place(plan: Plan, node: NodeKeys) -> tuple[int, int]:
     """Unit and number of a client, by its identity key."""
     assert plan.deployment is not None  # noqa: S101 - checked
     who = f"{node.role} {node.name} of {node.org}"

@@ -8,7 +8,7 @@ from typing import Any
 from grpc import StatusCode
 from grpc_health.v1 import health, health_pb2_grpc
 
-from confide.deploy.pki import Peer, RefusedPeer
+from confide.deploy.certificates import Peer, RefusedPeer
 
 
 def serve(server: Any, peer: Callable[[Any], Peer]) -> Health:

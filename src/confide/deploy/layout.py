@@ -29,7 +29,7 @@ import numpy as np
 from confide.config import Config, Experiment, named_as_in_config, parse
 from confide.deploy import announcement, terms
 from confide.deploy.agreement import Prices, make, price
-from confide.deploy.pki import Authority
+from confide.deploy.authority import Authority
 from confide.deploy.terms import Terms
 from confide.deploy.try_out import deployable
 from confide.errors import InputError

@@ -20,7 +20,7 @@ from confide.errors import InputError
 from confide.privacy import canonical
 
 if TYPE_CHECKING:
-    from confide.deploy.pki import Node
+    from confide.deploy.node_keys import NodeKeys
 
 LARGEST = 2**20  # bytes of a config
 
@@ -125,7 +125,7 @@ def load(path: str | Path) -> ServerConfig | ClientConfig:
     return load_client(path) if "record" in _read(Path(path)) else load_server(path)
 
 
-def not_expired(field: str, node: Node) -> None:
+def not_expired(field: str, node: NodeKeys) -> None:
     """Nobody would let such a node in."""
     if datetime.now(UTC) >= node.not_after:
         remedy = f"its certificate expired on {node.not_after:%Y-%m-%d}; run `confide pki renew {node.org} {node.name}`"

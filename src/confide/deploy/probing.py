@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from confide.deploy.certificates import SKEW
+from confide.deploy.dialer import Dialer
+from confide.deploy.endpoints import Credentials, Limits, Target
 from confide.deploy.handshake import Common
-from confide.deploy.pki import SKEW
-from confide.deploy.transport import Credentials, Dialer, Limits, Target
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
 PATIENCE: Final = 5.0  # seconds for a peer to answer

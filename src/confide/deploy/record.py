@@ -8,7 +8,6 @@ data, not this file.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import stat
@@ -18,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 from confide.errors import InputError, RunError
-from confide.files import atomic_file, check_writable
+from confide.files import atomic_file, check_writable, sync_folder
 from confide.privacy import canonical
 from confide.validation import whole
 
@@ -185,23 +184,11 @@ def _replace(path: Path, owner: Owner, answered: int) -> None:
                 file.write((canonical.dumps(table) + "\n").encode())
                 file.flush()
                 os.fsync(file.fileno())
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except InputError as e:
         raise InputError("record", str(path), e.remedy) from None
     except OSError as e:
         raise _unusable(path, e) from None
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name is durable too."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError as e:
-        if e.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot, and then need not
-            raise
-    finally:
-        os.close(fd)
 
 
 def _unusable(path: Path, error: Exception) -> InputError:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from confide.deploy.release import Released
 from confide.errors import InputError
-from confide.files import atomic_file
+from confide.files import atomic_file, sync_folder
 from confide.privacy.plan import Plan
 
 FORMAT = 1
@@ -29,11 +29,7 @@ def write(folder: Path, plan: Plan, released: Released) -> Path:
             np.savez(file, allow_pickle=False, weights=weights, meta=np.array(json.dumps(meta)))
             file.flush()
             os.fsync(file.fileno())
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_folder(folder)
     return folder / LATEST
 
 

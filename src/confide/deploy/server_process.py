@@ -24,18 +24,20 @@ import numpy as np
 from confide.deploy import control, released_model, seeded
 from confide.deploy.ahead import Ahead
 from confide.deploy.books import Books
+from confide.deploy.certificates import SOON, RefusedPeer, utc_now
+from confide.deploy.dialer import Dialer
 from confide.deploy.draws import secret_noise
+from confide.deploy.endpoints import Node
+from confide.deploy.listener import Listener
 from confide.deploy.memory import keep_buffers
 from confide.deploy.node_config import ServerConfig, not_expired
 from confide.deploy.observing import LastError, allowed, hooks, observe, start
-from confide.deploy.pki import SOON, RefusedPeer, utc_now
 from confide.deploy.relay import Relay
 from confide.deploy.release import Part, Released, secret_share
 from confide.deploy.server import Phase, Ports, Server
 from confide.deploy.server_setup import ServerSetup, load_node, load_trust
 from confide.deploy.sqlite import SqliteStore
 from confide.deploy.store import Store
-from confide.deploy.transport import Dialer, Listener, Node
 from confide.deploy.worker import Clock, Worker
 from confide.errors import InputError, RunError
 from confide.privacy.ledger import dataset_id

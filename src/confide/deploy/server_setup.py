@@ -14,16 +14,17 @@ from typing import Any, Self
 
 from cryptography import x509
 
-from confide.deploy import pki, terms
+from confide.deploy import node_keys, terms
 from confide.deploy.agreement import Prices, price
+from confide.deploy.authentication import LARGEST_LIST, load_revoked
+from confide.deploy.certificates import LARGEST_PEM, Peer, RefusedPeer, check_name, fingerprint, utc_now
 from confide.deploy.draws import edge_secret
+from confide.deploy.endpoints import Credentials, Limits, Node, Target
 from confide.deploy.handshake import Common
 from confide.deploy.node_config import ServerConfig
-from confide.deploy.pki import Peer, RefusedPeer
 from confide.deploy.release import Circle
 from confide.deploy.spending import Allowance, allowance
 from confide.deploy.terms import Terms
-from confide.deploy.transport import Credentials, Limits, Node, Target
 from confide.errors import InputError
 from confide.privacy import canonical
 from confide.privacy.plan import Plan
@@ -53,7 +54,7 @@ class ServerSetup:
     plan: Plan
     prices: Prices
     me: int
-    node: pki.Node
+    node: node_keys.NodeKeys
     trust: Trust
     peers: dict[int, Peering]
     allowance: Allowance
@@ -64,7 +65,7 @@ class ServerSetup:
         plan, node = load_plan(config), load_node(config)
         me = _place(plan, node)
         trust = load_trust(config)
-        prints = {org: pki.fingerprint(pem) for org, pem in trust.authorities.items()}
+        prints = {org: fingerprint(pem) for org, pem in trust.authorities.items()}
         check_authority(plan, me, node.org, prints.get(node.org), "node")
         prices = price(plan)
         peers = _peers(config, plan, me, prints)
@@ -137,11 +138,11 @@ class ServerSetup:
     def _servers(self) -> dict[bytes, int]:
         return {bytes.fromhex(u["identity"]): m for m, u in enumerate(self.units)}
 
-    def renewed(self, node: pki.Node, trust: Trust) -> Self:
+    def renewed(self, node: node_keys.NodeKeys, trust: Trust) -> Self:
         """With other certificates of the same nodes."""
         if (node.identity.public, node.org, node.role) != (self.node.identity.public, self.node.org, "server"):
             raise InputError("node", self.config.node, "is another node's certificate; renew the one of this server")
-        prints = {org: pki.fingerprint(pem) for org, pem in trust.authorities.items()}
+        prints = {org: fingerprint(pem) for org, pem in trust.authorities.items()}
         if prints != self._fingerprints:
             raise InputError("authorities", sorted(prints), "an authority is another one; that needs a new plan")
         return replace(self, node=node, trust=trust)
@@ -154,35 +155,35 @@ def load_plan(config: Any) -> Plan:
     return plan
 
 
-def load_node(config: Any) -> pki.Node:
-    return pki.Node.load(config.path(config.node))
+def load_node(config: Any) -> node_keys.NodeKeys:
+    return node_keys.NodeKeys.load(config.path(config.node))
 
 
 def load_trust(config: ServerConfig, before: Trust | None = None) -> Trust:
     """What the files say now; a list that is out of date is refused, or with an earlier one left out."""
     authorities, revoked, until = {}, {}, {}
     for org, given in config.authorities.items():
-        pem = canonical.read_bytes(config.path(given.certificate), f"authorities.{org}.certificate", pki.LARGEST_PEM)
+        pem = canonical.read_bytes(config.path(given.certificate), f"authorities.{org}.certificate", LARGEST_PEM)
         authorities[org] = pem
         try:
-            serials = pki.load_revoked(config.path(given.crl), pem)
+            serials = load_revoked(config.path(given.crl), pem)
             revoked[org], until[org] = serials, _next_update(config, org)
         except InputError as e:
             if before is None:
                 raise InputError(f"authorities.{org}.crl", e.value, e.remedy) from None
-            if org in before.revoked and pki.utc_now() < before.until[org]:  # half copied, perhaps: the old one holds
+            if org in before.revoked and utc_now() < before.until[org]:  # half copied, perhaps: the old one holds
                 revoked[org], until[org] = before.revoked[org], before.until[org]
     return Trust(authorities, revoked, until)
 
 
 def _next_update(config: ServerConfig, org: str) -> datetime:
     path = config.path(config.authorities[org].crl)
-    found = x509.load_pem_x509_crl(canonical.read_bytes(path, "crl", pki.LARGEST_LIST)).next_update_utc
+    found = x509.load_pem_x509_crl(canonical.read_bytes(path, "crl", LARGEST_LIST)).next_update_utc
     assert found is not None  # noqa: S101 - load_revoked looked
     return found
 
 
-def _place(plan: Plan, node: pki.Node) -> int:
+def _place(plan: Plan, node: node_keys.NodeKeys) -> int:
     """Which server of the plan this is, by its keys."""
     assert plan.deployment is not None  # noqa: S101 - checked
     if node.role != "server":
@@ -231,7 +232,7 @@ def _peers(config: ServerConfig, plan: Plan, me: int, prints: dict[str, str]) ->
             continue
         org = given.organisation
         check_authority(plan, m, org, prints.get(org), f"servers.{unit['name']}.organisation")
-        pki.check_name(f"servers.{unit['name']}.name", given.name)
+        check_name(f"servers.{unit['name']}.name", given.name)
         target = Target(org, given.name, bytes.fromhex(unit["identity"]))
         found[m] = Peering(target, tuple(given.addresses))
     return found

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from confide.errors import InputError, RunError
+from confide.files import sync_folder
 
 APPLICATION = 0x636F6E66  # "conf", in the header of every store
 WAL_PAGES = 2**14  # 64 MiB of log before it is written back: that costs three more fsyncs than a plain commit
@@ -85,7 +86,7 @@ def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
     finally:
         for file in (temporary, *side_files(temporary)):
             file.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -297,12 +298,3 @@ def translated(path: Path) -> Iterator[None]:
         raise StoreError(path, f"is damaged ({e})") from e
     except UnicodeDecodeError as e:  # SQLite quotes the damaged name of a table
         raise StoreError(path, "is damaged (a name that is not text)") from e
-
-
-def _sync_folder(folder: Path) -> None:
-    with suppress(OSError):  # some file systems cannot, and then need not
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn, Protocol, Self
 
 from confide.errors import InputError, RunError
-from confide.files import atomic_file
+from confide.files import atomic_file, sync_folder
 from confide.privacy import canonical
 from confide.privacy.plan import LAWS, Plan
 from confide.validation import number, one_of, whole
@@ -544,16 +544,7 @@ def _create(path: Path, text: str) -> None:
             os.link(temporary, path)  # unlike a rename it never replaces; the rename that follows does nothing
         except FileExistsError:
             raise InputError("ledger", str(path), "exists; a ledger is never overwritten, name another") from None
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    with suppress(OSError):  # some file systems cannot, and then need not
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    sync_folder(path.parent)
 
 
 def _write_all(fd: int, data: bytes) -> None:
