@@ -12,7 +12,7 @@ import pytest
 from confide import cli_pki
 from confide.deploy.authority import DAYS, Authority
 from confide.deploy.certificates import fingerprint
-from confide.deploy.node_keys import Node
+from confide.deploy.node_keys import NodeKeys
 
 Outcome = tuple[int, str, str]
 
@@ -30,7 +30,7 @@ def test_the_command_from_init_to_revoke(tmp_path: Path, command: Callable[..., 
     server = pki_json("issue", "alpha", "server", "one", "--host", "a.example", "--host", "10.0.0.1")
     assert server["hosts"] == ["a.example", "10.0.0.1"]
     assert all(Path(f).exists() for f in server["files"])
-    node = Node.load(tmp_path / "alpha/server-one")
+    node = NodeKeys.load(tmp_path / "alpha/server-one")
     assert node.exchange is not None
     assert (server["identity"], server["exchange_key"]) == (node.identity.public.hex(), node.exchange.public.hex())
     client = pki_json("issue", "alpha", "client", "c1", "--days", 20)

@@ -22,7 +22,7 @@ from confide.deploy import epoch as epochs
 from confide.deploy import exchange
 from confide.deploy.books import Status
 from confide.deploy.layout import Layout, lay_out
-from confide.deploy.node_keys import Node
+from confide.deploy.node_keys import NodeKeys
 from confide.deploy.processes import Cluster
 from confide.deploy.try_out import TRY_OUT
 from confide.errors import RunError
@@ -160,7 +160,7 @@ def spent(layout: Layout, unit: str, publications: int) -> None:
 def removal(layout: Layout, gone: str) -> bytes:
     """All others sign."""
     plan, p = bytes.fromhex(layout.plan.hash), layout.number(gone)
-    nodes = {u: Node.load(layout.authority(u) / "server-one") for u in layout.units if u != gone}
+    nodes = {u: NodeKeys.load(layout.authority(u) / "server-one") for u in layout.units if u != gone}
     signed = tuple(epochs.sign(node.identity, layout.number(u), plan, 1, [p]) for u, node in nodes.items())
     return epochs.encode(epochs.Epoch(plan, 1, (p,), signed))
 

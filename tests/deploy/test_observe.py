@@ -28,6 +28,7 @@ import confide.deploy
 from confide.deploy import client_messages, sync
 from confide.deploy.books import Balance, Books, Changes, Flow, Status
 from confide.deploy.box import PLAN, scripted
+from confide.deploy.client_metrics import ClientMetrics
 from confide.deploy.metrics import COMMITS, DAMAGED, REFUSALS, SKIPS, STREAMS, Metered, Metrics
 from confide.deploy.network import Cut, Network, Weather
 from confide.deploy.observe import EVENTS, LINES, OTHER, AllowList, Json, Text, public, said
@@ -46,7 +47,7 @@ ROUNDS = 12
 # ---- helpers
 
 
-def samples(metrics: Metrics | str) -> dict[tuple[str, str], float]:
+def samples(metrics: Metrics | ClientMetrics | str) -> dict[tuple[str, str], float]:
     """(name, label values joined) -> value."""
     read = text_string_to_metric_families(metrics) if isinstance(metrics, str) else metrics.registry.collect()
     return {(s.name, ",".join(s.labels.values())): s.value for family in read for s in family.samples}
@@ -737,12 +738,20 @@ def test_no_bound_is_infinite_and_certificates_have_an_end() -> None:
 
 
 def test_a_client_is_enrolled_until_it_is_disconnected() -> None:
-    metrics = Metrics()
+    metrics = ClientMetrics()
     seen = []
-    for event in ("connected", "enrolled", "disconnected"):
+    for event in ("connected", "enrolled", "disconnected", "finished", "nonsense"):
         metrics.event(event, {})
-        seen.append(samples(metrics)["confide_enrolled", ""])
-    assert seen == [0, 1, 0]
+        found = samples(metrics)
+        seen.append([found[f"confide_{name}", ""] for name in ("connected", "enrolled", "finished")])
+    assert seen == [[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 0, 1], [0, 0, 1]]
+    metrics.expires(datetime(2030, 1, 1, tzinfo=UTC))
+    metrics.dropped(Counter(field=2))
+    with metrics.serve("0") as endpoint:
+        found = samples(get(endpoint.port))
+    assert found["confide_certificate_expiry_timestamp_seconds", ""] == datetime(2030, 1, 1, tzinfo=UTC).timestamp()
+    assert found["confide_log_dropped_total", "field"] == 2
+    assert not any("epsilon" in name or "round" in name for name, _ in found)
 
 
 def test_what_the_log_dropped_is_a_figure() -> None:

@@ -53,3 +53,30 @@ def test_hooks_hear_every_event_once() -> None:
     observe("published", {"round": 1})
     observe("down", {"neighbour": 2})
     assert heard == [("published", {"round": 1}), ("down", {"neighbour": 2})]
+
+
+def test_what_a_peer_repeats_is_written_once_a_minute(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(observing.Repeats.__init__, "__defaults__", (lambda: now[0],))
+    observing.start("text", "n")
+    for at in (0.0, 1.0, 59.0, 61.0, 62.0):
+        now[0] = at
+        observe("refused", {"why": "client c9 of beta: revoked"})
+        observe("skipped", {"round": 1, "why": "the same"})
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("skipped" in line for line in lines) == 5  # our own events are all there
+    refused = [line for line in lines if "refused" in line]
+    assert len(refused) == 2
+    assert "again=2" in refused[1]
+    assert "again" not in refused[0]
+
+
+def test_repeats_are_remembered_within_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    observing.start("text", "n")
+    repeats = next(f for f in logging.getLogger().handlers[0].filters if isinstance(f, observing.Repeats))
+    for n in range(3 * observing.KNOWN):
+        observe("refused", {"why": f"client {n}"})
+    assert len(capsys.readouterr().err.splitlines()) == 3 * observing.KNOWN
+    assert len(repeats._written) <= observing.KNOWN

@@ -19,7 +19,7 @@ from confide.deploy.dialer import Dialer
 from confide.deploy.memory import keep_buffers
 from confide.deploy.node_config import ClientConfig, not_expired
 from confide.deploy.node_keys import NodeKeys
-from confide.deploy.observing import observe, start
+from confide.deploy.observing import allowed, hooks, observe, start
 from confide.deploy.record import FileRecord
 from confide.deploy.store import At, nowhere
 from confide.deploy.worker import Clock, Worker
@@ -40,6 +40,15 @@ class ClientProcess:
 
             noise = seeded.client_noise(test_seed, setup.plan, setup.unit, setup.client)
             self._at = seeded.crash_points()
+        self._metrics = self._endpoint = None
+        if config.metrics is not None:
+            from confide.deploy.client_metrics import ClientMetrics  # a client need not carry it
+
+            self._metrics = ClientMetrics()
+            self._endpoint = self._metrics.serve(config.metrics)
+            self._metrics.expires(setup.node.not_after)
+            hooks.append(self._metrics.event)
+            allowed.told = self._metrics.dropped
         trainer = setup.trainer(test_seed)
         self._record = FileRecord(config.path(config.record), setup.terms.owner)
         self.client = Client(setup.terms, trainer, self._record, setup.member, noise=noise, config=config.train_config)
@@ -102,6 +111,8 @@ class ClientProcess:
             asyncio.run(self._main())
         finally:
             self._record.close()
+            if self._endpoint is not None:
+                self._endpoint.close()
         if isinstance(self._failure, RunError | InputError):
             raise self._failure
         if self._failure is not None:
@@ -176,6 +187,8 @@ class ClientProcess:
             raise InputError("node", self.setup.config.node, "is another node's certificate; renew the one of before")
         self.setup = replace(self.setup, node=node)
         self._dialer.renew(self.setup.credentials)
+        if self._metrics is not None:
+            self._metrics.expires(node.not_after)
         observe("reloaded", {"certificate_until": str(node.not_after)})
 
     def _signalled(self) -> None:

@@ -1,4 +1,4 @@
-"""Figures of a running node for Prometheus: of the schedule and of the machine, never of data.
+"""Figures of a running server for Prometheus: of the schedule and of the machine, never of data.
 
 Three sources. Commits (`Metered`, around the store) count rounds and flows as the ledger and the books have them, since
 a process started. Events (`observing.hooks`) give reasons. A snapshot, which is what `confide status` shows, gives the
@@ -11,15 +11,12 @@ whatever counts clients' messages, or commits that wait for them, shows when the
 from __future__ import annotations
 
 import math
-import socket
-import socketserver
 import threading
 import time
 from collections import Counter as Bag
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, Self
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from typing import Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -29,20 +26,17 @@ from prometheus_client import (
     Histogram,
     disable_created_metrics,
     generate_latest,
-    make_wsgi_app,
 )
 
 from confide.deploy.books import Books, Changes, Entry
+from confide.deploy.metrics_endpoint import Endpoint
 from confide.deploy.observe import EVENTS, OTHER, count, flag, number, public
 from confide.deploy.server import Phase
 from confide.deploy.store import At, Store, nowhere
-from confide.errors import InputError
 from confide.secure.session import Why
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # when each series began: twice the lines
 
-HOST: Final = "127.0.0.1"
-PATIENCE: Final = 10.0  # seconds for whoever asks
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # of a commit
 
 COMMITS: Final = ("round.open", "adapt", "publish", "early", "sync", "balance", "skip", "remove", "rejoin", "release")
@@ -113,7 +107,7 @@ STREAMS: Final = (
 
 class Metrics:
     """Args:
-    neighbours: the names of the units at the other ends of this server's edges; none for a client.
+    neighbours: the names of the units at the other ends of this server's edges.
     clock: seconds, for differences.
     """
 
@@ -157,7 +151,6 @@ class Metrics:
         self._dialed = _each(Gauge("confide_neighbour_connected", "1 if the way to it is open.", peer, **r), names)
         self._clients = Gauge("confide_clients_connected", "Clients that are connected.", **r)
         self._roster = Gauge("confide_clients", "Clients in the plan.", **r)
-        self._enrolled = Gauge("confide_enrolled", "Of a client: 1 while its server has welcomed it.", **r)
         self._alarms = Counter("confide_alarms", "Neighbours that contradicted themselves, and the like.", **r)
         self._refusals = _fixed(Counter("confide_refusals", "Messages not taken.", ["reason"], **r), REFUSALS)
         self._streams = _fixed(Counter("confide_streams", "Streams ended, messages dropped.", ["reason"], **r), STREAMS)
@@ -201,8 +194,6 @@ class Metrics:
                 self._up[name].set(event == "up")
             case "alarm":
                 self._alarms.inc()
-            case "enrolled" | "disconnected" if not self._names:
-                self._enrolled.set(event == "enrolled")
 
     def dropped(self, what: Bag[str]) -> None:
         """For `observe.AllowList`."""
@@ -386,55 +377,3 @@ class Metered:
 
     def close(self) -> None:
         self.inner.close()
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = PATIENCE
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Requests are no events."""
-
-
-class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-    def server_bind(self) -> None:
-        """Without the parent's question to the name service, which may take long."""
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-        self.setup_environ()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Somebody went away."""
-
-
-class Endpoint:
-    """Attributes: port."""
-
-    def __init__(self, registry: CollectorRegistry, address: str) -> None:
-        host, _, given = address.rpartition(":")
-        if not (given.isascii() and given.isdecimal() and int(given) <= 65535):
-            raise InputError("metrics", address, f"must be HOST:PORT, or a port, which is then of {HOST} alone")
-        port, host = int(given), host.removeprefix("[").removesuffix("]") or HOST
-        try:
-            family, _, _, _, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            kind = type("Server", (_Server,), {"address_family": family})
-            self._server: WSGIServer = kind(found[:2], _Handler)
-        except OSError as e:
-            remedy = f"port {port} is in use, or the address is not this machine's ({e.strerror}); choose another"
-            raise InputError("metrics", address, remedy) from None
-        self._server.set_app(make_wsgi_app(registry))
-        self.port = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

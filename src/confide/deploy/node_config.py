@@ -49,6 +49,7 @@ class NodeTable(Table):
     log: Literal["text", "json"] = Field("text", description="form of the log on stderr")
     grace: float = Field(10.0, description="seconds that SIGTERM leaves a round to end")
     reload: float = Field(60.0, description="seconds between looks at certificates and CRLs")
+    metrics: str | None = Field(None, description="HOST:PORT for Prometheus, such as 127.0.0.1:9464; none by default")
 
     def path(self, name: str) -> Path:
         return self.folder / Path(name).expanduser()
@@ -63,7 +64,6 @@ class ServerConfig(NodeTable):
     ledgers: list[str] = Field([], description="of earlier runs on the same data")
     released: str = Field("released", description="folder for released models")
     patience: float = Field(600.0, description="seconds that a release waits for the others")
-    metrics: str | None = Field(None, description="HOST:PORT for Prometheus, such as 127.0.0.1:9464; none by default")
     socket: str | None = Field(None, description="for `confide status` and `release`; STORE.sock by default")
 
     @property
@@ -99,8 +99,6 @@ def load_server(path: str | Path) -> ServerConfig:
     if not config.dataset.strip():
         raise InputError("dataset", config.dataset, "must be a name: all runs on the same data use the same")
     _positive("patience", config.patience)
-    if config.metrics is not None:
-        _host_port("metrics", config.metrics, listening=True)
     return config
 
 
@@ -153,6 +151,8 @@ def _load(path: Path, kind: type[Config]) -> Config:
         _exists(config, "node", config.node + end, "`confide pki issue` makes it; copy all files of the node here")
     _positive("grace", config.grace, zero=True)
     _positive("reload", config.reload)
+    if config.metrics is not None:
+        _host_port("metrics", config.metrics, listening=True)
     return config
 
 

@@ -10,6 +10,7 @@ Why the fields are public (flows.md: H is all that was published and the schedul
     clients                                 how many answered; they know it, and dropouts do not depend on data
     servers, epoch, attempt, sigma, plan, unit, server, client, budget      from the plan, or signed by operators
     port, grace, set_by_seconds, certificate, on, certificate_until, whole, logger      the machine's
+    again                                   how often a line was left out, see `observing.Repeats`
     to, from, with                          names in the plan or in certificates
     why, what, effect, warning, kind        our words around such numbers, or what a stranger wrote: cut, on one line
 

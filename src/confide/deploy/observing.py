@@ -7,6 +7,7 @@ was published anyway, and never a secret.
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,9 @@ _WARNINGS: Final = {
     "down", "skipped", "halted", "epoch refused", "untold", "not released", "void", "differs", "refused", "clock",
     "expires", "unreachable", "reload failed", "test seed",
 }  # fmt: skip
+_REPEATED: Final = {"refused", "differs", "stream closed", "no stream"}
+SILENCE: Final = 60.0  # seconds
+KNOWN: Final = 256  # different lines
 _log = logging.getLogger("confide")
 
 
@@ -47,12 +51,37 @@ class LastError(logging.Handler):
         self.text = f"{at} {said(record)}"[:500]
 
 
+class Repeats(logging.Filter):
+    """What a peer can make us say again and again is said once a minute; the next line tells how often it was so."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._written: dict[str, tuple[float, int]] = {}  # when, and how often since; the oldest come first
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.msg not in _REPEATED:
+            return True
+        line, now = said(record), self._clock()
+        at, again = self._written.pop(line, (-math.inf, 0))
+        if now - at < SILENCE:
+            self._written[line] = at, again + 1
+            return False
+        self._written[line] = now, 0
+        if len(self._written) > KNOWN:
+            del self._written[next(iter(self._written))]
+        if again:
+            record.__dict__["fields"] = record.__dict__["fields"] | {"again": again}
+        return True
+
+
 def start(form: str, node: str) -> LastError:
     """The log on stderr, as text or JSON lines in UTC; what other libraries say below a warning is left out."""
     handler, last = logging.StreamHandler(sys.stderr), LastError()
     handler.setFormatter((Json if form == "json" else Text)(node, allowed))
     for each in (handler, last):
         each.addFilter(allowed)
+    handler.addFilter(Repeats())
     root = logging.getLogger()
     root.handlers[:] = [handler, last]
     root.setLevel(logging.WARNING)

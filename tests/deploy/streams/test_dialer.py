@@ -18,7 +18,7 @@ from confide.deploy import dialer, handshake
 from confide.deploy.dialer import Dialer
 from confide.deploy.endpoints import SERVICE, Credentials
 from confide.deploy.frames import FRAME, cut
-from confide.deploy.node_keys import Node
+from confide.deploy.node_keys import NodeKeys
 from confide.errors import InputError
 from confide.secure.keys import Identity
 
@@ -137,7 +137,7 @@ def test_a_stolen_tls_key_does_not_make_a_server(net: Any, world: Any) -> None:
 
 
 @asynccontextmanager
-async def serving(world: Any, own: Node, handler: Callable[[Any, Any], Any]) -> AsyncIterator[str]:
+async def serving(world: Any, own: NodeKeys, handler: Callable[[Any, Any], Any]) -> AsyncIterator[str]:
     """A listener without our code."""
     made = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
     handlers = {"Client": grpc.stream_stream_rpc_method_handler(handler)}

@@ -1,0 +1,68 @@
+"""Figures over HTTP, for whoever is asked to look at a node; on this machine alone unless its config says otherwise."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from typing import Any, Final, Self
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from confide.errors import InputError
+
+HOST: Final = "127.0.0.1"
+PATIENCE: Final = 10.0  # seconds for whoever asks
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = PATIENCE
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are no events."""
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Without the parent's question to the name service, which may take long."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Somebody went away."""
+
+
+class Endpoint:
+    """Attributes: port."""
+
+    def __init__(self, registry: CollectorRegistry, address: str) -> None:
+        host, _, given = address.rpartition(":")
+        if not (given.isascii() and given.isdecimal() and int(given) <= 65535):
+            raise InputError("metrics", address, f"must be HOST:PORT, or a port, which is then of {HOST} alone")
+        port, host = int(given), host.removeprefix("[").removesuffix("]") or HOST
+        try:
+            family, _, _, _, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            kind = type("Server", (_Server,), {"address_family": family})
+            self._server: WSGIServer = kind(found[:2], _Handler)
+        except OSError as e:
+            remedy = f"port {port} is in use, or the address is not this machine's ({e.strerror}); choose another"
+            raise InputError("metrics", address, remedy) from None
+        self._server.set_app(make_wsgi_app(registry))
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
