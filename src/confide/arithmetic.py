@@ -101,6 +101,8 @@ def scaled(factor: int, x: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
     """
     if not 0 <= factor <= 1 << bits:
         raise InputError("weight", factor / 2**bits, "must lie in [0, 1]")
+    if factor in (0, 1 << bits):
+        return x * (factor >> bits)
     size, shift, f = np.abs(x).view(np.uint64), np.uint64(bits), np.uint64(factor)
     low = size & np.uint64((1 << bits) - 1)  # from here on in place: a model is long
     low *= f

@@ -43,4 +43,6 @@ def clip(v: Floats, bound: float, norm: str = "l2") -> Floats:
     array([0., 0.])
     """
     size = np.linalg.norm(v, ord=1 if norm == "l1" else 2, axis=-1, keepdims=True)
+    if (size <= bound).all():
+        return v
     return np.where(size > bound, v * (bound / np.maximum(size, bound)), v)

@@ -433,6 +433,20 @@ def test_an_update_in_clear_is_repeated() -> None:
     assert again.words == heard(first[0]).words  # type: ignore[union-attr]
 
 
+def test_a_trainer_may_spoil_its_weights() -> None:
+    """They are its own: the same model gives the same update again."""
+
+    def spoils(weights: np.ndarray, round: int, config: Mapping[str, Any]) -> np.ndarray:
+        update = 0.01 * weights
+        weights[:] = 7.0
+        return update
+
+    client = a_client(a_reference(None), 0, trainer=spoils)
+    words = [only(client.receive(invitation(round=i))).words for i in (1, 2)]  # type: ignore[union-attr]
+    assert words[0] == words[1]
+    assert any(words[0])
+
+
 @settings(max_examples=60, deadline=None)
 @example(74089, ACTIVE, True)  # the crash falls into the phase in which the words are given
 @given(st.integers(0, 2**64), st.sampled_from([SECURE, ACTIVE]), st.booleans())
@@ -609,7 +623,7 @@ def test_a_client_that_restarts_before_the_question_may_take_part_in_the_next_at
 
 def snapshot(client: Client) -> Any:
     at = client._at
-    words = {model: (id(w), w.tobytes()) for model, w in client._words.items()}
+    words = {model: (id(w), w.tobytes()) for model, w in client._words}
     return at and (at.place, at.heard, at.reply, id(at.state)), words, client._record.answered, client.clipped
 
 
@@ -645,8 +659,7 @@ def test_an_update_that_is_not_finite(bad: float, aggregation: Secure | None) ->
     assert [raw] == zeros.receive(invitation())  # nobody can tell it from a client that has nothing to say
     assert client.receive(invitation()) == [raw]
     assert client.failed == 1  # it was not trained again for the repetition
-    assert client._words.keys() == zeros._words.keys()
-    assert all(np.array_equal(w, zeros._words[model]) for model, w in client._words.items())
+    assert [(model, w.tolist()) for model, w in client._words] == [(model, w.tolist()) for model, w in zeros._words]
     assert not client.declined
 
 
@@ -862,7 +875,7 @@ def test_the_default_noise_is_secret_and_of_the_right_size() -> None:
     for _ in range(300):
         client = a_client(reference, 0, noise=None, trainer=lambda w, i, c: np.zeros(M))
         client.receive(invitation())
-        found.append(terms.encoding.decode(*client._words.values()))  # type: ignore[union-attr]
+        found.append(terms.encoding.decode(*(w for _, w in client._words)))  # type: ignore[union-attr]
     deviation = float(np.std(found))
     assert deviation == pytest.approx(terms.share_quanta, rel=0.12)  # 5 standard errors
 

@@ -8,40 +8,56 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from confide.deploy.frames import FRAME, HEAD, ROOM, Joiner, OversizedError, cut
+from confide.deploy.frames import FRAME, HEAD, MARK, ROOM, Joiner, OversizedError, cut
 from confide.wire import MalformedError
 
 
-@pytest.mark.parametrize("size", [1, ROOM - 1, ROOM, ROOM + 1, 2 * ROOM, 5 << 20])
-def test_a_message_comes_back_whole(size: int) -> None:
-    message, joiner = random.Random(size).randbytes(size), Joiner(size)  # noqa: S311
+def part(missing: int, piece: bytes) -> bytes:
+    return bytes((MARK,)) + missing.to_bytes(4) + piece
+
+
+@pytest.mark.parametrize("first", [0x00, MARK])
+@pytest.mark.parametrize("size", [1, HEAD, ROOM - 1, ROOM, ROOM + 1, FRAME, FRAME + 1, 2 * ROOM, 5 << 20])
+def test_a_message_comes_back_whole(size: int, first: int) -> None:
+    message, joiner = bytes((first,)) + random.Random(size).randbytes(size - 1), Joiner(size)  # noqa: S311
     for _ in range(2):  # a joiner is good for many
         frames = list(cut(message))
         assert max(map(len, frames)) <= FRAME
-        *first, last = [joiner.add(frame) for frame in frames]
+        *others, last = [joiner.add(frame) for frame in frames]
         assert last == message
-        assert set(first) <= {None}
+        assert set(others) <= {None}
+
+
+def test_a_message_that_fits_is_not_copied() -> None:
+    message = bytes(FRAME)
+    (frame,) = cut(message)
+    assert frame is message
+    assert Joiner(FRAME).add(frame) is message
 
 
 def test_an_empty_message_is_nobodys() -> None:
     with pytest.raises(ValueError, match="1 to"):
         next(cut(b""))
-    with pytest.raises(MalformedError, match="frame of 4"):
-        Joiner(10).add(bytes(4))
+    with pytest.raises(MalformedError, match="frame of 0"):
+        Joiner(10).add(b"")
+    with pytest.raises(MalformedError, match="part of 5"):
+        Joiner(10).add(part(0, b""))
 
 
 def test_what_is_too_long_is_refused_before_it_is_held() -> None:
     with pytest.raises(OversizedError, match="2097152 bytes, at most 2097151"):
         Joiner((2 << 20) - 1).add(next(cut(bytes(2 << 20))))
     with pytest.raises(OversizedError, match="4294967296 bytes"):
-        Joiner(1 << 26).add(b"\xff" * 4 + b"x")
+        Joiner(1 << 26).add(part(2**32 - 1, b"x"))
     with pytest.raises(OversizedError):
         Joiner(0).add(next(cut(b"x")))
 
 
 def test_a_message_is_not_made_of_tiny_frames() -> None:
     with pytest.raises(MalformedError, match="neither full nor the last"):
-        Joiner(100).add((50).to_bytes(HEAD) + b"x")
+        Joiner(100).add(part(50, b"x"))
+    with pytest.raises(MalformedError, match="needed none"):
+        Joiner(100).add(part(0, b"x"))
 
 
 def test_frames_are_neither_lost_nor_doubled_nor_mixed() -> None:
@@ -55,7 +71,7 @@ def test_frames_are_neither_lost_nor_doubled_nor_mixed() -> None:
         Joiner(1 << 30).add(second + b"x")
 
 
-@given(st.lists(st.binary(max_size=40)))
+@given(st.lists(st.binary(max_size=40) | st.binary(max_size=40).map(lambda b: bytes((MARK,)) + bytes(4) + b)))
 def test_random_frames_are_refused_and_nothing_else(frames: list[bytes]) -> None:
     joiner = Joiner(64)
     for frame in frames:

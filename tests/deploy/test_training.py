@@ -141,12 +141,6 @@ def test_an_entry_point_is_called_and_clipped() -> None:
     assert entry_point("owners_code:any_of_them", CLIP, 100.0)(W, 1, {}).tolist() == W.tolist()
 
 
-def test_it_gets_weights_of_its_own() -> None:
-    mine = W.copy()
-    entry_point("owners_code:spoils", CLIP, 1.0)(mine, 1, {})
-    assert np.array_equal(mine, W)
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

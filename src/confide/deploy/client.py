@@ -156,7 +156,7 @@ class ClientTerms:
 
 @dataclass(frozen=True, repr=False)
 class _Attempt:
-    """Where this client stands: `heard` are the hashes of what it has handled, `reply` is what it said to the last."""
+    """Where this client stands: `heard` are the names of what it has handled, `reply` is what it said to the last."""
 
     place: tuple[int, int]  # (round, attempt)
     heard: tuple[bytes, ...]
@@ -204,7 +204,7 @@ class Client:
         self._noise = noise or self._draw
         self._config = dict(config or {})
         self._at: _Attempt | None = None
-        self._words: dict[bytes, Words] = {}  # of the round that we are at, by the model's hash
+        self._words: list[tuple[bytes, Words]] = []  # of the round that we are at, with the model's name
 
     def __repr__(self) -> str:
         round, attempt = self._at.place if self._at else (0, 0)
@@ -232,10 +232,10 @@ class Client:
             message = from_server(raw, self.terms.largest)
         except MalformedError:
             return self._refuse("malformed")
-        model = hashlib.sha256(message.model).digest() if isinstance(message, Invite) else b""
-        hash, at = _hash(raw, message, model), self._at
-        if at is not None and hash in at.heard:
-            return [at.reply] if hash == at.heard[-1] else []
+        model = self._name(message.model) if isinstance(message, Invite) else b""
+        name, at = self._name_of(raw, message, model), self._at
+        if at is not None and name in at.heard:
+            return [at.reply] if name == at.heard[-1] else []
         match message:
             case Welcome():
                 return self._welcome(message)
@@ -243,9 +243,21 @@ class Client:
                 self.refused, self.enrolled = _reasons(self.terms.text, message), False
                 return []
             case Invite():
-                return self._begin(message, model, hash)
+                return self._begin(message, model, name)
             case Step():
-                return self._step(message, hash)
+                return self._step(message, name)
+
+    def _name(self, long: bytes) -> bytes:
+        """What a model is known by: its hash, which a secure sum has all agree on. In clear it stands for itself."""
+        return long if self.terms.encoding is None else hashlib.sha256(long).digest()
+
+    def _name_of(self, raw: bytes, message: FromServer, model: bytes) -> bytes:
+        """What tells messages apart. A model is the end of its message, and its hash stands for it: it is long."""
+        if self.terms.encoding is None:
+            return raw
+        if isinstance(message, Invite):
+            raw = raw[: len(raw) - len(message.model)] + model
+        return hashlib.sha256(raw).digest()
 
     def _welcome(self, welcome: Welcome) -> list[bytes]:
         if welcome.plan != self.terms.plan:
@@ -253,7 +265,7 @@ class Client:
         self.refused, self.enrolled, self.finished = [], True, welcome.finished
         return []
 
-    def _begin(self, invite: Invite, model: bytes, hash: bytes) -> list[bytes]:
+    def _begin(self, invite: Invite, model: bytes, name: bytes) -> list[bytes]:
         """Check, train, encode, open a session. Declining changes nothing."""
         place = invite.round, invite.attempt
         if invite.plan != self.terms.plan:
@@ -266,13 +278,15 @@ class Client:
             return [] if place < self._at.place else self._refuse("contradiction")  # one attempt, two models
         if invite.round <= self._record.answered:
             return [self._decline(place, "answered")]
-        known = self._words if self._at is not None and self._at.place[0] == invite.round else {}
-        if model not in known and len(known) >= MODELS:
-            return [self._decline(place, "model")]
-        answered = self._record.answered
-        words = known[model] if model in known else self._encode(invite)
+        known = self._words if self._at is not None and self._at.place[0] == invite.round else []
+        words = next((words for its, words in known if its == model), None)
+        if words is None:
+            if len(known) >= MODELS:
+                return [self._decline(place, "model")]
+            words = self._encode(invite)
+            known = [*known, (model, words)]
         state, reply = self._open(invite, model, words)
-        self._at, self._words = _Attempt(place, (hash,), reply, state, answered), known | {model: words}
+        self._at, self._words = _Attempt(place, (name,), reply, state, self._record.answered), known
         return [reply]
 
     def _encode(self, invite: Invite) -> Words:
@@ -312,7 +326,7 @@ class Client:
         state, said = secure.start(task, self._member, words, self._record.answered, self._entropy)
         return state, encode(Reply(*place, messages.encode(said)))
 
-    def _step(self, step: Step, hash: bytes) -> list[bytes]:
+    def _step(self, step: Step, name: bytes) -> list[bytes]:
         at, place = self._at, (step.round, step.attempt)
         if at is not None and place < at.place:
             return []
@@ -332,7 +346,7 @@ class Client:
             reply = self._decline(place, "aborted")
         else:
             reply = encode(Reply(*place, messages.encode(said)))
-        self._at = replace(at, heard=(*at.heard, hash), reply=reply, state=state)
+        self._at = replace(at, heard=(*at.heard, name), reply=reply, state=state)
         return [reply]
 
     def _decline(self, place: tuple[int, int], why: Declined) -> bytes:
@@ -342,13 +356,6 @@ class Client:
     def _refuse(self, reason: str) -> list[bytes]:
         self.refusals[reason] += 1
         return []
-
-
-def _hash(raw: bytes, message: FromServer, model: bytes) -> bytes:
-    """What tells messages apart. A model is the end of its message, and its hash stands for it: it is long."""
-    if isinstance(message, Invite):
-        raw = raw[: len(raw) - len(message.model)] + model
-    return hashlib.sha256(raw).digest()
 
 
 def _reasons(own: str, refusal: Refusal) -> list[str]:

@@ -28,7 +28,7 @@ MODELS: Final = {kind.name: kind for kind in (Linear, Logistic)}
 
 class Trainer(Protocol):
     def __call__(self, weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
-        """The client's part of the sum: an update from these weights, within its bound."""
+        """The client's part of the sum: an update from these weights, which are its to change, within its bound."""
 
 
 def fresh_key(round: int) -> int:
@@ -93,11 +93,12 @@ def entry_point(name: str, bound: Clip, step: float) -> Trainer:
     largest, call = bound.update_bound(positive("step", step)), _loaded(name)
 
     def train(weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
+        shape = weights.shape
         try:
-            update = call(weights.copy(), round, config)
+            update = call(weights, round, config)
         except (Exception, SystemExit) as e:
             raise RunError(f"{name} raised {type(e).__name__} in round {round}") from e
-        return clip(_checked(name, update, weights.shape), largest, bound.norm)
+        return clip(_checked(name, update, shape), largest, bound.norm)
 
     return train
 
@@ -132,7 +133,7 @@ def _checked(name: str, update: object, shape: tuple[int, ...]) -> Floats:
         raise RunError(f"{name} returned {got}; an update is a NumPy array of floats")
     if update.shape != shape:
         raise RunError(f"{name} returned shape {update.shape}; the weights have {shape}")
-    found = update.astype(np.float64)
+    found = update.astype(np.float64, copy=False)
     if not np.isfinite(found).all():
         raise RunError(f"{name} returned NaN or infinity: the training diverged")
     return found

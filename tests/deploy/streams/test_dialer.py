@@ -192,7 +192,7 @@ def test_whatever_status_a_listener_gives_the_dialer_goes_on(
             if when != "at once":
                 if (frame := await context.read()) is grpc.aio.EOF:  # the dialer was stopped
                     return
-                hello = cast(handshake.Hello, handshake.decode(frame[4:], handshake.Hello))
+                hello = cast(handshake.Hello, handshake.decode(frame, handshake.Hello))
             if when == "after the answer":
                 proof = net.COMMON.agreed(own.identity, hello.nonce, "confide://alpha/client/c0", 0.0)
                 await context.write(next(cut(handshake.encode(proof))))

@@ -15,7 +15,7 @@ from grpc import StatusCode
 
 from confide.deploy import handshake
 from confide.deploy.endpoints import SERVICE, Node
-from confide.deploy.frames import FRAME, cut
+from confide.deploy.frames import FRAME, MARK, cut
 
 
 @pytest.fixture
@@ -74,7 +74,8 @@ def test_random_bytes_close_the_stream_and_nothing_else(net: Any, world: Any, by
                     if n % 2:
                         await net.greet(call, server)
                     with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                        await call.write(b"" if n < 2 else b"\0\0\1\0" + r.randbytes(r.randrange(200)))
+                        part = bytes((MARK, 0, 0, 1, 0))  # of a message of which more is to come
+                        await call.write(b"" if n < 2 else part + r.randbytes(r.randrange(200)))
                     assert (await net.status(call))[0] in (StatusCode.INVALID_ARGUMENT, StatusCode.RESOURCE_EXHAUSTED)
             assert server.listener.counts["malformed"] + server.listener.counts["oversized"] == 12
             assert not [m for m in server.messages if m[0].number == 0]
