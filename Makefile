@@ -32,7 +32,7 @@ test: $(DEV)
 
 # Random kills and cuts on a network of real processes; `make soak SECONDS=60 SEED=7` repeats one, shorter.
 soak: $(DEV)
-	CONFIDE_SOAK=1 $(BIN)/python -m pytest tests/deploy/test_kills.py
+	CONFIDE_SOAK=1 $(BIN)/python -m pytest -n 1 -rP tests/deploy/test_kills.py tests/deploy/test_sizes.py
 	$(BIN)/python tests/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # Property tests with examples that nobody has seen (the default run repeats its own), and more stories of faults.

@@ -164,8 +164,9 @@ def status(config: Config, as_json: Json = False) -> None:
 
 
 def _stored(config: Any) -> dict[str, Any]:
-    from confide.deploy.server_process import books_status, open_store
+    from confide.deploy.server_process import open_store
     from confide.deploy.server_setup import ServerSetup
+    from confide.deploy.server_status import books_status
 
     setup = ServerSetup.load(config)
     with open_store(setup, create=False) as store:

@@ -36,6 +36,7 @@ from confide.deploy.relay import Relay
 from confide.deploy.release import Part, Released, secret_share
 from confide.deploy.server import Phase, Ports, Server
 from confide.deploy.server_setup import ServerSetup, load_node, load_trust
+from confide.deploy.server_status import machine_status
 from confide.deploy.sqlite import SqliteStore
 from confide.deploy.store import Store
 from confide.deploy.worker import Clock, Worker
@@ -450,50 +451,6 @@ class ServerProcess:
             "network": dict(self._listener.counts) | {"overrun": self._worker.dropped},
             "test_seed": self._seed is not None,
         }
-
-
-def machine_status(setup: ServerSetup, server: Server) -> dict[str, Any]:
-    """What the machine's books say; nothing of it depends on data but by what was published."""
-    return books_status(setup, server.books) | {
-        "phase": str(server.phase),
-        "why": server.why,
-        "alarms": server.alarms[-5:],
-        "refusals": dict(server.refusals),
-        "peers": [
-            peer | {"up": server.up[peer["server"]]} for peer in books_status(setup, server.books)["peers"]
-        ],
-    }  # fmt: skip
-
-
-def books_status(setup: ServerSetup, books: Books) -> dict[str, Any]:
-    """What a store says when no server runs."""
-    plan = setup.plan
-    return {
-        "running": False,
-        "plan": plan.hash,
-        "unit": setup.units[setup.me]["name"],
-        "server": setup.me,
-        "phase": "not running",
-        "round": books.decided,
-        "rounds": plan.rounds,
-        "published": books.published,
-        "allowed": setup.allowance.publications,
-        "budget": setup.allowance.said,
-        "delta": plan.delta,
-        "releases": len(books.releases),
-        "peers": [
-            {
-                "unit": setup.units[m]["name"],
-                "server": m,
-                "round": books.seen[m],
-                "edge": str(books.status[m]),
-                "open": sorted(books.open[m]),
-            }
-            for m in books.neighbours
-        ],
-        "clients": {"of": len(setup.units[setup.me]["clients"])},
-        "rho_spent_before": setup.allowance.spent,
-    }
 
 
 def _log(event: str, **fields: Any) -> None:
