@@ -146,7 +146,7 @@ def test_a_crash_while_creating_leaves_no_store(make: Make, path: Path, monkeypa
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for module, name, left in ((sqlite, "_put_state", []), (sqlite_file, "_sync_folder", ["store.db"])):
+    for module, name, left in ((sqlite, "_put_state", []), (sqlite_file, "sync_folder", ["store.db"])):
         with monkeypatch.context() as m:
             m.setattr(module, name, crash)
             with pytest.raises(KeyboardInterrupt):

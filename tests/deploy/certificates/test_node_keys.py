@@ -16,7 +16,7 @@ from confide.secure.keys import signed_by
 
 
 def test_a_node_loads_what_was_issued(alpha: Authority) -> None:
-    entry = alpha.issue("server", "one", hosts=["NodeKeys.Example.org", "10.0.0.7", "::1"])
+    entry = alpha.issue("server", "one", hosts=["Node.Example.org", "10.0.0.7", "::1"])
     node = NodeKeys.load(alpha.folder / "server-one")
     assert (node.org, node.role, node.name) == ("alpha", "server", "one")
     assert node.identity.public.hex() == entry.identity
