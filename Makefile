@@ -32,13 +32,13 @@ test: $(DEV)
 
 # Random kills and cuts on a network of real processes; `make soak SECONDS=60 SEED=7` repeats one, shorter.
 soak: $(DEV)
-	CONFIDE_SOAK=1 $(BIN)/python -m pytest -n 1 -rP tests/deploy/test_kills.py tests/deploy/test_sizes.py
+	CONFIDE_SOAK=1 $(BIN)/python -m pytest -n 1 -rP tests/deploy/cluster/test_kills.py tests/deploy/cluster/test_sizes.py
 	$(BIN)/python tests/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # Property tests with examples that nobody has seen (the default run repeats its own), and more stories of faults.
 explore: $(DEV)
 	for i in $$(seq $(TIMES)); do CONFIDE_EXPLORE=1 $(BIN)/python -m pytest -m hypothesis || exit 1; done
-	CONFIDE_STORIES=$$(($(TIMES) * 400)) $(BIN)/python -m pytest tests/deploy/test_faults.py
+	CONFIDE_STORIES=$$(($(TIMES) * 400)) $(BIN)/python -m pytest tests/deploy/box/test_faults.py
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -12,11 +12,11 @@ import numpy as np
 
 from confide.clipping import Clip
 from confide.config import parse
-from confide.deploy.agreement import Unit, make, price
-from confide.deploy.announcement import experiment
-from confide.deploy.box import rehearsal
-from confide.deploy.network import Network
-from confide.deploy.training import entry_point
+from confide.deploy.box.network import Network
+from confide.deploy.box.rehearsal import rehearsal
+from confide.deploy.machines.training import entry_point
+from confide.deploy.plan.agreement import Unit, make, price
+from confide.deploy.plan.announcement import experiment
 
 P, K, SAMPLES, ROUNDS = 3, 4, 100, 20
 

@@ -29,12 +29,12 @@ from pathlib import Path
 from typing import Any
 
 from confide.config import parse
-from confide.deploy.books import Books
-from confide.deploy.exchange import digest
-from confide.deploy.invariants import balanced, bounded, conserved, require
-from confide.deploy.layout import HOST, Layout, free_ports, lay_out
-from confide.deploy.processes import Cluster
-from confide.deploy.try_out import TRY_OUT
+from confide.deploy.box.invariants import balanced, bounded, conserved, require
+from confide.deploy.cluster.layout import HOST, Layout, free_ports, lay_out
+from confide.deploy.cluster.processes import Cluster
+from confide.deploy.cluster.try_out import TRY_OUT
+from confide.deploy.durable.books import Books
+from confide.deploy.machines.exchange import digest
 from confide.privacy import ledger
 from confide.privacy.ledger import FREE, Event
 

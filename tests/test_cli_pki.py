@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from confide import cli_pki
-from confide.deploy.authority import DAYS, Authority
-from confide.deploy.certificates import fingerprint
-from confide.deploy.node_keys import NodeKeys
+from confide.deploy.keys.authority import DAYS, Authority
+from confide.deploy.keys.certificates import fingerprint
+from confide.deploy.keys.node_keys import NodeKeys
 
 Outcome = tuple[int, str, str]
 

@@ -29,9 +29,9 @@ import pytest
 import typer
 
 from confide import cli
-from confide.deploy.layout import free_ports
-from confide.deploy.node_config import ClientConfig
-from confide.deploy.released_model import read
+from confide.deploy.cluster.layout import free_ports
+from confide.deploy.node.config import ClientConfig
+from confide.deploy.node.released_model import read
 from confide.privacy.ledger import read as read_ledger
 
 ROOT = Path(__file__).parents[1]

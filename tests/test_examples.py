@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from confide.clipping import Clip
-from confide.deploy.training import entry_point
+from confide.deploy.machines.training import entry_point
 from confide.errors import RunError
 
 FOLDER = Path(__file__).parents[1] / "examples"

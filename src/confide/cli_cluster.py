@@ -18,8 +18,8 @@ from rich.console import Console
 from confide.errors import InputError, RunError
 
 if TYPE_CHECKING:
-    from confide.deploy.layout import Layout
-    from confide.deploy.processes import Cluster
+    from confide.deploy.cluster.layout import Layout
+    from confide.deploy.cluster.processes import Cluster
 
 app = typer.Typer()
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
@@ -85,8 +85,8 @@ def cluster(
 
 def _again(folder: Path, asked: dict[str, Any], release: bool) -> Layout:
     """What an earlier run has left."""
-    from confide.deploy.authority import Authority
-    from confide.deploy.layout import Layout
+    from confide.deploy.cluster.layout import Layout
+    from confide.deploy.keys.authority import Authority
 
     for name, value in asked.items():
         if value is not None:
@@ -101,8 +101,8 @@ def _again(folder: Path, asked: dict[str, Any], release: bool) -> Layout:
 
 
 def _anew(folder: Path | None, config: Any, **given: Any) -> Layout:
-    from confide.deploy.layout import lay_out
-    from confide.deploy.try_out import fresh_folder
+    from confide.deploy.cluster.layout import lay_out
+    from confide.deploy.cluster.try_out import fresh_folder
 
     place = Path(fresh_folder()) if folder is None else folder
     try:
@@ -115,15 +115,15 @@ def _anew(folder: Path | None, config: Any, **given: Any) -> Layout:
 
 def _config(path: Path | None, changes: list[str]) -> Any:
     from confide.config import load, parse
-    from confide.deploy.try_out import TRY_OUT
+    from confide.deploy.cluster.try_out import TRY_OUT
 
     return parse(TRY_OUT, changes) if path is None else load(path, changes)
 
 
 def _run(layout: Layout, test_seed: int | None, release: bool) -> dict[str, Any]:
     """Start, watch, release, stop; nothing is left running, whatever happens."""
-    from confide.deploy import cluster_view as view
-    from confide.deploy.processes import Cluster
+    from confide.deploy.cluster import view as view
+    from confide.deploy.cluster.processes import Cluster
 
     d = layout.plan.deployment
     assert d is not None  # noqa: S101 - a layout is of a deployment
@@ -159,7 +159,7 @@ def _run(layout: Layout, test_seed: int | None, release: bool) -> dict[str, Any]
 @contextmanager
 def _watching(running: Cluster) -> Iterator[Any]:
     """A function that says whether all have finished, and shows meanwhile where they are."""
-    from confide.deploy import cluster_view as view
+    from confide.deploy.cluster import view as view
 
     if not err.is_terminal:
         last = ""

@@ -44,8 +44,8 @@ def agree(
 ) -> None:
     """Make the plan of a deployment, and say what it protects whom from."""
     from confide.config import load, named_as_in_config
-    from confide.deploy import announcement
-    from confide.deploy.agreement import make, price
+    from confide.deploy.plan import announcement
+    from confide.deploy.plan.agreement import make, price
 
     parsed = load(config, change or [])
     units = [announcement.read(path) for path in unit]
@@ -76,9 +76,9 @@ def check(
     """Look at plan, budget, keys, store, disk, port, peers and clocks of a node before anything is spent."""
     from dataclasses import asdict
 
-    from confide.deploy import checking, checking_client
-    from confide.deploy.node_config import ServerConfig, load
-    from confide.deploy.probing import FAIL
+    from confide.deploy.node import checking, checking_client
+    from confide.deploy.node.config import ServerConfig, load
+    from confide.deploy.node.probing import FAIL
 
     logging.getLogger("confide").addHandler(logging.NullHandler())  # what a dialer logs is in the findings
     loaded, found = load(config), []
@@ -108,13 +108,13 @@ def server(
     as_json: Log = False,
 ) -> None:
     """Run a unit's server, until SIGTERM."""
-    from confide.deploy.node_config import load_server
+    from confide.deploy.node.config import load_server
 
     loaded = load_server(config)
     if as_json:
         loaded = loaded.model_copy(update={"log": "json"})
     _warn(test_seed)
-    from confide.deploy.server_process import serve
+    from confide.deploy.node.server_process import serve
 
     serve(loaded, rejoin=rejoin, test_seed=test_seed, until_finished=until_finished)
 
@@ -128,7 +128,7 @@ def client(config: Config, until_finished: Finished = False, test_seed: Seed = N
     _warn(test_seed)
     sys.stderr.flush()
     # The same process without the command line's libraries: a client is to be small.
-    line = [sys.executable, "-X", "no_debug_ranges", "-m", "confide.deploy.client_main", str(config), *options]
+    line = [sys.executable, "-X", "no_debug_ranges", "-m", "confide.deploy.node.client_main", str(config), *options]
     os.execv(sys.executable, line)  # noqa: S606
 
 
@@ -141,8 +141,8 @@ def _warn(test_seed: int | None) -> None:
 @app.command()
 def status(config: Config, as_json: Json = False) -> None:
     """Where a server stands: round, peers, clients, open flows, epsilon so far, the last error."""
-    from confide.deploy import control
-    from confide.deploy.node_config import load_server
+    from confide.deploy.node import control
+    from confide.deploy.node.config import load_server
 
     loaded, begun = load_server(config), time.monotonic()
     while True:
@@ -164,9 +164,9 @@ def status(config: Config, as_json: Json = False) -> None:
 
 
 def _stored(config: Any) -> dict[str, Any]:
-    from confide.deploy.server_process import open_store
-    from confide.deploy.server_setup import ServerSetup
-    from confide.deploy.server_status import books_status
+    from confide.deploy.node.server_process import open_store
+    from confide.deploy.node.server_setup import ServerSetup
+    from confide.deploy.node.server_status import books_status
 
     setup = ServerSetup.load(config)
     with open_store(setup, create=False) as store:
@@ -204,8 +204,8 @@ def ledger(
     as_json: Json = False,
 ) -> None:
     """Write a server's ledger to a file: for an auditor, and as `ledgers` of the next plan on the same data."""
-    from confide.deploy import control
-    from confide.deploy.node_config import load_server
+    from confide.deploy.node import control
+    from confide.deploy.node.config import load_server
     from confide.privacy.ledger import read
 
     loaded = load_server(config)
@@ -214,8 +214,8 @@ def ledger(
     try:
         _last(control.ask(loaded.control, {"ask": "ledger", "path": str(out.absolute())}, 60.0))
     except control.NotRunningError:
-        from confide.deploy.server_process import open_store
-        from confide.deploy.server_setup import ServerSetup
+        from confide.deploy.node.server_process import open_store
+        from confide.deploy.node.server_setup import ServerSetup
 
         with open_store(ServerSetup.load(loaded), create=False) as store:
             store.export_ledger(out)
@@ -233,8 +233,8 @@ def release(
     as_json: Json = False,
 ) -> None:
     """Reveal the mean of all servers' models, with noise: the running server asks the others for it."""
-    from confide.deploy import control
-    from confide.deploy.node_config import load_server
+    from confide.deploy.node import control
+    from confide.deploy.node.config import load_server
 
     loaded = load_server(config)
     began, last = time.monotonic(), {}
@@ -269,9 +269,9 @@ def remove(
     as_json: Json = False,
 ) -> None:
     """Remove servers that will never return: sign it (--sign), or carry it out with the signatures (--with)."""
-    from confide.deploy import control, removal
-    from confide.deploy.node_config import load_server
-    from confide.deploy.server_setup import ServerSetup
+    from confide.deploy.node import control, removal
+    from confide.deploy.node.config import load_server
+    from confide.deploy.node.server_setup import ServerSetup
 
     if (sign is None) == (not with_):
         raise InputError("--sign", None, "give either --sign FILE, or --with FILE for each signature")

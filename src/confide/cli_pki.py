@@ -11,7 +11,7 @@ import typer
 from confide.errors import InputError
 
 if TYPE_CHECKING:
-    from confide.deploy.authority import Authority, Entry
+    from confide.deploy.keys.authority import Authority, Entry
 
 app = typer.Typer(help="Certificates and keys of an organisation's servers and clients.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
@@ -28,8 +28,8 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Make an organisation's certificate authority; its fingerprint goes into the plan as `authority`."""
-    from confide.deploy.authority import Authority
-    from confide.deploy.certificates import check_name
+    from confide.deploy.keys.authority import Authority
+    from confide.deploy.keys.certificates import check_name
 
     authority = Authority.create(folder / check_name("organisation", name))
     if as_json:
@@ -130,15 +130,15 @@ def announce(
     as_json: Json = False,
 ) -> None:
     """Print what the others must know of a unit, public keys and names only: `> alpha.json`, for `confide agree`."""
-    from confide.deploy.announcement import announce as made
+    from confide.deploy.plan.announcement import announce as made
 
     found = made(_opened(folder, org), unit, server, client or ())
     print(json.dumps(found, indent=None if as_json else 1))
 
 
 def _opened(folder: Path, org: str) -> Authority:
-    from confide.deploy.authority import Authority
-    from confide.deploy.certificates import check_name
+    from confide.deploy.keys.authority import Authority
+    from confide.deploy.keys.certificates import check_name
 
     authority = Authority.open(folder / check_name("organisation", org))
     if authority.org != org:

@@ -427,7 +427,7 @@ def bundle(
             )
         agreed, said, ledger = Plan.load(run / PLAN), loaded.privacy["statement"], run / LEDGER
     elif run is None and plan is not None and ledger is not None:
-        from confide.deploy.agreement import price
+        from confide.deploy.plan.agreement import price
 
         agreed = Plan.load(plan)
         said = price(agreed).statement.to_dict()

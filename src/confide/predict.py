@@ -63,7 +63,7 @@ def _released(path: Path, frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, 
     """A deployment knows its features by their order alone."""
     import polars as pl
 
-    from confide.deploy import released_model
+    from confide.deploy.node import released_model
 
     w, meta = released_model.read(path)
     kind = meta["model"]["kind"]

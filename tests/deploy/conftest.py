@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.deploy.books import TO_ALL, Attempt, Balance, Books, Changes, Entry, Flow, Status
+from confide.deploy.durable.books import TO_ALL, Attempt, Balance, Books, Changes, Entry, Flow, Status
 from confide.graph import Graph
 from confide.privacy.ledger import Cost, Event, dataset_id
 from confide.privacy.plan import Plan, scheme_fields

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from confide.arithmetic import DECAY_BITS, on_grid, scaled
 from confide.clipping import Clip
 from confide.combine import Perturbed, perturb
-from confide.deploy.agreement import Deployed, price, read
+from confide.deploy.plan.agreement import Deployed, price, read
 from confide.graph import Graph
 from confide.local import LocalTask, decay, sgd, shared_update
 from confide.models import Linear

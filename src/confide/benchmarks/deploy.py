@@ -30,12 +30,12 @@ from confide.algorithm import GFL
 from confide.benchmarks import echo
 from confide.clipping import Clip
 from confide.config import Experiment, parse
-from confide.deploy import announcement
-from confide.deploy.agreement import Unit, make
-from confide.deploy.authority import Authority
-from confide.deploy.layout import PLAN, Layout, free_ports
-from confide.deploy.processes import Cluster
-from confide.deploy.try_out import TRY_OUT
+from confide.deploy.cluster.layout import PLAN, Layout, free_ports
+from confide.deploy.cluster.processes import Cluster
+from confide.deploy.cluster.try_out import TRY_OUT
+from confide.deploy.keys.authority import Authority
+from confide.deploy.plan import announcement
+from confide.deploy.plan.agreement import Unit, make
 from confide.errors import RunError
 from confide.federation import Federation
 from confide.graph import Graph

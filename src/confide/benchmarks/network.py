@@ -17,12 +17,12 @@ import numpy as np
 from confide.algorithm import GFL
 from confide.clipping import Clip
 from confide.config import Experiment
-from confide.deploy.agreement import Prices, Unit, make, price
-from confide.deploy.books import Books, Changes, Entry
-from confide.deploy.box import rehearsal, scripted
-from confide.deploy.network import Network
-from confide.deploy.sqlite import SqliteStore
-from confide.deploy.store import At, MemoryStore, Store, nowhere
+from confide.deploy.box.network import Network
+from confide.deploy.box.rehearsal import rehearsal, scripted
+from confide.deploy.durable.books import Books, Changes, Entry
+from confide.deploy.durable.sqlite import SqliteStore
+from confide.deploy.durable.store import At, MemoryStore, Store, nowhere
+from confide.deploy.plan.agreement import Prices, Unit, make, price
 from confide.errors import RunError
 from confide.federation import Federation
 from confide.graph import Graph

@@ -1,7 +1,7 @@
 """The table `deployment` of a plan: who takes part with which keys, on which grid, and the clocks that all share.
 
 Pure checks of plain data (nothing heavy is imported): shapes and ranges by `table`, agreement with the rest of the
-plan by `agrees`. Whether the numbers add up to a budget is the accountant's question (`confide.deploy.agreement`).
+plan by `agrees`. Whether the numbers add up to a budget is the accountant's question (`confide.deploy.plan.agreement`).
 """
 
 from __future__ import annotations

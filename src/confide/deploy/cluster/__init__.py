@@ -1,0 +1,1 @@
+"""A whole network of real processes on one machine."""

@@ -1,0 +1,1 @@
+"""What must outlive a crash: a server's books and the client's record."""

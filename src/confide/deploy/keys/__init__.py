@@ -1,0 +1,1 @@
+"""Who is who: certificates, keys and the authority of each organisation."""

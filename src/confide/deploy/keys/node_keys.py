@@ -1,0 +1,91 @@
+"""A node's own certificate and keys, as files that nobody else can read."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+
+from confide.deploy.keys.certificates import LARGEST_PEM, RefusedPeer, claim
+from confide.errors import InputError
+from confide.privacy import canonical
+from confide.secure.keys import Identity, KeyPair, Secret
+
+_KINDS: dict[str, type] = {
+    "P-256": ec.EllipticCurvePrivateKey,
+    "Ed25519": Ed25519PrivateKey,
+    "X25519": X25519PrivateKey,
+}
+
+
+@dataclass(frozen=True, repr=False)
+class NodeKeys:
+    """A node's certificate and keys. `key` is a Secret; grpcio wants plain bytes: `bytes(node.key)`."""
+
+    org: str
+    role: str
+    name: str
+    serial: int
+    not_after: datetime
+    certificate: bytes
+    key: Secret
+    identity: Identity
+    exchange: KeyPair | None
+
+    @classmethod
+    def load(cls, prefix: str | Path) -> Self:
+        """From PREFIX.crt, .key, .identity and, of a server, .exchange: `Node.load("alpha/server-one")`."""
+        path = Path(f"{prefix}.crt")
+        pem = canonical.read_bytes(path, "certificate", LARGEST_PEM)
+        try:
+            cert, peer, _ = claim(pem)
+        except Exception as e:  # of many types
+            why = str(e) if isinstance(e, RefusedPeer) else f"it is damaged ({type(e).__name__})"
+            raise InputError("certificate", str(path), f"is not a node's: {why}") from None
+        secret, key = read_private_key(Path(f"{prefix}.key"), "key", "P-256")
+        mend = "copy all files of the node again, after `confide pki list`, which completes what was interrupted"
+        if key.public_key() != cert.public_key():
+            raise InputError("key", f"{prefix}.key", f"does not belong to {path.name}; {mend}")
+        _, signing = read_private_key(Path(f"{prefix}.identity"), "identity", "Ed25519")
+        identity = Identity.of(signing.private_bytes_raw())
+        if identity.public != peer.identity:
+            raise InputError("identity", f"{prefix}.identity", f"does not belong to {path.name}; {mend}")
+        exchange = None
+        if peer.role == "server":
+            _, agreeing = read_private_key(Path(f"{prefix}.exchange"), "exchange", "X25519")
+            exchange = KeyPair.of(agreeing.private_bytes_raw())
+        until = cert.not_valid_after_utc
+        return cls(peer.org, peer.role, peer.name, peer.serial, until, pem, secret, identity, exchange)
+
+    def __repr__(self) -> str:
+        return f"NodeKeys(confide://{self.org}/{self.role}/{self.name}, {self.identity!r})"
+
+
+def read_private_key(path: Path, name: str, kind: str) -> tuple[Secret, Any]:
+    """A private key's PEM and the key; a file that others can read is refused, and none is quoted in an error."""
+    with open(canonical.open_regular(path, name, os.O_RDONLY, LARGEST_PEM), "rb") as file:
+        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+            raise InputError(name, str(path), f"can be read by others; chmod 600 {shlex.quote(str(path))}")
+        pem = Secret(file.read(LARGEST_PEM))
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
+        key = None
+    if not isinstance(key, _KINDS[kind]):
+        remedy = f"is damaged, or no {kind} key in PEM without a password; restore it from a copy"
+        raise InputError(name, str(path), remedy)
+    return pem, key
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey | X25519PrivateKey) -> Secret:
+    return Secret(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

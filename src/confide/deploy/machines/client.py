@@ -1,0 +1,369 @@
+"""A deployed client: bytes in, bytes out, without a network and without a clock.
+
+    Invite   ->  train, encode, once for a round and a model  ->  Reply(Advertise), or Update in clear
+    Step     ->  one transition of `confide.secure.client`    ->  Reply, the last of them the answer
+    either   ->  Decline, one of a few words that tell nothing of the data
+
+Networks lose, repeat and reorder, and servers repeat themselves. The message handled last is answered again with the
+same bytes, older ones are passed over, and what is malformed or does not belong here is counted in `refusals` and
+changes nothing. A server that crashed begins the round again under a higher attempt: the words that were encoded stay,
+the masks are new, and the record sees to it that no round is answered twice, whatever crashes in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.deploy.durable.record import LAST_ROUND, Owner, Record
+from confide.deploy.machines.client_messages import (
+    LARGEST_PLAN,
+    Decline,
+    Declined,
+    Enrol,
+    FromServer,
+    Invite,
+    Refusal,
+    Reply,
+    Step,
+    Update,
+    Welcome,
+    encode,
+    from_server,
+)
+from confide.deploy.machines.training import Trainer
+from confide.deploy.plan import sums
+from confide.errors import InputError, RunError
+from confide.privacy.noise import SecretStream, discrete_gaussian
+from confide.privacy.plan import Plan
+from confide.secure import client as secure
+from confide.secure import messages
+from confide.secure.client import Member
+from confide.secure.encoding import Encoding, truncate
+from confide.secure.parameters import Parameters
+from confide.secure.session import RefusedError, Task
+from confide.secure.shares import Entropy
+from confide.validation import number, positive, whole
+from confide.wire import MalformedError
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Words = NDArray[Any]
+Noise = Callable[[int, int], Integers]  # (round, size) -> this client's share, in its quanta
+MODELS: Final = 8  # that a round may be begun with: a server's state changes while it recovers, but not for ever
+SHOWN: Final = 100  # differing fields of a plan
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ClientTerms:
+    """What a client knows before the first round, all of it from the plan.
+
+    Attributes:
+        text: the plan's canonical text; its hash is the plan's.
+        protocol: version of the messages. rounds: T; nothing is given after it.
+        unit, client: who this is.
+        quantum: of the server's state. length: M. fraction_bits: the client's quantum is 2^-fraction_bits.
+        encoding, parameters: of the secure sum; None where the server adds up in clear.
+        share_quanta: standard deviation of the client's share of noise inside the sum, in its quanta; 0 for none.
+    """
+
+    text: str = field(repr=False)
+    protocol: int
+    rounds: int
+    unit: int
+    client: int
+    quantum: float
+    length: int
+    fraction_bits: int
+    encoding: Encoding | None = None
+    parameters: Parameters | None = None
+    share_quanta: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole("rounds", self.rounds, 1, LAST_ROUND)
+        whole("length", self.length, 1, 2**31)
+        positive("quantum", self.quantum)
+        number("share_quanta", self.share_quanta, 0.0)
+        for name in ("protocol", "unit", "client"):
+            whole(name, getattr(self, name), 0, 2**32 - 1)
+        whole("fraction_bits", self.fraction_bits, 0, 52)
+        if (self.encoding is None) != (self.parameters is None):
+            raise InputError("parameters", self.parameters, "a secure sum has an encoding and parameters, or neither")
+        if self.encoding is None:
+            if self.share_quanta:
+                raise InputError("share_quanta", self.share_quanta, "noise inside the sum needs a secure sum")
+        elif self.encoding.fraction_bits != self.fraction_bits:
+            raise InputError("fraction_bits", self.fraction_bits, f"the encoding has {self.encoding.fraction_bits}")
+        elif self.share_quanta and self.encoding.noise < 20.0 * self.share_quanta + 1.0:
+            raise InputError("encoding.noise", self.encoding.noise, "leaves no room for 20 standard deviations")
+
+    @classmethod
+    def of_plan(cls, plan: Plan, unit: int, client: int) -> Self:
+        """What a plan means for one of its clients."""
+        d, secure = plan.deployment, sums.of_plan(plan)
+        if d is None or plan.sampled is None or plan.dim is None:
+            raise InputError("plan.deployment", None, "is missing: this is the plan of a simulation")
+        whole("unit", unit, 0, len(d["units"]) - 1)
+        whole("client", client, 0, len(d["units"][unit]["clients"]) - 1)
+        bits = d["fraction_bits"]
+        return cls(
+            plan.to_json(),
+            d["protocol"],
+            plan.rounds,
+            unit,
+            client,
+            2.0**-bits / plan.sampled,
+            plan.dim,
+            bits,
+            *(() if secure is None else secure),
+        )
+
+    @cached_property
+    def plan(self) -> bytes:
+        """The plan's hash."""
+        return hashlib.sha256(self.text.encode()).digest()
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.plan, self.unit, self.client)
+
+    @property
+    def enrolment(self) -> Enrol:
+        return Enrol(self.protocol, self.plan, self.unit, self.client)
+
+    def task(self, round: int, model: bytes) -> Task:
+        """The secure sum of a round that began with a model of this hash."""
+        assert self.encoding is not None  # noqa: S101 - only called for a secure sum
+        assert self.parameters is not None  # noqa: S101
+        return Task(self.plan, self.unit, round, model, self.parameters, self.length, self.encoding.ring_bits)
+
+    @cached_property
+    def largest(self) -> int:
+        """Bytes of the longest message that a server can have for this client."""
+        step = 0 if self.encoding is None else self.task(1, bytes(32)).largest_message
+        return 1024 + max(8 * self.length, step, LARGEST_PLAN)
+
+
+@dataclass(frozen=True, repr=False)
+class _Attempt:
+    """Where this client stands: `heard` are the names of what it has handled, `reply` is what it said to the last."""
+
+    place: tuple[int, int]  # (round, attempt)
+    heard: tuple[bytes, ...]
+    reply: bytes
+    state: secure.State | None  # None in clear
+    answered: int  # the record when the attempt began
+
+
+class Client:
+    """One client of one unit.
+
+    Attributes:
+        refused: why the server will not have this client, one line each: the fields in which the plans differ.
+        enrolled: whether the server has welcomed this client.  finished: whether it said that all rounds are over.
+        refusals: messages that were not for this client, by reason.
+        declined: rounds that this client sat out, by the word that it gave.
+        clipped: coordinates beyond the encoding's bound so far; failed: trainings that gave no update. They tell of the
+            data and must not leave the machine.
+    """
+
+    def __init__(
+        self,
+        terms: ClientTerms,
+        trainer: Trainer,
+        record: Record,
+        member: Member,
+        entropy: Entropy = os.urandom,
+        noise: Noise | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        if record.owner != terms.owner:
+            raise InputError("record", record.owner[1:], "is not of this plan, unit and client; open it with its owner")
+        if member.client != terms.client:
+            raise InputError("member", member.client, f"the terms are those of client {terms.client}")
+        active = terms.parameters is not None and terms.parameters.server == "active"
+        if active and (member.identity is None or member.peers.get(member.client) != member.identity.public):
+            raise InputError("identity", None, "an active server calls for signed keys: give an identity in the roster")
+        self.terms = terms
+        self.refused: list[str] = []
+        self.enrolled = self.finished = False
+        self.refusals: Counter[str] = Counter()
+        self.declined: Counter[str] = Counter()
+        self.clipped = self.failed = 0
+        self._trainer, self._record, self._member, self._entropy = trainer, record, member, entropy
+        self._noise = noise or self._draw
+        self._config = dict(config or {})
+        self._at: _Attempt | None = None
+        self._words: list[tuple[bytes, Words]] = []  # of the round that we are at, with the model's name
+
+    def __repr__(self) -> str:
+        round, attempt = self._at.place if self._at else (0, 0)
+        return f"Client(unit {self.terms.unit}, client {self.terms.client}, round {round}, attempt {attempt})"
+
+    @property
+    def _last_word(self) -> type:
+        """After which this round is over for other attempts.
+
+        An active server could unmask the sum that this client's words are in without asking this client, and have it
+        in a second sum of the round, with others: so its words are given once, masked as they are.
+        """
+        active = self.terms.parameters is not None and self.terms.parameters.server == "active"
+        return messages.Masked if active else messages.Answer
+
+    def hello(self) -> bytes:
+        """To be said when a connection is made, and again until the server answers."""
+        return encode(self.terms.enrolment)
+
+    def receive(self, raw: bytes) -> list[bytes]:
+        """Take in one message; what comes out is to be sent to the server, in order."""
+        if len(raw) > self.terms.largest:
+            return self._refuse("oversized")
+        try:
+            message = from_server(raw, self.terms.largest)
+        except MalformedError:
+            return self._refuse("malformed")
+        model = self._name(message.model) if isinstance(message, Invite) else b""
+        name, at = self._name_of(raw, message, model), self._at
+        if at is not None and name in at.heard:
+            return [at.reply] if name == at.heard[-1] else []
+        match message:
+            case Welcome():
+                return self._welcome(message)
+            case Refusal():
+                self.refused, self.enrolled = _reasons(self.terms.text, message), False
+                return []
+            case Invite():
+                return self._begin(message, model, name)
+            case Step():
+                return self._step(message, name)
+
+    def _name(self, long: bytes) -> bytes:
+        """What a model is known by: its hash, which a secure sum has all agree on. In clear it stands for itself."""
+        return long if self.terms.encoding is None else hashlib.sha256(long).digest()
+
+    def _name_of(self, raw: bytes, message: FromServer, model: bytes) -> bytes:
+        """What tells messages apart. A model is the end of its message, and its hash stands for it: it is long."""
+        if self.terms.encoding is None:
+            return raw
+        if isinstance(message, Invite):
+            raw = raw[: len(raw) - len(message.model)] + model
+        return hashlib.sha256(raw).digest()
+
+    def _welcome(self, welcome: Welcome) -> list[bytes]:
+        if welcome.plan != self.terms.plan:
+            return self._refuse("plan")
+        self.refused, self.enrolled, self.finished = [], True, welcome.finished
+        return []
+
+    def _begin(self, invite: Invite, model: bytes, name: bytes) -> list[bytes]:
+        """Check, train, encode, open a session. Declining changes nothing."""
+        place = invite.round, invite.attempt
+        if invite.plan != self.terms.plan:
+            return [self._decline(place, "plan")]
+        if invite.round > self.terms.rounds:
+            return [self._decline(place, "round")]
+        if len(invite.model) != 8 * self.terms.length:
+            return [self._decline(place, "model")]
+        if self._at is not None and place <= self._at.place:
+            return [] if place < self._at.place else self._refuse("contradiction")  # one attempt, two models
+        if invite.round <= self._record.answered:
+            return [self._decline(place, "answered")]
+        known = self._words if self._at is not None and self._at.place[0] == invite.round else []
+        words = next((words for its, words in known if its == model), None)
+        if words is None:
+            if len(known) >= MODELS:
+                return [self._decline(place, "model")]
+            words = self._encode(invite)
+            known = [*known, (model, words)]
+        state, reply = self._open(invite, model, words)
+        self._at, self._words = _Attempt(place, (name,), reply, state, self._record.answered), known
+        return [reply]
+
+    def _encode(self, invite: Invite) -> Words:
+        """The update as words, with this client's share of noise."""
+        terms = self.terms
+        try:
+            update = self._train(np.frombuffer(invite.model, "<i8"), invite.round)
+        except (Exception, SystemExit):
+            # That it failed may tell of the data: the sum hides it. So may the reason: it stays in this machine's log.
+            _log.exception("the training of round %d failed; this client adds zeros", invite.round)
+            self.failed += 1
+            update = np.zeros(terms.length)
+        if terms.encoding is None:
+            return truncate(update, terms.fraction_bits).astype("<i8", copy=False)
+        noise = self._noise(invite.round, terms.length) if terms.share_quanta else None
+        words, clipped = terms.encoding.encode(update, noise)
+        self.clipped += clipped
+        return words
+
+    def _train(self, model: Integers, round: int) -> Floats:
+        terms = self.terms
+        update = self._trainer(np.asarray(model * terms.quantum, np.float64), round, self._config)
+        if not isinstance(update, np.ndarray) or update.shape != (terms.length,) or update.dtype != np.float64:
+            raise RunError(f"an update is {terms.length} numbers of double precision")
+        if not np.maximum(update.max(), -update.min()) * 2.0**terms.fraction_bits < 2.0**62:  # NaN is not
+            raise RunError("the update is not finite, or far beyond its bound: the training diverged")
+        return update
+
+    def _draw(self, _: int, size: int) -> Integers:
+        return discrete_gaussian(SecretStream(), self.terms.share_quanta, size)
+
+    def _open(self, invite: Invite, model: bytes, words: Words) -> tuple[secure.State | None, bytes]:
+        place = invite.round, invite.attempt
+        if self.terms.encoding is None:
+            return None, encode(Update(*place, words.tobytes()))
+        task = self.terms.task(invite.round, model)
+        state, said = secure.start(task, self._member, words, self._record.answered, self._entropy)
+        return state, encode(Reply(*place, messages.encode(said)))
+
+    def _step(self, step: Step, name: bytes) -> list[bytes]:
+        at, place = self._at, (step.round, step.attempt)
+        if at is not None and place < at.place:
+            return []
+        if at is None or at.state is None or place != at.place:
+            return self._refuse("unexpected")
+        try:
+            message = messages.from_server(step.payload, at.state.task.largest_message)
+            state, said = secure.receive(at.state, message, at.answered)
+        except MalformedError:
+            return self._refuse("malformed")
+        except RefusedError:
+            return self._refuse("unexpected")
+        if isinstance(said, self._last_word):
+            self._record.write(step.round)  # before it can leave; if this fails, nothing has changed
+        if said is None:
+            _log.warning("round %d, attempt %d: %r", *place, state)
+            reply = self._decline(place, "aborted")
+        else:
+            reply = encode(Reply(*place, messages.encode(said)))
+        self._at = replace(at, heard=(*at.heard, name), reply=reply, state=state)
+        return [reply]
+
+    def _decline(self, place: tuple[int, int], why: Declined) -> bytes:
+        self.declined[why] += 1
+        return encode(Decline(*place, why))
+
+    def _refuse(self, reason: str) -> list[bytes]:
+        self.refusals[reason] += 1
+        return []
+
+
+def _reasons(own: str, refusal: Refusal) -> list[str]:
+    """The fields in which the server's plan differs, or what it said where that is not to be had."""
+    lines: list[str] = []
+    if refusal.plan:
+        try:
+            lines = Plan.from_json(own).diff(Plan.from_json(refusal.plan))[:SHOWN]
+        except Exception:  # whatever a hostile text leads to
+            lines = [f"{refusal.why} (its plan cannot be read by this version of confide)"]
+    return ["".join(c if c.isprintable() else "?" for c in line) for line in lines] or [refusal.why]

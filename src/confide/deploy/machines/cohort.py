@@ -1,0 +1,270 @@
+"""The clients of one unit in one round: invite, collect, and end with the sum of their updates or without.
+
+    open -> (advertise -> share -> mask -> (consent) -> unmask) -> summed | failed      secure sums
+    open -> collect                                              -> summed | failed      sums in clear
+
+Phases end when everybody has answered or at their share of the round's time: a slow client is a dropout, not a stall.
+What a client has not answered is said to it again now and then; it answers the same words with the same words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf as NEVER
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from confide.deploy.durable.books import Attempt, Vector, as_bytes, as_vector
+from confide.deploy.machines import client_messages as messages
+from confide.secure import messages as secure_messages
+from confide.secure import server as secure
+from confide.secure import transcript
+from confide.secure.encoding import Encoding
+from confide.secure.parameters import Parameters
+from confide.secure.session import RefusedError, Task
+from confide.wire import MalformedError
+
+REPEATS: Final = 32  # how often within the time of a round something is said again
+# When each phase ends at the latest, as a share of the time of a round; training is before the first.
+ENDS: Final[Mapping[type, float]] = {
+    secure.Advertising: 0.6,
+    secure.Sharing: 0.7,
+    secure.Masking: 0.8,
+    secure.Consenting: 0.9,
+    secure.Unmasking: 1.0,
+}
+
+
+@dataclass(frozen=True)
+class CohortTerms:
+    """What the plan says about the sums of a unit."""
+
+    plan: bytes = field(repr=False)
+    unit: int
+    clients: int  # K_p
+    length: int  # M
+    seconds: float  # of a round, until its sum must be there
+    largest: int  # no client's update has a coordinate beyond it, in quanta
+    encoding: Encoding | None = None  # None: updates are summed in clear
+    parameters: Parameters | None = None
+    identities: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+
+    def task(self, round: int, model: bytes) -> Task:
+        assert self.parameters is not None and self.encoding is not None  # noqa: S101, PT018 - only for secure sums
+        sha = hashlib.sha256(model).digest()
+        return Task(self.plan, self.unit, round, sha, self.parameters, self.length, self.encoding.ring_bits)
+
+    @cached_property
+    def largest_message(self) -> int:
+        if self.encoding is None:
+            return 1024 + 8 * self.length
+        return 1024 + self.task(1, b"").largest_message
+
+
+class Sum(NamedTuple):
+    total: Vector  # of the survivors' encoded updates
+    survivors: frozenset[int]
+
+
+class Kept(NamedTuple):
+    """A transcript with what else a round needs to go on, as they are stored together."""
+
+    opened: float  # when the round was opened, in seconds
+    asked: float  # when the question left
+    model: bytes  # that was handed out
+    transcript: bytes
+
+    def encode(self) -> bytes:
+        return struct.pack("<ddQ", self.opened, self.asked, len(self.model)) + self.model + self.transcript
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Kept:
+        opened, asked, n = struct.unpack_from("<ddQ", raw)
+        return cls(opened, asked, raw[24 : 24 + n], raw[24 + n :])
+
+
+class Cohort:
+    """One round's sum. `keep` makes a transcript durable before the question leaves.
+
+    Attributes:
+        opened: when the round was opened.  ready: when its sum was there, or in a session that is taken up again, when
+            its question was asked: how long training took.  sum, failed: how it ended.
+    """
+
+    def __init__(
+        self,
+        terms: CohortTerms,
+        attempt: Attempt,
+        model: Vector,
+        now: float,
+        send: Callable[[int, bytes], None],
+        keep: Callable[[bytes], None],
+        refusals: Counter[str],
+        kept: bytes = b"",
+    ) -> None:
+        self.terms, self.attempt = terms, attempt
+        self.sum: Sum | None = None
+        self.failed = ""
+        self.refusals = refusals
+        self._send, self._keep = send, keep
+        self._total: Vector | None = None  # of the updates in clear
+        self._survivors: set[int] = set()
+        self._said: dict[int, bytes] = {}
+        self._gone: set[int] = set()  # they declined
+        self._repeat = NEVER
+        stored = Kept.decode(kept) if kept else None
+        self.opened, self.ready = (now, NEVER) if stored is None else (stored.opened, stored.asked)
+        self.model = model if stored is None else as_vector(stored.model)
+        # A session that is taken up again has the time of its last phases; training was before them.
+        self._begun = now if stored is None else now - ENDS[secure.Masking] * terms.seconds
+        self._state: secure.State | None = None
+        if terms.encoding is None:
+            self._invite(now)
+            return
+        task = terms.task(attempt.round, as_bytes(self.model))
+        if stored is None:
+            self._state = secure.start(task, attempt.sample, terms.identities)
+            self._invite(now)
+            return
+        try:
+            asking, said = transcript.decode(stored.transcript, task, terms.identities)
+        except MalformedError as e:
+            self.failed = f"the transcript of the round is damaged: {e}"
+            return
+        self._state = asking
+        self._say(now, dict.fromkeys(asking.asked, said))
+
+    @property
+    def done(self) -> bool:
+        return self.sum is not None or self.failed != ""
+
+    @property
+    def deadline(self) -> float:
+        """When the sum must be there."""
+        return self._begun + self.terms.seconds
+
+    @property
+    def wake(self) -> float:
+        """When there is something to do though nothing comes in."""
+        return NEVER if self.done else min(self._repeat, self._ends)
+
+    @property
+    def _ends(self) -> float:
+        share = 0.9 if self._state is None else ENDS.get(type(self._state), 1.0)
+        return self._begun + share * self.terms.seconds
+
+    def receive(self, now: float, client: int, message: messages.FromClient) -> None:
+        if self.done or isinstance(message, messages.Enrol):
+            return
+        if (message.round, message.attempt) != (self.attempt.round, self.attempt.number):
+            self.refusals["client: another round or attempt"] += 1
+        elif client not in self.attempt.sample:
+            self.refusals["client: not sampled"] += 1
+        elif isinstance(message, messages.Update):
+            self._collect(now, client, message)
+        elif isinstance(message, messages.Reply):
+            self._reply(now, client, message)
+        else:
+            self._gone.add(client)
+            self._close_if_complete(now)
+
+    def enrolled(self, client: int) -> None:
+        """A client is back: it hears the last word again."""
+        if not self.done and client in self._said:
+            self._send(client, self._said[client])
+
+    def tick(self, now: float) -> None:
+        while not self.done and now >= self._ends:
+            self._close(now)
+        if not self.done and now >= self._repeat:
+            self._repeat = now + self.terms.seconds / REPEATS
+            for client in self._missing():
+                self._send(client, self._said[client])
+
+    def _missing(self) -> list[int]:
+        """Of whom something is still expected in this phase."""
+        silent = set(self.attempt.sample) - self._survivors if self._state is None else secure.missing(self._state)
+        return sorted(silent - self._gone)
+
+    def _close_if_complete(self, now: float) -> None:
+        while not self.done and not self._missing():
+            self._close(now)
+
+    def _invite(self, now: float) -> None:
+        a = self.attempt
+        self._repeat = now + self.terms.seconds / REPEATS
+        raw = messages.encode(messages.Invite(self.terms.plan, a.round, a.number, as_bytes(self.model)))
+        for client in a.sample:
+            self._said[client] = raw
+            self._send(client, raw)
+
+    def _collect(self, now: float, client: int, message: messages.Update) -> None:
+        if self._state is not None or len(message.words) != 8 * self.terms.length:
+            self.refusals["client: an update of the wrong kind or size"] += 1
+            return
+        words = as_vector(message.words)
+        if int(words.max()) > self.terms.largest or int(words.min()) < -self.terms.largest:
+            self.refusals["client: an update beyond its bound"] += 1
+            return
+        if client not in self._survivors:
+            self._survivors.add(client)
+            self._total = words.copy() if self._total is None else np.add(self._total, words, out=self._total)
+        self._close_if_complete(now)
+
+    def _reply(self, now: float, client: int, message: messages.Reply) -> None:
+        if self._state is None:
+            self.refusals["client: a secure message, but sums are in clear"] += 1
+            return
+        try:
+            inner = secure_messages.from_client(message.payload, self._state.task.largest_message)
+            self._state = secure.receive(self._state, client, inner)
+        except MalformedError:
+            self.refusals["client: malformed"] += 1
+            return
+        except RefusedError:
+            self.refusals["client: refused by the secure sum"] += 1
+            return
+        self._close_if_complete(now)
+
+    def _close(self, now: float) -> None:
+        """End the phase with whoever has answered."""
+        self._end(now)
+        if self.sum is not None:
+            self.ready = min(self.ready, now)
+
+    def _end(self, now: float) -> None:
+        if self._state is None:
+            if self._total is None:
+                self.failed = "no update arrived"
+                return
+            self.sum = Sum(self._total, frozenset(self._survivors))
+            return
+        state, outgoing = secure.close(self._state)
+        self._state = state
+        if isinstance(state, secure.Aborted):
+            self.failed = str(state.why)
+        elif isinstance(state, secure.Summed):
+            assert self.terms.encoding is not None  # noqa: S101 - a secure sum has one
+            self.sum = Sum(self.terms.encoding.decode(state.total), frozenset(state.survivors))
+        else:
+            if isinstance(state, secure.Consenting | secure.Unmasking):
+                said = next(iter(outgoing.values()))  # the same to all
+                consents = said if isinstance(said, secure_messages.Consents) else None
+                self._keep(Kept(self.opened, now, as_bytes(self.model), transcript.encode(state, consents)).encode())
+            self._say(now, outgoing)
+
+    def _say(self, now: float, outgoing: Mapping[int, secure_messages.FromServer]) -> None:
+        self._repeat = now + self.terms.seconds / REPEATS
+        a, packed = self.attempt, {}  # type: Attempt, dict[int, bytes]
+        for client, message in outgoing.items():
+            if id(message) not in packed:  # most say the same to all
+                payload = secure_messages.encode(message)
+                packed[id(message)] = messages.encode(messages.Step(a.round, a.number, payload))
+            self._said[client] = packed[id(message)]
+            self._send(client, packed[id(message)])

@@ -1,0 +1,303 @@
+"""The server that relays a release: it asks, collects, passes on and tells; and all of releases in one machine.
+
+    ask -> sum -> tell -> done          ask, sum -> failed(why)
+
+What a relay may learn, and why it may begin again at any time, is in `release`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from confide.deploy.durable.books import Vector, as_bytes
+from confide.deploy.machines import release_messages as messages
+from confide.deploy.machines.release import Circle, Context, Released, Releaser, not_ready
+from confide.deploy.machines.release_messages import FromRelay, FromServer, Message
+from confide.errors import RunError
+from confide.secure import messages as secure_messages
+from confide.secure import server as secure_server
+from confide.secure.session import RefusedError
+from confide.wire import MalformedError
+
+NEVER: Final = math.inf
+REPEATS: Final = 64  # the first repetition comes after this part of the patience, the others ever later
+
+
+class Stage(StrEnum):
+    ASK = "ask"  # until everybody is ready
+    SUM = "sum"
+    TELL = "tell"  # until everybody has the result
+    DONE = "done"  # with a result, or failed
+
+
+class Relay:
+    """One release, from the question whether everybody is ready to the result: `result`, or why not: `failed`.
+
+    All of it is volatile. After a crash another relay, here or elsewhere, takes up the same attempt.
+    """
+
+    def __init__(self, context: Context, again: bool = False) -> None:
+        """Args:
+        again: a release that is complete is not repeated but followed by another, with fresh noise.
+        """
+        self.context, self.circle, self.again = context, context.circle(), again
+        self.result: Released | None = None
+        self.failed = ""
+        self.stage = Stage.ASK
+        self.attempt = 0
+        self.unheard: tuple[int, ...] = ()  # done, and they have not said that they got the result
+        self._run = b""
+        self._ready: dict[int, str] = {}  # by server: why not yet
+        self._attempts: dict[int, tuple[int, int]] = {}  # by server: its last attempt and that one's epoch
+        self._obstacles: dict[int, str] = {}
+        self._state: secure_server.State | None = None
+        self._said: dict[int, bytes] = {}  # the last word to each
+        self._got: set[int] = set()
+        self._deadline = self._repeat_at = self._anew_at = NEVER
+        self._gap = 0.0
+
+    @property
+    def done(self) -> bool:
+        return self.stage is Stage.DONE
+
+    @property
+    def wake(self) -> float:
+        return NEVER if self.done else min(self._deadline, self._repeat_at, self._anew_at)
+
+    def start(self, now: float) -> None:
+        self._deadline, self._run = now + self.context.part.patience, self._new_run()
+        self._said = {p: self._encoded(messages.AskReady, p) for p in self.circle.members}
+        self._send_all(now)
+
+    def receive(self, now: float, message: FromServer) -> None:
+        """A message of this plan and for this server, from the server that it names."""
+        if self.done or self._is_over():
+            return
+        if message.sender not in self.circle.members or message.run != self._run:
+            self.context.refuse("for another run of a relay")
+            return
+        match message:
+            case messages.Ready() if self.stage is Stage.ASK:
+                self._on_ready(now, message)
+            case messages.Said() if self.stage is Stage.SUM:
+                self._on_said(now, message)
+            case messages.Refusal() if self.stage is Stage.SUM:
+                self._on_refusal(now, message)
+            case messages.Got() if self.stage is Stage.TELL and message.attempt == self.attempt:
+                self._got.add(message.sender)
+                if self._got >= set(self.circle.members):
+                    self.stage = Stage.DONE
+
+    def tick(self, now: float) -> None:
+        if self.done or self._is_over():
+            return
+        if now >= self._deadline:
+            self._give_up()
+        elif now >= self._anew_at:
+            self._begin(now)
+        elif now >= self._repeat_at:
+            for p in self._missing():
+                self.context.send(p, self._said[p])
+            self._gap = min(2.0 * self._gap, self.context.part.patience / 4.0)
+            self._repeat_at = now + self._gap
+
+    def _is_over(self) -> bool:
+        if self.context.epoch_number == self.circle.epoch or self.result is not None:
+            return False
+        self._fail("a server was removed meanwhile: release again, over those that remain")
+        return True
+
+    # Is everybody ready?
+
+    def _on_ready(self, now: float, ready: messages.Ready) -> None:
+        p, rounds = ready.sender, self.circle.round
+        if ready.epoch != self.circle.epoch:
+            self._ready[p] = f"server {p} is at epoch {ready.epoch}, this one at {self.circle.epoch}"
+            return
+        if ready.never:
+            self._fail(ready.never)
+            return
+        self._ready[p] = not_ready(p, ready.decided, rounds, ready.finished, ready.pending)
+        self._attempts[p] = ready.attempt, ready.of_epoch
+        if not self._missing():
+            self._choose(now)
+
+    def _choose(self, now: float) -> None:
+        """The attempt that somebody has begun, unless other servers were in it; or another, if it is asked for."""
+        top = max(attempt for attempt, _ in self._attempts.values())
+        begun = [epoch for attempt, epoch in self._attempts.values() if attempt == top]
+        over = self.again and len(begun) == len(self.circle.members)
+        self.attempt = top + (top == 0 or set(begun) != {self.circle.epoch} or over)
+        if self.attempt > self.context.part.attempts:
+            self._fail(f"the plan pays for {self.context.part.attempts} releases, and all were made")
+            return
+        self.stage, self._deadline = Stage.SUM, now + self.context.part.patience
+        self._begin(now)
+
+    # The sum
+
+    def _begin(self, now: float) -> None:
+        """A session of the attempt, with fresh masks."""
+        c = self.context
+        self._run, self._anew_at = self._new_run(), NEVER
+        self._obstacles.clear()
+        self._state = secure_server.start(self.circle.task(self.attempt), self.circle.members, c.peers(self.circle))
+        self._said = {p: self._encoded(messages.Invite, p, self.attempt) for p in self.circle.members}
+        c.at("relay.begin")
+        self._send_all(now)
+
+    def _on_said(self, now: float, said: messages.Said) -> None:
+        assert self._state is not None  # noqa: S101 - in this stage
+        try:
+            word = secure_messages.from_client(said.word, self._state.task.largest_message)
+            self._state = secure_server.receive(self._state, said.sender, word)
+        except (MalformedError, RefusedError) as e:
+            self.context.refuse("malformed" if isinstance(e, MalformedError) else "a word out of place")
+            return
+        if secure_server.missing(self._state):
+            return
+        self._state, words = secure_server.close(self._state)
+        if isinstance(self._state, secure_server.Aborted):
+            who = "" if self._state.client is None else f", of server {self._state.client}"
+            self._fail(f"attempt {self.attempt}: {self._state.why}{who}")
+        elif isinstance(self._state, secure_server.Summed):
+            self._tell(now, self._state.total.view("<i8").astype(np.int64))
+        else:
+            encoded = {id(word): secure_messages.encode(word) for word in words.values()}
+            self._said = {
+                p: self._encoded(messages.Told, p, self.attempt, encoded[id(word)]) for p, word in words.items()
+            }
+            self.context.at(f"relay.{type(self._state).__name__.lower()}")
+            self._send_all(now)
+
+    def _on_refusal(self, now: float, refusal: messages.Refusal) -> None:
+        if not refusal.for_now:
+            self._fail(refusal.why)
+            return
+        self._obstacles[refusal.sender] = refusal.why
+        self._anew_at = min(self._anew_at, now + self.context.part.patience / REPEATS)
+
+    # The result
+
+    def _tell(self, now: float, total: Vector) -> None:
+        self.result = self.circle.released(self.attempt, total)
+        self.stage, self._deadline, self._anew_at = Stage.TELL, now + self.context.part.patience, NEVER
+        self.context.at("relay.summed")
+        self._said = {p: self._encoded(messages.Result, p, self.attempt, as_bytes(total)) for p in self.circle.members}
+        self._send_all(now)
+
+    # Common to all stages
+
+    def _missing(self) -> list[int]:
+        """Who has not said what is awaited."""
+        match self.stage:
+            case Stage.ASK:
+                return [p for p in self.circle.members if self._ready.get(p, "unheard")]
+            case Stage.SUM:
+                assert self._state is not None  # noqa: S101 - in this stage
+                return sorted(secure_server.missing(self._state))
+        return [p for p in self.circle.members if p not in self._got]
+
+    def _give_up(self) -> None:
+        missing = self._missing()
+        if self.stage is Stage.TELL:
+            self.stage, self.unheard = Stage.DONE, tuple(missing)
+            self.context.log("untold", servers=missing)
+            return
+        known: Mapping[int, str] = self._ready if self.stage is Stage.ASK else self._obstacles
+        why = [known.get(p) or f"server {p} does not answer" for p in sorted({*missing, *self._obstacles})]
+        if self.stage is Stage.SUM:
+            why.append(f"attempt {self.attempt} is paid for where it was begun: release again, and it is taken up")
+        self._fail("; ".join(why))
+
+    def _fail(self, why: str) -> None:
+        self.stage, self.failed, self._state = Stage.DONE, why, None
+        self.context.log("not released", why=why)
+
+    def _new_run(self) -> bytes:
+        return self.context.part.entropy(messages.RUN_BYTES)
+
+    def _encoded(self, kind: Callable[..., Message], to: int, *rest: Any) -> bytes:
+        c = self.context
+        return messages.encode(kind(c.rules.plan, self.circle.epoch, c.rules.me, to, self._run, *rest))
+
+    def _send_all(self, now: float) -> None:
+        self._gap = self.context.part.patience / REPEATS
+        self._repeat_at = now + self._gap
+        for n, (p, raw) in enumerate(self._said.items()):
+            self.context.send(p, raw)
+            if n == 0:
+                self.context.at("relay.sent_first")
+        self.context.at("relay.sent_all")
+
+
+class Releases:
+    """All that a server has to do with releases: its own part in them, and its relay while it relays one."""
+
+    def __init__(self, context: Context) -> None:
+        self._to_others, self._own = context.send, deque[bytes]()
+        self.context = replace(context, send=self._send)
+        self.releaser = Releaser(self.context)
+        self.relay: Relay | None = None
+
+    def begin(self, now: float, *, again: bool = False) -> Relay:
+        """Relay a release; see `Relay`."""
+        if self.relay is not None and not self.relay.done:
+            raise RunError("this server is relaying a release already; wait for its end")
+        self.relay = Relay(self.context, again)
+        self.relay.start(now)
+        self._hear_own(now)
+        return self.relay
+
+    def receive(self, now: float, sender: int, raw: bytes) -> None:
+        """Bytes of a release from a server, whom the network authenticated."""
+        self._take(now, sender, raw)
+        self._hear_own(now)
+
+    def tick(self, now: float) -> None:
+        if self.relay is not None:
+            self.relay.tick(now)
+            self._hear_own(now)
+
+    @property
+    def wake(self) -> float:
+        return NEVER if self.relay is None else self.relay.wake
+
+    def _take(self, now: float, sender: int, raw: bytes) -> None:
+        c = self.context
+        try:
+            message = messages.decode(raw, self._largest)
+        except MalformedError:
+            c.refuse("malformed")
+            return
+        if message.plan != c.rules.plan:
+            c.refuse("of another plan")
+        elif message.sender != sender or message.receiver != c.rules.me or sender >= c.part.terms.servers:
+            c.refuse("not from whom it says, or not for this server")
+        elif isinstance(message, FromRelay):
+            self.releaser.receive(now, message)
+        elif self.relay is not None:
+            self.relay.receive(now, message)
+
+    @cached_property
+    def _largest(self) -> int:
+        return Circle.of(self.context.rules, self.context.part.terms, None).largest_message
+
+    def _send(self, to: int, raw: bytes) -> None:
+        if to == self.context.rules.me:
+            self._own.append(raw)
+        else:
+            self._to_others(to, raw)
+
+    def _hear_own(self, now: float) -> None:
+        """What this server's relay says to the server itself, and what that answers."""
+        while self._own:
+            self._take(now, self.context.rules.me, self._own.popleft())

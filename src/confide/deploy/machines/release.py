@@ -1,0 +1,396 @@
+"""The end of learning: the mean over all servers that are left, with noise that is paid for, by a secure sum.
+
+Any server relays: it asks whether everybody is ready, then runs a session of `secure` whose clients are the servers.
+It learns the sum and nothing else; it may lie (`server="active"`), since it is one of the parties.
+
+*Open flows are waited for*, not corrected for. A flow that entered at one end only is missing in the sum, but both
+messages stay stored until both ends have it: once the link is back it settles by itself, and a list of pending flows
+would be one more thing to get wrong. A server that is gone for good is removed by an epoch first, which closes its
+flows; the release is then over those that remain.
+
+*An attempt* is one draw of noise. In one transaction its words, state plus share of noise, are written down with the
+row of the ledger that pays for them, before anything of it leaves; masked words leave only after every server has
+done so. A session that failed, by a crash of anybody at any point, is followed by another of the same attempt, with
+the same words and fresh masks. That is free: everybody in the attempt's epoch must be in its sum (quorum and threshold
+are the number of servers, every key is signed), so all sessions of an attempt give the same sum, and no question about
+fewer servers is answered. What must never happen is two words for one attempt (the noise could be averaged) or one
+word for two sets of servers (the difference of the sums would be the word of those who left). So the words are kept
+for good with their attempt and epoch, older attempts are not joined again, and a new one is drawn and paid for anew.
+A server whose store was restored after the last round cannot know what it has sent, and takes part no more.
+
+*With fewer servers* the noise on the sum stays as the plan has it, P sigma, and so does the price: the deviation of
+one server on that sum is the same, the shares are wider and fewer. On the mean the noise is then P / P' sigma.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.deploy.durable.books import Books, Changes, Entry, Status, Vector, as_vector
+from confide.deploy.durable.store import At, nowhere
+from confide.deploy.machines import release_messages as messages
+from confide.deploy.machines.epoch import Epoch
+from confide.deploy.machines.exchange import Rules
+from confide.deploy.machines.release_messages import FromRelay, Message
+from confide.errors import InputError
+from confide.privacy.ledger import Cost, Event
+from confide.privacy.noise import SecretStream, discrete_gaussian
+from confide.secure import client as secure_client
+from confide.secure import messages as secure_messages
+from confide.secure.encoding import words_of
+from confide.secure.keys import Identity
+from confide.secure.release import RING_BITS
+from confide.secure.release import Terms as ReleaseTerms
+from confide.secure.session import RefusedError, Task, Why
+from confide.secure.shares import Entropy
+from confide.wire import MalformedError
+
+BUSY: Final = 8  # a session keeps later relays away for this part of the patience after its last word
+PAST: Final = 64  # runs of which a late invitation is recognised
+Share = Callable[[int, float, int], Vector]
+"""(attempt, standard deviation in quanta, length) -> a share of noise"""
+
+
+class Released(NamedTuple):
+    """What everybody may know."""
+
+    attempt: int
+    servers: int  # P', over whom the mean is taken
+    sigma: float  # of the honest noise on the mean
+    total: Vector  # of states and noise, in quanta
+    mean: NDArray[np.float64]
+
+
+def secret_share(stream: SecretStream | None = None) -> Share:
+    """Shares from the operating system's randomness."""
+    own = SecretStream() if stream is None else stream
+    return lambda _, quanta, length: discrete_gaussian(own, quanta, length)
+
+
+def _ignore(_: Released) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Part:
+    """How a server takes part in releases.
+
+    Attributes:
+        terms: as the plan has them, for all its servers.
+        cost: of an attempt, at whatever number of servers.  attempts: that the budget pays for.
+        identity: the server's own.
+        share: draws noise.
+        patience: seconds that a relay waits: for everybody to be ready, for the sum, for the result to arrive.
+        released: told the result, before its receipt is acknowledged; what is to be kept of it is to be kept there.
+    """
+
+    terms: ReleaseTerms
+    cost: Cost
+    attempts: int
+    identity: Identity = field(repr=False)
+    share: Share = field(default_factory=secret_share, repr=False)
+    patience: float = 600.0
+    released: Callable[[Released], None] = _ignore
+    entropy: Entropy = os.urandom
+
+
+@dataclass(frozen=True)
+class Circle:
+    """Who takes part: all servers that no epoch has removed."""
+
+    plan: bytes = field(repr=False)
+    round: int  # the last
+    epoch: int
+    members: tuple[int, ...]
+    terms: ReleaseTerms  # of as many servers
+
+    @classmethod
+    def of(cls, rules: Rules, terms: ReleaseTerms, epoch: Epoch | None) -> Circle:
+        """Raises `InputError` where fewer servers remain than the plan's colluders leave honest."""
+        removed = () if epoch is None else epoch.removed
+        members = tuple(p for p in range(terms.servers) if p not in removed)
+        left = replace(terms, servers=len(members), sigma=terms.sigma * (terms.servers / len(members)))
+        return cls(rules.plan, rules.rounds, 0 if epoch is None else epoch.number, members, left)
+
+    def task(self, attempt: int) -> Task:
+        task = self.terms.task(self.plan, self.round, attempt)
+        what = hashlib.sha256(struct.pack("<32sII", b"release", self.round, self.epoch)).digest()
+        return replace(task, model=what, parameters=replace(task.parameters, server="active"))
+
+    def released(self, attempt: int, total: Vector) -> Released:
+        terms = self.terms
+        return Released(attempt, terms.servers, terms.sigma, total, terms.mean(words_of(total, RING_BITS)))
+
+    @cached_property
+    def largest_message(self) -> int:
+        return 8192 + self.task(1).largest_message
+
+
+class Kept(NamedTuple):
+    """The record of an attempt. The words are secret until they are summed."""
+
+    attempt: int
+    epoch: int
+    words: bytes
+
+    def encode(self) -> bytes:
+        return struct.pack("<II", self.attempt, self.epoch) + self.words
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Kept:
+        attempt, epoch = struct.unpack_from("<II", raw)
+        return cls(attempt, epoch, raw[8:])
+
+
+NONE: Final = Kept(0, 0, b"")
+
+
+@dataclass
+class Context:
+    """What a server's releaser and relay have of it."""
+
+    rules: Rules
+    identities: tuple[bytes, ...] = field(repr=False)
+    part: Part
+    books: Books = field(repr=False)
+    commit: Callable[[Changes, str], None]
+    finished: Callable[[], bool]  # the last round is decided, and neighbours were heard since the start
+    epoch: Callable[[], Epoch | None]
+    send: Callable[[int, bytes], None]
+    refusals: Counter[str] = field(default_factory=Counter)
+    at: At = nowhere
+    log: Callable[..., None] = lambda *_, **__: None
+
+    @property
+    def epoch_number(self) -> int:
+        epoch = self.epoch()
+        return 0 if epoch is None else epoch.number
+
+    def circle(self) -> Circle:
+        return Circle.of(self.rules, self.part.terms, self.epoch())
+
+    def peers(self, circle: Circle) -> dict[int, bytes]:
+        return {p: self.identities[p] for p in circle.members}
+
+    def say(self, kind: Callable[..., Message], to: int, run: bytes, *rest: Any) -> bytes:
+        """Send a message; returns its bytes."""
+        raw = messages.encode(kind(self.rules.plan, self.epoch_number, self.rules.me, to, run, *rest))
+        self.send(to, raw)
+        return raw
+
+    def refuse(self, why: str) -> None:
+        self.refusals[f"release: {why}"] += 1
+
+
+def not_ready(server: int, decided: int, rounds: int, finished: bool, pending: Iterable[tuple[int, int]]) -> str:
+    """Why a release has to wait for this server, in words; "" if it has not to."""
+    if decided < rounds:
+        return f"server {server} has decided {decided} of {rounds} rounds"
+    flows = defaultdict(list)
+    for m, i in sorted(pending):
+        flows[m].append(i)
+    found = [
+        f"server {server} has open flows with {m}: rounds {', '.join(map(str, open))}"
+        if any(open)
+        else f"server {server} awaits the balance of its edge with {m}, since its store was restored"
+        for m, open in flows.items()
+    ]
+    if not found and not finished:
+        found = [f"server {server} has not heard its neighbours since it was started"]
+    return "; ".join(found)
+
+
+@dataclass
+class _Session:
+    relay: int
+    run: bytes
+    attempt: int
+    task: Task
+    state: secure_client.State
+    replies: dict[bytes, bytes]  # by the word's hash: the same words are answered with the same words
+    heard: float
+
+
+class Releaser:
+    """A server's side of every attempt."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.results: dict[int, Released] = {}
+        self._session: _Session | None = None
+        self._past: deque[bytes] = deque(maxlen=PAST)
+
+    def receive(self, now: float, message: FromRelay) -> None:
+        """A message of this plan and for this server, from the server that it names."""
+        c, me = self.context, self.context.rules.me
+        if isinstance(message, messages.AskReady):
+            self._tell_ready(message)
+        elif message.epoch != c.epoch_number:
+            self._decline(message, f"server {me} is at epoch {c.epoch_number}, not {message.epoch}", for_now=True)
+        elif why := self._never():
+            self._decline(message, why)
+        elif message.sender not in c.circle().members:
+            c.refuse("from a server that was removed")
+        elif isinstance(message, messages.Invite):
+            self._on_invite(now, message)
+        elif isinstance(message, messages.Told):
+            self._on_told(now, message)
+        else:
+            self._on_result(message)
+
+    @property
+    def last(self) -> Kept:
+        """The last attempt of which words were drawn; its number is 0 if there was none."""
+        releases = self.context.books.releases
+        return Kept.decode(releases[-1]) if releases else NONE
+
+    def _never(self) -> str:
+        """Why this server takes part in no release."""
+        c = self.context
+        if c.books.rejoined >= c.rules.rounds:
+            return (
+                f"the store of server {c.rules.me} was restored after the last round, so that it cannot know whether "
+                "it took part in a release before: remove it by an epoch"
+            )
+        try:
+            c.circle()
+        except InputError as e:
+            return f"too few servers remain: {e}"[: messages.LONGEST_WHY]
+        return ""
+
+    def _pending(self) -> list[tuple[int, int]]:
+        books = self.context.books
+        adrift = [(m, 0) for m in books.neighbours if books.status[m] is Status.ADRIFT]
+        return adrift + [(m, i) for m, records in books.open.items() for i in sorted(records)]
+
+    def _tell_ready(self, ask: messages.AskReady) -> None:
+        c = self.context
+        pending = tuple(self._pending()[: messages.LARGEST_PENDING])
+        facts = (c.books.decided, c.finished(), pending, self.last.attempt, self.last.epoch, self._never())
+        c.say(messages.Ready, ask.sender, ask.run, *facts)
+
+    # An attempt
+
+    def _on_invite(self, now: float, invite: messages.Invite) -> None:
+        c, s, me = self.context, self._session, self.context.rules.me
+        if s is not None and (s.relay, s.run, s.attempt) == (invite.sender, invite.run, invite.attempt):
+            c.send(s.relay, s.replies[b""])
+            return
+        if invite.run in self._past:
+            c.refuse("an invitation to a session that is over")
+            return
+        # Of two relays at once the one with the lower number goes first, or each could hold half of the servers.
+        if s is not None and s.relay < invite.sender and now < s.heard + c.part.patience / BUSY:
+            self._decline(invite, f"server {me} is in a session of server {s.relay}", for_now=True)
+            return
+        why = not_ready(me, c.books.decided, c.rules.rounds, c.finished(), self._pending())
+        if why:
+            self._decline(invite, why[: messages.LONGEST_WHY], for_now=True)
+            return
+        circle = c.circle()
+        if why := self._not_this(invite.attempt, circle):
+            self._decline(invite, why)
+            return
+        words = self._words(now, invite.attempt, circle)
+        task = circle.task(invite.attempt)
+        member = secure_client.Member(me, c.part.identity, c.peers(circle))
+        state, first = secure_client.start(task, member, words, invite.attempt - 1, c.part.entropy)
+        self._session = _Session(invite.sender, invite.run, invite.attempt, task, state, {}, now)
+        self._past.append(invite.run)
+        self._reply(self._session, b"", first)
+
+    def _not_this(self, attempt: int, circle: Circle) -> str:
+        """Why this attempt is not to be joined, now or later."""
+        me, last, allowed = self.context.rules.me, self.last, self.context.part.attempts
+        if attempt < last.attempt:
+            return f"attempt {attempt} is over: server {me} has taken part in attempt {last.attempt}"
+        if attempt == last.attempt and circle.epoch != last.epoch:
+            return f"attempt {attempt} was begun in epoch {last.epoch}, with other servers: begin another"
+        if attempt > allowed:
+            return f"the budget of server {me} pays for {allowed} releases, not for attempt {attempt}"
+        return ""
+
+    def _words(self, now: float, attempt: int, circle: Circle) -> NDArray[Any]:
+        """Of an attempt: drawn, paid for and written down if it is a new one, and then always the same."""
+        c, terms = self.context, circle.terms
+        if attempt != self.last.attempt:
+            share = c.part.share(attempt, terms.share_quanta, terms.length)
+            words = words_of(c.books.w, RING_BITS) + words_of(share, RING_BITS)
+            c.at("release.drawn")
+            # Without a hash of the words: what leaves is masked, and nobody is to confirm a guess of them.
+            event = Event(c.rules.plan.hex(), "release", c.rules.rounds, c.rules.me, c.part.cost, None, int(now))
+            kept = Kept(attempt, circle.epoch, words.tobytes())
+            c.commit(Changes(entries=[Entry(event)], release=kept.encode()), "release")
+            c.at("release.committed")
+            c.log("releasing", attempt=attempt, servers=list(circle.members))
+        return np.frombuffer(self.last.words, circle.task(attempt).dtype)
+
+    def _on_told(self, now: float, told: messages.Told) -> None:
+        c, s = self.context, self._session
+        if s is None or (s.relay, s.run, s.attempt) != (told.sender, told.run, told.attempt):
+            self._decline(told, f"server {c.rules.me} has lost the session", for_now=True)
+            return
+        s.heard, sha = now, hashlib.sha256(told.word).digest()
+        if sha in s.replies:
+            c.send(s.relay, s.replies[sha])
+            return
+        try:
+            word = secure_messages.from_server(told.word, s.task.largest_message)
+            s.state, reply = secure_client.receive(s.state, word, s.attempt - 1)
+        except MalformedError:
+            c.refuse("malformed")
+            return
+        except RefusedError:  # its part in the session is not what the relay takes it to be, as after a crash
+            self._decline(told, f"server {c.rules.me} has lost the session", for_now=True)
+            return
+        if reply is not None:
+            self._reply(s, sha, reply)
+        elif isinstance(s.state, secure_client.Aborted):
+            if s.state.why is not Why.NOT_LISTED:  # with other keys than its own, as after a crash
+                c.log("alarm", what=f"server {s.relay} relays a release wrongly: {s.state.why}")
+            self._decline(told, f"server {c.rules.me} left the session: {s.state.why}", for_now=True)
+
+    def _reply(self, s: _Session, sha: bytes, word: secure_messages.FromClient) -> None:
+        name = type(word).__name__.lower()
+        self.context.at(f"release.{name}")
+        s.replies[sha] = self.context.say(messages.Said, s.relay, s.run, s.attempt, secure_messages.encode(word))
+        self.context.at(f"release.{name}.sent")
+
+    def _decline(self, to: messages.Invite | messages.Told | messages.Result, why: str, for_now: bool = False) -> None:
+        self.context.refuse("declined")  # without the reason, which has numbers that others choose
+        if not isinstance(to, messages.Result):
+            self.context.say(messages.Refusal, to.sender, to.run, to.attempt, why, for_now)
+
+    def _on_result(self, result: messages.Result) -> None:
+        """It is public, and the relay's word: nothing here depends on it."""
+        c, last, circle = self.context, self.last, self.context.circle()
+        if (result.attempt, result.epoch) != (last.attempt, last.epoch):
+            c.refuse("the result of an attempt in which this server is not")
+            return
+        if len(result.total) != 8 * c.rules.length:
+            c.refuse("malformed")
+            return
+        found = circle.released(result.attempt, as_vector(result.total))
+        known = self.results.get(result.attempt)
+        if known is not None and not np.array_equal(known.total, found.total):
+            c.log("alarm", what=f"server {result.sender} has another result of attempt {result.attempt}")
+            c.refuse("another result")
+            return
+        if known is None:
+            c.at("release.result")
+            c.part.released(found)
+            self.results[result.attempt] = found
+            c.log("released", attempt=found.attempt, servers=found.servers, sigma=found.sigma)
+        if self._session is not None and self._session.run == result.run:
+            self._session = None
+        c.say(messages.Got, result.sender, result.run, result.attempt)

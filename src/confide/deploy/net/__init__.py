@@ -1,0 +1,1 @@
+"""Bytes between machines: gRPC streams under mutual TLS; begin with `streams`."""

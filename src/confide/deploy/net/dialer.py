@@ -1,0 +1,182 @@
+"""The end that dials, again and again: with pauses that grow, and only what the plan has as that server will do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import grpc
+from grpc import StatusCode
+
+from confide.deploy.net import handshake
+from confide.deploy.net.endpoints import LIMITS, METHODS, SERVICE, Credentials, Limits, Target
+from confide.deploy.net.handshake import LARGEST_ANSWER, Agreed, Common, Differs
+from confide.deploy.net.streams import ClosingError, Stream, closed_by_peer
+from confide.errors import InputError
+
+FIRST_DELAY: Final = 0.2  # seconds until a lost stream is dialed again; then twice as many, and so on
+LAST_DELAY: Final = 10.0
+SETTLED: Final = 5.0  # seconds after which a stream counts as a success: two nodes with one name must not race
+_log = logging.getLogger(__name__)
+
+
+class Dialer:
+    """Keeps a stream to one server, for ever, by one of its addresses after the other.
+
+    gRPC takes the way through a proxy from https_proxy, http_proxy and no_proxy (in small letters).
+
+    Args:
+        addresses: HOST:PORT, all of the same server.
+        connected, disconnected: what was sent before `connected` is lost, so a machine says everything again.
+        differs: the fields of the plan in which the two sides differ, whenever it is tried again.
+
+    Attributes:
+        why: the stream is not there; "" while it is.
+        ahead: seconds by which the server's clock was ahead of ours when the stream was opened; None before the first.
+        counts: what was refused or dropped, by a word.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        credentials: Credentials,
+        server: Target,
+        common: Common,
+        receive: Callable[[bytes], None],
+        connected: Callable[[], None],
+        disconnected: Callable[[], None],
+        differs: Callable[[list[str]], None],
+        limits: Limits = LIMITS,
+    ) -> None:
+        if not addresses:
+            raise InputError("addresses", list(addresses), "a server is reached at one address at least")
+        if list(credentials.authorities) != [server.org]:
+            raise InputError("authorities", list(credentials.authorities), f"give that of {server.org} and no other")
+        self.why = "not yet dialed"
+        self.ahead: float | None = None
+        self.counts: Counter[str] = Counter()
+        self._addresses, self._credentials, self._server, self._common = addresses, credentials, server, common
+        self._receive, self._limits = receive, limits
+        self._connected, self._disconnected, self._differs = connected, disconnected, differs
+        self._stream: Stream | None = None
+        self._since = math.inf  # when the stream was opened
+        self._hurry = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def send(self, raw: bytes) -> bool:
+        """Whether it will be tried."""
+        return self._stream is not None and self._stream.send(raw)
+
+    def renew(self, credentials: Credentials) -> None:
+        """For the next connection; the listener says when the one that is open will not do any more."""
+        self._credentials = credentials
+
+    async def _run(self) -> None:
+        loop, which, failures = asyncio.get_running_loop(), 0, 0
+        while True:
+            before, self._since = self.why, math.inf
+            self.why = await self._dial(self._addresses[which])
+            known = self.why == before and self._since == math.inf
+            _log.log(logging.DEBUG if known else logging.WARNING, "no stream to %s: %s", self._server.host, self.why)
+            if loop.time() - self._since >= SETTLED:
+                failures = 0
+            else:
+                failures, which = failures + 1, (which + 1) % len(self._addresses)
+            self._hurry.clear()
+            pause = delay(failures // len(self._addresses), random.random())  # noqa: S311 - no secret
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), pause)
+                failures = 0
+
+    def hurry(self) -> None:
+        """Dial now, not when the pause is over: the other side has shown that it lives."""
+        self._hurry.set()
+
+    async def _dial(self, address: str) -> str:
+        """Until the stream is lost; returns why."""
+        own, limits = self._credentials, self._limits
+        options = [
+            *limits.options,
+            ("grpc.ssl_target_name_override", self._server.host),
+            ("grpc.use_local_subchannel_pool", 1),  # every dialer waits for itself
+            ("grpc.enable_retries", 0),
+        ]
+        try:
+            credentials = grpc.ssl_channel_credentials(own.roots, *own.pair)
+            async with grpc.aio.secure_channel(address, credentials, options) as channel:
+                call = channel.stream_stream(f"/{SERVICE}/{METHODS[own.own.role]}")()
+                stream = Stream(call, limits.outbox, self.counts)
+                stream.joiner.largest = LARGEST_ANSWER
+                try:
+                    async with asyncio.timeout(limits.connect):
+                        await self._greet(stream, own.address)
+                    await self._converse(stream, own.own.role)
+                except asyncio.InvalidStateError:  # it was over before we wrote; the status says why
+                    raise closed_by_peer(await call.code(), await call.details()) from None
+                finally:
+                    call.cancel()
+        except ClosingError as e:
+            self.counts[e.word] += 1
+            return e.why
+        except grpc.aio.AioRpcError as e:
+            return closed_by_peer(e.code(), e.details()).why
+        except TimeoutError:
+            return f"no connection to {address} within {limits.connect:g} s"
+        except Exception:  # our own fault; but a dialer dials for ever
+            self.counts["failed"] += 1
+            _log.exception("a stream to %s failed", address)
+            return "failed on this side, see the log"
+        return "the server closed the stream"
+
+    async def _greet(self, stream: Stream, me: str) -> None:
+        nonce, common = secrets.token_bytes(32), self._common
+        await stream.say(handshake.encode(common.hello(nonce)))
+        match await stream.expect(Agreed, Differs):
+            case Agreed() as agreed:
+                if not common.proves(agreed, self._server.identity, nonce, me):
+                    why = "the server does not have the identity that the plan has for it"
+                    raise ClosingError(StatusCode.UNAUTHENTICATED, why, "refused")
+                self.ahead = agreed.time - time.time()
+            case theirs:
+                await stream.say(handshake.encode(common.differs))
+                lines = await asyncio.to_thread(common.lines, theirs)
+                self._differs(lines)
+                with suppress(grpc.aio.AioRpcError):
+                    await stream.hear()  # the listener closes, when it has read ours
+                raise ClosingError(StatusCode.FAILED_PRECONDITION, "; ".join(lines), "differs")
+
+    async def _converse(self, stream: Stream, role: str) -> None:
+        stream.joiner.largest = self._limits.from_server if role == "client" else 0  # a neighbour dials to speak
+        self._stream, self.why, self._since = stream, "", asyncio.get_running_loop().time()
+        try:
+            self._connected()
+            await stream.listen(self._receive)
+        finally:
+            self._stream = None
+            self._disconnected()
+
+
+def delay(failures: int, chance: float) -> float:
+    """Seconds to wait, by the number of failures in a row and a random number in [0, 1).
+
+    >>> [delay(n, 0.0) for n in (0, 1, 5, 10_000)]
+    [0.1, 0.2, 3.2, 5.0]
+    """
+    return min(LAST_DELAY, FIRST_DELAY * 2.0 ** min(failures, 16)) * (0.5 + 0.5 * chance)

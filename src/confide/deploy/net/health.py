@@ -1,0 +1,35 @@
+"""gRPC's health service, for whoever has a certificate that holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from grpc import StatusCode
+from grpc_health.v1 import health, health_pb2_grpc
+
+from confide.deploy.keys.certificates import Peer, RefusedPeer
+
+
+def serve(server: Any, peer: Callable[[Any], Peer]) -> Health:
+    """Add it to a gRPC server; `peer(context)` raises `RefusedPeer` for whom it is not."""
+    found = Health(peer)
+    health_pb2_grpc.add_HealthServicer_to_server(found, server)
+    return found
+
+
+class Health(health.aio.HealthServicer):  # type: ignore[misc] # untyped
+    def __init__(self, peer: Callable[[Any], Peer]) -> None:
+        super().__init__()
+        self._peer = peer
+
+    async def Check(self, request: Any, context: Any) -> Any:
+        try:
+            self._peer(context)
+        except RefusedPeer as e:
+            await context.abort(StatusCode.PERMISSION_DENIED, str(e))
+        return await super().Check(request, context)
+
+    async def Watch(self, request: Any, context: Any) -> None:
+        """A stream that says nothing for ever; whoever wants to know asks again."""
+        await context.abort(StatusCode.UNIMPLEMENTED, "ask with Check")

@@ -1,0 +1,169 @@
+"""`confide check` of a server: everything that can go wrong at the start, looked at before anything is spent.
+
+One finding a line, each with what to do. Nothing is written but a free port is bound for a moment and peers are dialed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from confide.deploy.keys.certificates import SOON, utc_now
+from confide.deploy.node import control
+from confide.deploy.node.config import ServerConfig
+from confide.deploy.node.probing import FAIL, OK, PATIENCE, WARN, Finding, Reached, clock, probe
+from confide.deploy.node.server_process import open_store
+from confide.deploy.node.server_setup import ServerSetup
+from confide.errors import InputError, RunError
+from confide.files import existing
+from confide.privacy.statement import lines
+
+LOG: Final = 64 << 20  # bytes of SQLite's log before it is written back
+EVENT: Final = 1024  # bytes of a ledger's row, at most
+
+
+def check(config: ServerConfig, *, strict_peers: bool = False) -> Iterator[Finding]:
+    """Findings as they come; the first that makes the others meaningless is the last."""
+    try:
+        setup = ServerSetup.load(config)
+    except (InputError, RunError) as e:
+        yield Finding("setup", FAIL, str(e))
+        return
+    yield from _plan(setup)
+    yield from _certificates(setup)
+    running = _running(config)
+    yield from _store(setup, running)
+    yield _disk(setup)
+    yield _port(setup, running)
+    yield from _released(setup)
+    yield from _peers(setup, running, strict_peers)
+
+
+def _plan(setup: ServerSetup) -> Iterator[Finding]:
+    name, plan = setup.units[setup.me]["name"], setup.plan
+    yield Finding("plan", OK, f"{plan.hash}: this is server {setup.me}, unit {name!r}, of {plan.units}")
+    for line in lines(setup.prices.statement.to_dict()):
+        yield Finding("privacy", OK, line)
+    left = setup.allowance
+    full = left.publications == plan.rounds and (setup.prices.release is None or left.releases > 0)
+    level = OK if full else WARN if left.publications else FAIL
+    yield Finding("budget", level, left.said if full else f"{left.said}; agree on fewer rounds or more noise")
+    start = setup.terms.start
+    if start > time.time():
+        yield Finding("start", OK, f"round 1 opens in {start - time.time():.0f} s")
+
+
+def _certificates(setup: ServerSetup) -> Iterator[Finding]:
+    now, node = utc_now(), setup.node
+    left = node.not_after - now
+    when = f"{node.not_after:%Y-%m-%d}"
+    if left.total_seconds() <= 0:
+        yield Finding("certificate", FAIL, f"expired on {when}; run `confide pki renew {node.org} {node.name}`")
+    elif left < SOON:
+        yield Finding("certificate", WARN, f"expires on {when}; run `confide pki renew {node.org} {node.name}`")
+    else:
+        yield Finding("certificate", OK, f"server {node.name} of {node.org} until {when}, keys match the plan, 0600")
+    for org, until in setup.trust.until.items():
+        days = (until - now).days
+        level = WARN if days < 7 else OK
+        said = f"of {org}: good for {days} days" + ("; get a new one, `confide pki crl`" if level == WARN else "")
+        yield Finding("revocations", level, said)
+    if node.serial in setup.trust.revoked.get(node.org, frozenset()):
+        yield Finding("certificate", FAIL, f"was revoked by {node.org}; get a new one")
+
+
+def _running(config: ServerConfig) -> dict[str, Any] | None:
+    """The status of this server, if it runs already."""
+    try:
+        for line in control.ask(config.control, {"ask": "status"}, PATIENCE):
+            found: dict[str, Any] | None = line.get("done")
+            return found
+    except (control.NotRunningError, RunError, InputError):
+        return None
+    return None
+
+
+def _store(setup: ServerSetup, running: dict[str, Any] | None) -> Iterator[Finding]:
+    path = setup.config.path(setup.config.store)
+    if running is not None:
+        yield Finding("store", OK, f"in use by this server, process {running['pid']}, at round {running['round']}")
+        return
+    if not os.path.lexists(path):
+        if os.access(existing(path.parent), os.W_OK | os.X_OK):
+            yield Finding("store", OK, f"{path} is made at the first start")
+        else:
+            yield Finding("store", FAIL, f"{path}: its folder is not writable; change that, or name another place")
+        return
+    try:
+        store = open_store(setup, create=False)
+    except (InputError, RunError) as e:
+        yield Finding("store", FAIL, str(e))
+        return
+    with store:
+        books = store.load()
+    yield Finding("store", OK, f"round {books.decided} of {setup.plan.rounds}, {books.published} published")
+
+
+def _disk(setup: ServerSetup) -> Finding:
+    rules = setup.terms.rules
+    model = 8 * rules.length
+    needed = model * (4 + rules.window * len(rules.weights)) + LOG + EVENT * rules.rounds
+    free = shutil.disk_usage(existing(setup.config.path(setup.config.store).parent)).free
+    said = f"{free / 2**20:,.0f} MiB free, at most {needed / 2**20:,.0f} needed"
+    return (
+        Finding("disk", OK, said) if free >= needed else Finding("disk", FAIL, f"{said}; make room or move the store")
+    )
+
+
+def _port(setup: ServerSetup, running: dict[str, Any] | None) -> Finding:
+    address = setup.config.listen
+    if running is not None:
+        return Finding("port", OK, f"this server listens on {running['port']}")
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        family, *_, place = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
+            sock.bind(place)
+    except OSError as e:
+        remedy = "another process has the port, or the address is not this machine's; change listen"
+        return Finding("port", FAIL, f"{address}: {e.strerror or e}; {remedy}")
+    return Finding("port", OK, f"{address} is free")
+
+
+def _released(setup: ServerSetup) -> Iterator[Finding]:
+    if setup.prices.release is None:
+        return
+    folder = setup.config.path(setup.config.released)
+    writable = os.access(existing(folder), os.W_OK | os.X_OK)
+    said = str(folder) if writable else f"{folder} is not writable; a release could not be kept: change that"
+    yield Finding("released", OK if writable else FAIL, said)
+
+
+def _peers(setup: ServerSetup, running: dict[str, Any] | None, strict: bool) -> Iterator[Finding]:
+    if running is not None:  # dialing again would take the place of the stream that is open
+        for peer in running["peers"]:
+            level = OK if peer["dialed"] else FAIL if strict else WARN
+            yield Finding("peer", level, f"{peer['unit']}: " + (peer["why"] or f"connected, at round {peer['round']}"))
+            yield from clock(peer["unit"], peer["clock"])
+        return
+    for m, (level, said, ahead) in sorted(asyncio.run(_dialed(setup)).items()):
+        level = FAIL if strict and level == WARN else level
+        yield Finding("peer", level, f"{setup.units[m]['name']}: {said}")
+        yield from clock(setup.units[m]["name"], ahead)
+
+
+async def _dialed(setup: ServerSetup) -> dict[int, Reached]:
+    found = await asyncio.gather(
+        *(
+            probe(peer.addresses, setup.dialing(m), peer.target, setup.common, setup.limits)
+            for m, peer in setup.peers.items()
+        )
+    )
+    return dict(zip(setup.peers, found, strict=True))

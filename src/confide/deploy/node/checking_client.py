@@ -1,0 +1,70 @@
+"""`confide check` of a client: plan, certificate, data, record and the way to its server, before it takes part."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+
+from confide.deploy.durable.record import FileRecord
+from confide.deploy.keys.certificates import SOON, utc_now
+from confide.deploy.node.client_setup import ClientSetup
+from confide.deploy.node.config import ClientConfig
+from confide.deploy.node.probing import FAIL, OK, WARN, Finding, clock, probe
+from confide.errors import InputError, RunError
+from confide.files import existing
+
+
+def check(config: ClientConfig, *, strict_peers: bool = False) -> Iterator[Finding]:
+    """Findings as they come; the first that makes the others meaningless is the last."""
+    try:
+        setup = ClientSetup.load(config)
+    except (InputError, RunError) as e:
+        yield Finding("setup", FAIL, str(e))
+        return
+    name = setup.units[setup.unit]["name"]
+    yield Finding("plan", OK, f"{setup.plan.hash}: this is client {setup.client} of unit {name!r}")
+    yield _certificate(setup)
+    yield _data(setup)
+    record, running = _record(setup)
+    yield record
+    if running:  # dialing again would take the place of the stream that is open
+        return
+    found = asyncio.run(probe(config.server.addresses, setup.credentials, setup.target, setup.common, setup.limits))
+    yield Finding("server", FAIL if strict_peers and found.level == WARN else found.level, found.said)
+    yield from clock(name, found.ahead)
+
+
+def _certificate(setup: ClientSetup) -> Finding:
+    node, when = setup.node, f"{setup.node.not_after:%Y-%m-%d}"
+    left = node.not_after - utc_now()
+    if left.total_seconds() <= 0:
+        return Finding("certificate", FAIL, f"expired on {when}; run `confide pki renew {node.org} {node.name}`")
+    if left < SOON:
+        return Finding("certificate", WARN, f"expires on {when}; run `confide pki renew {node.org} {node.name}`")
+    return Finding("certificate", OK, f"client {node.name} of {node.org} until {when}, keys match the plan, 0600")
+
+
+def _data(setup: ClientSetup) -> Finding:
+    """Errors name the file and the place, never a value."""
+    try:
+        setup.trainer(None)
+    except (InputError, RunError) as e:
+        return Finding("data", FAIL, str(e))
+    return Finding("data", OK, f"{setup.config.data or setup.config.train} fits the plan")
+
+
+def _record(setup: ClientSetup) -> tuple[Finding, bool]:
+    """Also whether a client runs that holds it."""
+    path = setup.config.path(setup.config.record)
+    if not os.path.lexists(path):
+        if os.access(existing(path.parent), os.W_OK | os.X_OK):
+            return Finding("record", OK, f"{path} is made at the first start"), False
+        return Finding("record", FAIL, f"{path}: its folder is not writable; change that, or name another place"), False
+    try:
+        with FileRecord(path, setup.terms.owner) as record:
+            return Finding("record", OK, f"round {record.answered} was answered last"), False
+    except InputError as e:
+        if "in use" in e.remedy:
+            return Finding("record", OK, "in use: this client runs"), True
+        return Finding("record", FAIL, str(e)), False

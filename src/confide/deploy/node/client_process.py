@@ -1,0 +1,216 @@
+"""A client as a process: it dials its unit's server and stays, one thread training, an event loop on the network.
+
+Nothing heavy is imported here: with the built-in models a client needs NumPy, cryptography and gRPC, and little memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from confide.deploy.durable.record import FileRecord
+from confide.deploy.durable.store import At, nowhere
+from confide.deploy.keys.certificates import SOON, utc_now
+from confide.deploy.keys.node_keys import NodeKeys
+from confide.deploy.machines.client import Client
+from confide.deploy.net.dialer import Dialer
+from confide.deploy.node.client_setup import ClientSetup
+from confide.deploy.node.config import ClientConfig, not_expired
+from confide.deploy.node.memory import keep_buffers
+from confide.deploy.node.observing import allowed, hooks, observe, start
+from confide.deploy.node.worker import Clock, Worker
+from confide.errors import InputError, RunError
+
+AGAIN: Final = 5.0  # seconds until a hello that nobody answered is said again
+JUMP: Final = 5.0  # seconds by which the clock may be set before it is worth a word
+
+
+class ClientProcess:
+    def __init__(self, setup: ClientSetup, *, test_seed: int | None = None, until_finished: bool = False) -> None:
+        self.setup, config, self._until_finished = setup, setup.config, until_finished
+        self._clock = Clock()
+        noise = None
+        self._at: At = nowhere
+        if test_seed is not None:
+            from confide.deploy.node import seeded
+
+            noise = seeded.client_noise(test_seed, setup.plan, setup.unit, setup.client)
+            self._at = seeded.crash_points()
+        self._metrics = self._endpoint = None
+        if config.metrics is not None:
+            from confide.deploy.node.client_metrics import ClientMetrics  # a client need not carry it
+
+            self._metrics = ClientMetrics()
+            self._endpoint = self._metrics.serve(config.metrics)
+            self._metrics.expires(setup.node.not_after)
+            hooks.append(self._metrics.event)
+            allowed.told = self._metrics.dropped
+        trainer = setup.trainer(test_seed)
+        self._record = FileRecord(config.path(config.record), setup.terms.owner)
+        self.client = Client(setup.terms, trainer, self._record, setup.member, noise=noise, config=config.train_config)
+        self._worker = Worker(self._clock, lambda: self._wake, self._tick, lambda: None, self._broke)
+        self._wake = math.inf
+        self._refused: list[str] = []
+        self._failure: BaseException | None = None
+
+    # On the worker's thread
+
+    def _connected(self, now: float) -> None:
+        self.client.enrolled = False
+        self._hello(now)
+
+    def _disconnected(self, _: float) -> None:
+        self._wake = math.inf
+
+    def _tick(self, now: float) -> None:
+        if not self.client.enrolled:
+            self._hello(now)
+        else:
+            self._wake = math.inf
+
+    def _hello(self, now: float) -> None:
+        self._wake = now + AGAIN
+        self._say(self.client.hello())
+
+    def _take(self, _: float, raw: bytes) -> None:
+        self._at("client.received")
+        before = self.client.enrolled, self.client.finished
+        for reply in self.client.receive(raw):
+            self._at("client.replying")
+            self._say(reply)
+            self._at("client.replied")
+        if self.client.enrolled and not before[0]:
+            observe("enrolled", {"unit": self.setup.units[self.setup.unit]["name"], "client": self.setup.client})
+        if self.client.finished and not before[1]:
+            observe("finished", {})
+            if self._until_finished:
+                self._loop.call_soon_threadsafe(self._end, None)
+        if self.client.refused != self._refused:
+            self._refused = self.client.refused
+            if self._refused:
+                observe("refused", {"why": self._refused})
+
+    def _say(self, raw: bytes) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._dialer.send, raw)
+        except RuntimeError:  # the loop has ended, and this process with it
+            return
+
+    def _broke(self, error: BaseException) -> None:
+        self._loop.call_soon_threadsafe(self._end, error)
+
+    # On the loop
+
+    def run(self) -> None:
+        """Until a signal; raises `RunError` or `InputError` if it had to end."""
+        try:
+            asyncio.run(self._main())
+        finally:
+            self._record.close()
+            if self._endpoint is not None:
+                self._endpoint.close()
+        if isinstance(self._failure, RunError | InputError):
+            raise self._failure
+        if self._failure is not None:
+            raise RunError(f"the client failed: {type(self._failure).__name__}, see the log") from self._failure
+
+    async def _main(self) -> None:
+        setup = self.setup
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(sign, self._signalled)
+        self._dialer = Dialer(
+            setup.config.server.addresses,
+            setup.credentials,
+            setup.target,
+            setup.common,
+            self._receive,
+            self._connects,
+            self._loses,
+            lambda lines: observe("differs", {"with": "the server", "what": lines}),
+            setup.limits,
+        )
+        unit = setup.units[setup.unit]["name"]
+        observe("started", {"plan": setup.plan.hash, "unit": unit, "client": setup.client})
+        self._worker.start()
+        self._dialer.start()
+        watching = asyncio.create_task(self._watch())
+        try:
+            self._failure = await self._ended
+        finally:
+            watching.cancel()
+            whole = await asyncio.to_thread(self._worker.stop, setup.config.grace)
+            await asyncio.sleep(0.1)  # for the last words
+            await self._dialer.stop()
+            observe("ended", {"whole": whole})
+
+    def _receive(self, raw: bytes) -> None:
+        self._worker.submit(self._take, raw, peer="server")
+
+    def _connects(self) -> None:
+        observe("connected", {"to": "the server"})
+        self._worker.submit(self._connected)
+
+    def _loses(self) -> None:
+        observe("disconnected", {"from": "the server"})
+        self._worker.submit(self._disconnected)
+
+    async def _watch(self) -> None:
+        """The way to the server, the certificate and the clock."""
+        jumped, said = 0.0, ""
+        while True:
+            await asyncio.sleep(self.setup.config.reload)
+            if self._dialer.why != said:
+                said = self._dialer.why
+                if said:
+                    observe("unreachable", {"why": said})
+            if abs(self._clock.jumped - jumped) > JUMP:
+                jumped = self._clock.jumped
+                observe("clock", {"set_by_seconds": round(jumped, 1), "effect": "none until the next start"})
+            try:
+                self._reload()
+            except (InputError, RunError) as e:
+                observe("reload failed", {"why": str(e), "effect": "the certificate of before stays in use"})
+            if self.setup.node.not_after - utc_now() < SOON:
+                observe("expires", {"certificate": self.setup.config.node, "on": str(self.setup.node.not_after)})
+
+    def _reload(self) -> None:
+        node = NodeKeys.load(self.setup.config.path(self.setup.config.node))
+        if node.certificate == self.setup.node.certificate:
+            return
+        if node.identity.public != self.setup.node.identity.public:
+            raise InputError("node", self.setup.config.node, "is another node's certificate; renew the one of before")
+        self.setup = replace(self.setup, node=node)
+        self._dialer.renew(self.setup.credentials)
+        if self._metrics is not None:
+            self._metrics.expires(node.not_after)
+        observe("reloaded", {"certificate_until": str(node.not_after)})
+
+    def _signalled(self) -> None:
+        """What has arrived is answered within the grace; the record is whole at any moment."""
+        observe("stopping", {"grace": self.setup.config.grace})
+        self._end(None)
+
+    def _end(self, failure: BaseException | None) -> None:
+        if not self._ended.done():
+            if failure is not None:
+                observe("failed", {"why": str(failure), "kind": type(failure).__name__})
+            self._ended.set_result(failure)
+
+
+def serve(config: ClientConfig, *, test_seed: int | None = None, until_finished: bool = False) -> None:
+    """The whole life of `confide client`."""
+    keep_buffers()
+    start(config.log, Path(config.node).name)
+    if test_seed is not None:
+        from confide.deploy.node import seeded
+
+        observe("test seed", {"warning": seeded.WARNING})
+    setup = ClientSetup.load(config)
+    not_expired(config.node, setup.node)
+    ClientProcess(setup, test_seed=test_seed, until_finished=until_finished).run()

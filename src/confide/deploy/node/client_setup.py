@@ -1,0 +1,119 @@
+"""What a client's config stands for: plan, keys, data and server, each compared with the others before it dials."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+from confide.clipping import Clip
+from confide.deploy.keys.certificates import LARGEST_PEM, check_name, fingerprint
+from confide.deploy.keys.node_keys import NodeKeys
+from confide.deploy.machines import training
+from confide.deploy.machines.client import ClientTerms
+from confide.deploy.machines.training import Trainer
+from confide.deploy.net.endpoints import Credentials, Limits, Target
+from confide.deploy.net.handshake import Common
+from confide.deploy.node import client_data
+from confide.deploy.node.config import ClientConfig
+from confide.errors import InputError
+from confide.privacy import canonical
+from confide.privacy.plan import Plan
+from confide.secure.client import Member
+
+
+@dataclass(frozen=True, repr=False)
+class ClientSetup:
+    config: ClientConfig
+    plan: Plan
+    unit: int
+    client: int
+    node: NodeKeys
+    authority: bytes
+
+    @classmethod
+    def load(cls, config: ClientConfig) -> Self:
+        plan, node = Plan.load(config.path(config.plan)), NodeKeys.load(config.path(config.node))
+        if plan.deployment is None:
+            path = str(config.path(config.plan))
+            raise InputError("plan", path, "is of a simulation; `confide agree` makes this one")
+        unit, client = _place(plan, node)
+        pem = canonical.read_bytes(config.path(config.authority), "authority", LARGEST_PEM)
+        found, wanted = fingerprint(pem), plan.deployment["units"][unit]["authority"]
+        if found != wanted:
+            remedy = f"is not the authority that the plan has for this unit ({wanted[:16] or 'none'}…); get its ca.crt"
+            raise InputError("authority", str(config.path(config.authority)), remedy)
+        if config.server.organisation != node.org:
+            remedy = f"this client is of {node.org}, and so is the server of its unit"
+            raise InputError("server.organisation", config.server.organisation, remedy)
+        check_name("server.name", config.server.name)
+        return cls(config, plan, unit, client, node, pem)
+
+    @property
+    def units(self) -> Any:
+        assert self.plan.deployment is not None  # noqa: S101 - checked
+        return self.plan.deployment["units"]
+
+    @cached_property
+    def terms(self) -> ClientTerms:
+        return ClientTerms.of_plan(self.plan, self.unit, self.client)
+
+    @property
+    def common(self) -> Common:
+        return Common(self.terms.protocol, self.terms.text)
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(from_server=self.terms.largest, outbox=max(Limits.outbox, 4 * self.terms.largest))
+
+    @property
+    def target(self) -> Target:
+        given = self.config.server
+        return Target(given.organisation, given.name, bytes.fromhex(self.units[self.unit]["identity"]))
+
+    @property
+    def credentials(self) -> Credentials:
+        return Credentials(self.node, {self.config.server.organisation: self.authority})
+
+    @property
+    def member(self) -> Member:
+        """With an active server keys are signed."""
+        a = self.plan.aggregation
+        if a is None or a["server"] != "active":
+            return Member(self.client)
+        roster = {k: bytes.fromhex(c["identity"]) for k, c in enumerate(self.units[self.unit]["clients"])}
+        return Member(self.client, self.node.identity, roster)
+
+    def trainer(self, test_seed: int | None) -> Trainer:
+        plan, config = self.plan, self.config
+        assert plan.deployment is not None and plan.dim is not None and plan.bound is not None  # noqa: S101, PT018
+        own = plan.deployment["model"]["kind"] == "own"
+        if config.train is not None:
+            if not own and plan.clip != "update":
+                raise InputError("train", config.train, "the plan has a built-in model; give data = 'file.npz'")
+            return training.entry_point(config.train, Clip(plan.clip, plan.bound, plan.norm), plan.step)
+        assert config.data is not None  # noqa: S101 - the config has one of the two
+        if own:
+            raise InputError("data", config.data, "the plan has no built-in model; give train = 'package.module:name'")
+        X, y = client_data.read(config.path(config.data), plan.dim)
+        if plan.deployment["model"]["kind"] == "logistic" and not set(y.tolist()) <= {-1.0, 1.0}:
+            raise InputError("data", str(config.path(config.data)), "the targets of a logistic model are -1 and 1")
+        if test_seed is None:
+            return training.of_plan(plan, self.unit, self.client, X, y)
+        from confide.deploy.node import seeded
+
+        return training.of_plan(plan, self.unit, self.client, X, y, seeded.batches(test_seed, self.unit, self.client))
+
+
+def _place(plan: Plan, node: NodeKeys) -> tuple[int, int]:
+    """Unit and number of a client, by its identity key."""
+    assert plan.deployment is not None  # noqa: S101 - checked
+    who = f"{node.role} {node.name} of {node.org}"
+    if node.role != "client":
+        raise InputError("node", who, "is not a client's certificate; name one")
+    mine = node.identity.public.hex()
+    for p, unit in enumerate(plan.deployment["units"]):
+        for k, client in enumerate(unit["clients"]):
+            if client["identity"] == mine:
+                return p, k
+    raise InputError("node", who, "its identity key is of no client in the plan; use the plan that was made with it")

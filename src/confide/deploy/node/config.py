@@ -1,0 +1,220 @@
+"""The TOML of a server and of a client: names and types are checked here, with the files that they name.
+
+Paths are relative to the config's folder, so that a node's folder can be moved as a whole. Who a node is follows from
+its keys and the plan, and is not written down twice.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from confide.errors import InputError
+from confide.privacy import canonical
+
+if TYPE_CHECKING:
+    from confide.deploy.keys.node_keys import NodeKeys
+
+LARGEST = 2**20  # bytes of a config
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class AuthorityConfig(Table):
+    certificate: str = Field(description="ca.crt of the organisation; its fingerprint is in the plan")
+    crl: str = Field(description="crl.pem of the organisation, read again whenever it changes")
+
+
+class PeerConfig(Table):
+    organisation: str = Field(description="whose authority issued the server's certificate")
+    name: str = Field(description="of the server, as `confide pki issue` was told")
+    addresses: list[str] = Field(description='HOST:PORT, all of the same server: ["alpha.example.org:7001"]')
+
+
+class NodeTable(Table):
+    """What both kinds have; `folder` is where relative paths begin."""
+
+    folder: Path = Field(Path("."), exclude=True)
+    plan: str = Field(description="plan.json, as `confide agree` made it")
+    node: str = Field(description="certificate and keys: the path of the .crt without its ending")
+    log: Literal["text", "json"] = Field("text", description="form of the log on stderr")
+    grace: float = Field(10.0, description="seconds that SIGTERM leaves a round to end")
+    reload: float = Field(60.0, description="seconds between looks at certificates and CRLs")
+    metrics: str | None = Field(None, description="HOST:PORT for Prometheus, such as 127.0.0.1:9464; none by default")
+
+    def path(self, name: str) -> Path:
+        return self.folder / Path(name).expanduser()
+
+
+class ServerConfig(NodeTable):
+    listen: str = Field(description="HOST:PORT on which clients and neighbours dial in")
+    store: str = Field(description="the state of the run; made at the first start")
+    dataset: str = Field(description="name of the data; ledgers of all runs on them add up")
+    authorities: dict[str, AuthorityConfig] = Field(description="[authorities.ORG]: whom this server believes")
+    servers: dict[str, PeerConfig] = Field({}, description="[servers.UNIT]: the other servers of the plan")
+    ledgers: list[str] = Field([], description="of earlier runs on the same data")
+    released: str = Field("released", description="folder for released models")
+    patience: float = Field(600.0, description="seconds that a release waits for the others")
+    socket: str | None = Field(None, description="for `confide status` and `release`; STORE.sock by default")
+
+    @property
+    def control(self) -> Path:
+        return self.path(self.socket or f"{self.store}.sock")
+
+
+class ClientConfig(NodeTable):
+    record: str = Field(description="what this client must not forget; made at the first start, never copied back")
+    server: PeerConfig = Field(description="[server]: the server of this client's unit")
+    authority: str = Field(description="ca.crt of the server's organisation")
+    data: str | None = Field(None, description=".npz with X and y, or .csv with the target in the last column")
+    train: str | None = Field(None, description="package.module:function(weights, round, config), in place of data")
+    train_config: dict[str, Any] = Field({}, description="[train_config]: given to the train function")
+
+
+Config = TypeVar("Config", ServerConfig, ClientConfig)
+
+
+def load_server(path: str | Path) -> ServerConfig:
+    config = _load(Path(path), ServerConfig)
+    _host_port("listen", config.listen, listening=True)
+    for name, authority in config.authorities.items():
+        _exists(config, f"authorities.{name}.certificate", authority.certificate, "copy the organisation's ca.crt here")
+        _exists(config, f"authorities.{name}.crl", authority.crl, "copy the organisation's crl.pem here")
+    for name, peer in config.servers.items():
+        _peer(f"servers.{name}", peer)
+        if peer.organisation not in config.authorities:
+            remedy = f"has no table [authorities.{peer.organisation}]; add one, with its certificate and crl"
+            raise InputError(f"servers.{name}.organisation", peer.organisation, remedy)
+    for n, ledger in enumerate(config.ledgers):
+        _exists(config, f"ledgers[{n}]", ledger, "name the ledger.jsonl of an earlier run")
+    if not config.dataset.strip():
+        raise InputError("dataset", config.dataset, "must be a name: all runs on the same data use the same")
+    _positive("patience", config.patience)
+    return config
+
+
+def load_client(path: str | Path) -> ClientConfig:
+    config = _load(Path(path), ClientConfig)
+    _peer("server", config.server)
+    _exists(config, "authority", config.authority, "copy the ca.crt of the server's organisation here")
+    if (config.data is None) == (config.train is None):
+        remedy = "give either data = 'file.npz' (or .csv) for a built-in model, or train = 'package.module:function'"
+        raise InputError("data", config.data, remedy)
+    if config.data is not None:
+        if Path(config.data).suffix not in (".npz", ".csv"):
+            raise InputError("data", config.data, "must be an .npz with X and y, or a .csv")
+        _exists(config, "data", config.data, "name this client's own samples")
+        if config.train_config:
+            raise InputError("train_config", config.train_config, "is for a train function; a built-in model has none")
+    return config
+
+
+def load(path: str | Path) -> ServerConfig | ClientConfig:
+    """Whichever it is: a client's names the record that a client has."""
+    return load_client(path) if "record" in _read(Path(path)) else load_server(path)
+
+
+def not_expired(field: str, node: NodeKeys) -> None:
+    """Nobody would let such a node in."""
+    if datetime.now(UTC) >= node.not_after:
+        remedy = f"its certificate expired on {node.not_after:%Y-%m-%d}; run `confide pki renew {node.org} {node.name}`"
+        raise InputError("node", field, f"{remedy} and copy the new .crt and .key here")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    text = canonical.read_text(path, "config", LARGEST)
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as e:
+        raise InputError("config", str(path), f"cannot be parsed: {e}; mend the file") from None
+
+
+def _load(path: Path, kind: type[Config]) -> Config:
+    table = _read(path)
+    if "folder" in table:
+        raise InputError("folder", table["folder"], "unknown key; paths are relative to the config's own folder")
+    try:
+        config = kind.model_validate(table | {"folder": path.absolute().parent})
+    except ValidationError as e:
+        raise _explain(e, kind) from None
+    _exists(config, "plan", config.plan, "`confide agree` makes it; all nodes have the same")
+    for end in (".crt", ".key", ".identity", *((".exchange",) if kind is ServerConfig else ())):
+        _exists(config, "node", config.node + end, "`confide pki issue` makes it; copy all files of the node here")
+    _positive("grace", config.grace, zero=True)
+    _positive("reload", config.reload)
+    if config.metrics is not None:
+        _host_port("metrics", config.metrics, listening=True)
+    return config
+
+
+def _explain(error: ValidationError, kind: type[Table]) -> InputError:
+    first = error.errors()[0]
+    place = [str(p) for p in first["loc"]]
+    field, known = ".".join(place), _keys(kind, place[:-1])
+    match first["type"]:
+        case "extra_forbidden":
+            near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            return InputError(field, first["input"], f"unknown key; {hint}known here: {', '.join(known)}")
+        case "missing":
+            meaning = _field(kind, place)
+            return InputError(field, None, f"is missing: {meaning}" if meaning else "is missing")
+        case "model_type" | "dict_type" | "model_attributes_type":
+            return InputError(field, first["input"], f"must be a table, written [{field}]")
+    message = first["msg"]
+    return InputError(field, first["input"], message[0].lower() + message[1:])
+
+
+def _table(kind: type[Table], place: list[str]) -> type[Table] | None:
+    """The table at a place of a config, [servers.beta] for one."""
+    tables: Mapping[str, type[Table]] = {"authorities": AuthorityConfig, "servers": PeerConfig, "server": PeerConfig}
+    if not place:
+        return kind
+    return tables.get(place[0]) if place[0] in kind.model_fields else None
+
+
+def _keys(kind: type[Table], place: list[str]) -> list[str]:
+    found = _table(kind, place)
+    return [] if found is None else [name for name in found.model_fields if name != "folder"]
+
+
+def _field(kind: type[Table], place: list[str]) -> str:
+    found = _table(kind, place[:-1])
+    info = None if found is None else found.model_fields.get(place[-1])
+    return (info.description or "") if info is not None else ""
+
+
+def _exists(config: NodeTable, field: str, name: str, remedy: str) -> None:
+    path = config.path(name)
+    if not name or not path.is_file():
+        raise InputError(field, str(path), f"is no file; {remedy}")
+
+
+def _peer(field: str, peer: PeerConfig) -> None:
+    if not peer.addresses:
+        raise InputError(f"{field}.addresses", [], 'must hold at least one HOST:PORT, such as "alpha.example.org:7001"')
+    for n, address in enumerate(peer.addresses):
+        _host_port(f"{field}.addresses[{n}]", address)
+
+
+def _host_port(field: str, address: str, listening: bool = False) -> None:
+    host, colon, port = address.rpartition(":")
+    least = 0 if listening else 1  # 0: any free port
+    if not (colon and host and port.isdecimal() and port.isascii() and least <= int(port) <= 65535):
+        raise InputError(field, address, "must be HOST:PORT, such as 0.0.0.0:7001; an IPv6 address in brackets")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise InputError(field, address, "an IPv6 address stands in brackets: [::1]:7001")
+
+
+def _positive(field: str, value: float, zero: bool = False) -> None:
+    if not (math.isfinite(value) and (value > 0.0 or (zero and value == 0.0))):
+        raise InputError(field, value, "must be a number of seconds, " + ("not negative" if zero else "above 0"))

@@ -1,0 +1,89 @@
+"""What a process says about itself: every event in one place, as a line of the log and for whoever counts.
+
+Events and fields are those of the machines: rounds, neighbours, reasons. Never a value that depends on data but what
+was published anyway, and never a secret.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confide.deploy.node.observe import AllowList, Json, Text, said
+
+Hook = Callable[[str, Mapping[str, Any]], None]
+hooks: list[Hook] = []  # called with every event, on whatever thread it happens; they must be quick
+
+allowed = AllowList()  # what all handlers let through
+
+_ERRORS: Final = {"alarm", "stopped", "failed"}
+_WARNINGS: Final = {
+    "down", "skipped", "halted", "epoch refused", "untold", "not released", "void", "differs", "refused", "clock",
+    "expires", "unreachable", "reload failed", "test seed",
+}  # fmt: skip
+_REPEATED: Final = {"refused", "differs", "stream closed", "no stream"}
+SILENCE: Final = 60.0  # seconds
+KNOWN: Final = 256  # different lines
+_log = logging.getLogger("confide")
+
+
+def observe(event: str, fields: Mapping[str, Any]) -> None:
+    """One event of a machine or a process."""
+    level = logging.ERROR if event in _ERRORS else logging.WARNING if event in _WARNINGS else logging.INFO
+    _log.log(level, event, extra={"fields": dict(fields)})
+    for hook in hooks:
+        hook(event, fields)
+
+
+class LastError(logging.Handler):
+    """Keeps the last line that told of something wrong, for `confide status`."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.text: str | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+        self.text = f"{at} {said(record)}"[:500]
+
+
+class Repeats(logging.Filter):
+    """What a peer can make us say again and again is said once a minute; the next line tells how often it was so."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._written: dict[str, tuple[float, int]] = {}  # when, and how often since; the oldest come first
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.msg not in _REPEATED:
+            return True
+        line, now = said(record), self._clock()
+        at, again = self._written.pop(line, (-math.inf, 0))
+        if now - at < SILENCE:
+            self._written[line] = at, again + 1
+            return False
+        self._written[line] = now, 0
+        if len(self._written) > KNOWN:
+            del self._written[next(iter(self._written))]
+        if again:
+            record.__dict__["fields"] = record.__dict__["fields"] | {"again": again}
+        return True
+
+
+def start(form: str, node: str) -> LastError:
+    """The log on stderr, as text or JSON lines in UTC; what other libraries say below a warning is left out."""
+    handler, last = logging.StreamHandler(sys.stderr), LastError()
+    handler.setFormatter((Json if form == "json" else Text)(node, allowed))
+    for each in (handler, last):
+        each.addFilter(allowed)
+    handler.addFilter(Repeats())
+    root = logging.getLogger()
+    root.handlers[:] = [handler, last]
+    root.setLevel(logging.WARNING)
+    _log.setLevel(logging.INFO)
+    return last

@@ -1,0 +1,473 @@
+"""A unit's server as a process: one thread has the machine and its store, an event loop has the network.
+
+    listener, dialers  --events-->  worker (Server, SqliteStore)  --sends-->  listener, dialers
+    control socket     --questions-->
+
+The store is the truth: the process may be killed at any moment, and starts again from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from confide.deploy.durable.books import Books
+from confide.deploy.durable.sqlite import SqliteStore
+from confide.deploy.durable.store import Store
+from confide.deploy.keys.certificates import SOON, RefusedPeer, utc_now
+from confide.deploy.machines.ahead import Ahead
+from confide.deploy.machines.draws import secret_noise
+from confide.deploy.machines.relay import Relay
+from confide.deploy.machines.release import Part, Released, secret_share
+from confide.deploy.machines.server import Phase, Ports, Server
+from confide.deploy.net.dialer import Dialer
+from confide.deploy.net.endpoints import Node
+from confide.deploy.net.listener import Listener
+from confide.deploy.node import control, released_model, seeded
+from confide.deploy.node.config import ServerConfig, not_expired
+from confide.deploy.node.memory import keep_buffers
+from confide.deploy.node.observing import LastError, allowed, hooks, observe, start
+from confide.deploy.node.server_setup import ServerSetup, load_node, load_trust
+from confide.deploy.node.server_status import machine_status
+from confide.deploy.node.worker import Clock, Worker
+from confide.errors import InputError, RunError
+from confide.privacy.ledger import dataset_id
+
+if TYPE_CHECKING:
+    from confide.deploy.node.metrics import Metrics
+
+JUMP: Final = 5.0  # seconds by which the clock may be set before it is worth a word
+HELD: Final = 4  # messages that wait for a connection that is dialed on demand
+POLL: Final = 0.2  # seconds between looks at a release
+FIGURES: Final = 5.0  # seconds between looks for the figures
+LAST: Final = 0.3  # seconds for the last words after the machine has stopped
+
+
+def open_store(setup: ServerSetup, *, create: bool = True) -> SqliteStore:
+    """This server's store, made if there is none; one of another plan, server or data set is refused."""
+    path = setup.config.path(setup.config.store)
+    dataset = dataset_id(setup.config.dataset)
+    if not os.path.lexists(path):
+        if not create:
+            raise InputError("store", str(path), "is not there yet; the first start of the server makes it")
+        rules = setup.terms.rules
+        books = Books.fresh(np.zeros(rules.length, np.int64), tuple(setup.terms.weights))
+        run = secrets.token_hex(8)  # tells the ledgers of two runs of one plan apart
+        return SqliteStore.create(
+            path, plan=setup.plan.to_json(), server=setup.me, dataset=dataset, books=books, run=run
+        )
+    store = SqliteStore.open(path, setup.plan, setup.me)
+    if store.dataset != dataset:
+        store.close()
+        remedy = f"the store {path} was made for another data set; give that name, or a new store"
+        raise InputError("dataset", setup.config.dataset, remedy)
+    return store
+
+
+class ServerProcess:
+    def __init__(
+        self,
+        setup: ServerSetup,
+        *,
+        rejoin: bool = False,
+        test_seed: int | None = None,
+        until_finished: bool = False,
+        last_error: LastError | None = None,
+    ) -> None:
+        self.setup, self._rejoin, self._seed, self._until_finished = setup, rejoin, test_seed, until_finished
+        self._last_error = last_error or LastError()
+        self._clock = Clock()
+        self._store = open_store(setup)
+        try:
+            self._socket = control.bind(setup.config.control)
+            self.server = Server(setup.terms, self._measured(), self._ports())
+        except BaseException:
+            self._store.close()
+            raise
+        self._worker = Worker(self._clock, lambda: self.server.wake, self.server.tick, self._looked, self._broke)
+        self._dialers: dict[int, Dialer] = {}
+        self._held: dict[int, deque[bytes]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self._stopping_at: int | None = None  # rounds that were decided when the signal came
+        self._linger: float | None = None
+        self._epsilons: dict[int, float | None] = {0: 0.0}
+        self._started = self._clock()
+
+    def _measured(self) -> Store:
+        """The store, with figures around it where the config has a port for them."""
+        self._metrics: Metrics | None = None
+        address = self.setup.config.metrics
+        if address is None:
+            return self._store
+        from confide.deploy.node.metrics import Metered, Metrics
+
+        self._metrics = Metrics({m: self.setup.units[m]["name"] for m in self.setup.terms.weights})
+        self._endpoint = self._metrics.serve(address)
+        hooks.append(self._metrics.event)
+        allowed.told = self._metrics.dropped
+        return Metered(self._store, self._metrics)
+
+    async def _figures(self, metrics: Metrics) -> None:
+        while True:
+            metrics.snapshot(await self.status())
+            await asyncio.sleep(FIGURES)
+
+    # The machine's ports, on the worker's thread
+
+    def _ports(self) -> Ports:
+        setup, seed = self.setup, self._seed
+        L, K = setup.plan.sampled, len(setup.units[setup.me]["clients"])
+        assert L is not None  # noqa: S101 - a deployment states it
+        arithmetic = setup.prices.deployed.arithmetic
+        if seed is None:
+            random = secrets.SystemRandom()
+            noise = Ahead(secret_noise(arithmetic.quantum, setup.edge_secrets, setup.terms.rules.plan))
+            return Ports(
+                self._to_server,
+                self._to_client,
+                noise,
+                lambda _: tuple(random.sample(range(K), L)),
+                log=_log,
+                release=self._part(),
+            )
+        return Ports(
+            self._to_server,
+            self._to_client,
+            seeded.server_noise(seed, arithmetic),
+            seeded.sample(seed, setup.me, L, K),
+            seeded.crash_points(),
+            _log,
+            self._part(),
+        )
+
+    def _part(self) -> Part | None:
+        setup, terms = self.setup, self.setup.prices.deployed.release
+        if terms is None or setup.prices.release is None:
+            return None
+        return Part(
+            terms,
+            setup.prices.release,
+            setup.allowance.releases,
+            setup.node.identity,
+            secret_share() if self._seed is None else seeded.release_share(self._seed, setup.me),
+            setup.config.patience,
+            self._released,
+        )
+
+    def _released(self, found: Released) -> None:
+        released_model.write(self._folder, self.setup.plan, found)
+
+    @property
+    def _folder(self) -> Path:
+        return self.setup.config.path(self.setup.config.released)
+
+    def _to_server(self, m: int, raw: bytes) -> None:
+        if self._metrics is not None:
+            self._metrics.message("out", "server", len(raw))
+        self._on_loop(self._send, m, raw)
+
+    def _to_client(self, k: int, raw: bytes) -> None:
+        if self._metrics is not None:
+            self._metrics.message("out", "client", len(raw))
+        self._on_loop(self._listener.send, Node("client", k), raw)
+
+    def _on_loop(self, what: Any, *arguments: Any) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and this process with it
+            self._loop.call_soon_threadsafe(what, *arguments)
+
+    def _looked(self) -> None:
+        """After every event: is it time to go?"""
+        server = self.server
+        if server.phase is Phase.STOPPED:
+            self._on_loop(self._end, RunError(server.why))
+        elif self._stopping_at is not None and (
+            server.phase is not Phase.ADAPT or server.books.decided > self._stopping_at
+        ):
+            self._on_loop(self._end, None)
+        elif self._until_finished and server.phase is Phase.FINISHED and self._linger is None:
+            self._linger = 2.0 * server.terms.exchange  # neighbours may still have to hear from this server
+            self._on_loop(self._end_later, self._linger)
+
+    def _broke(self, error: BaseException) -> None:
+        self._on_loop(self._end, error)
+
+    # The network, on the loop
+
+    def _send(self, m: int, raw: bytes) -> None:
+        if m not in self._dialers:
+            if m not in self.setup.peers:
+                return
+            self._dial(m)
+        if not self._dialers[m].send(raw) and m not in self.setup.terms.weights:
+            self._held.setdefault(m, deque(maxlen=HELD)).append(raw)
+
+    def _dial(self, m: int) -> None:
+        setup, name = self.setup, self.setup.units[m]["name"]
+
+        def connected() -> None:
+            observe("connected", {"to": name})
+            for raw in self._held.pop(m, ()):
+                self._dialers[m].send(raw)
+            if m in setup.terms.weights:
+                self._worker.submit(self.server.connected, m)
+
+        self._dialers[m] = Dialer(
+            setup.peers[m].addresses,
+            setup.dialing(m),
+            setup.peers[m].target,
+            setup.common,
+            lambda _: None,  # a neighbour dials to speak
+            connected,
+            lambda: observe("disconnected", {"to": name}),
+            lambda lines: observe("differs", {"with": name, "what": lines}),
+            setup.limits,
+        )
+        self._dialers[m].start()
+
+    def _receive(self, node: Node, raw: bytes) -> None:
+        if self._metrics is not None:
+            self._metrics.message("in", node.role, len(raw))
+        take = self.server.from_server if node.role == "server" else self.server.from_client
+        self._worker.submit(take, node.number, raw, peer=node)
+
+    @cached_property
+    def _listener(self) -> Listener:
+        def told(event: str) -> Any:
+            return lambda node: observe(event, {"from": f"{node.role} {node.number}"})
+
+        def connected(node: Node) -> None:
+            told("connected")(node)
+            if node.role == "server" and node.number in self._dialers:
+                self._dialers[node.number].hurry()
+
+        def differs(node: Node, lines: list[str]) -> None:
+            observe("differs", {"with": f"{node.role} {node.number}", "what": lines})
+
+        return Listener(
+            self.setup.config.listen, self.setup.listening, self.setup.common, self._door, self._receive,
+            connected, told("disconnected"), differs, self.setup.limits,
+        )  # fmt: skip
+
+    def _door(self, peer: Any) -> Node:
+        try:
+            return self.setup.door(peer)
+        except RefusedPeer as e:
+            observe("refused", {"why": str(e)})
+            raise
+
+    # Running
+
+    def run(self) -> None:
+        """Until it is told to end; raises `RunError` or `InputError` if it had to."""
+        try:
+            asyncio.run(self._main())
+        finally:
+            with suppress(OSError):
+                self.setup.config.control.unlink()
+            self._store.close()
+            if self._metrics is not None:
+                self._endpoint.close()
+        if isinstance(self._failure, RunError | InputError):
+            raise self._failure
+        if self._failure is not None:
+            raise RunError(f"the server failed: {type(self._failure).__name__}, see the log") from self._failure
+        if self._until_finished and self.server.pending:
+            raise RunError(f"finished with open flows: {self.server.pending}; start it again to settle them")
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(sign, self._signalled)
+        await self._listener.start()
+        answering = await control.serve(self._socket, self._answer)
+        setup = self.setup
+        _log(
+            "started", plan=setup.plan.hash, unit=setup.units[setup.me]["name"], server=setup.me,
+            port=self._listener.port, round=self.server.books.decided, budget=setup.allowance.said,
+        )  # fmt: skip
+        for m in setup.terms.weights:
+            self._dial(m)
+        self._worker.submit(partial(self.server.boot, rejoin=self._rejoin))
+        self._worker.start()
+        self._task(self._reload_for_ever())
+        if self._metrics is not None:
+            self._task(self._figures(self._metrics))
+        try:
+            self._failure = await self._ended
+        finally:
+            whole = await asyncio.to_thread(self._worker.stop, max(1.0, setup.config.grace))
+            await asyncio.sleep(LAST)
+            for task in self._tasks:
+                task.cancel()
+            answering.close()
+            await asyncio.gather(*(dialer.stop() for dialer in self._dialers.values()))
+            await self._listener.stop()
+            _log("ended", round=self.server.books.decided, whole=whole)
+
+    def _task(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _signalled(self) -> None:
+        """The round may end within the grace; a second signal does not wait for it."""
+        if self._stopping_at is not None:
+            self._end(None)
+            return
+        _log("stopping", grace=self.setup.config.grace)
+        self._stopping_at = self.server.books.decided
+        self._worker.submit(lambda _: None)  # it looks whether there is anything to wait for
+        self._end_later(self.setup.config.grace)
+
+    def _end_later(self, seconds: float) -> None:
+        self._loop.call_later(seconds, self._end, None)
+
+    def _end(self, failure: BaseException | None) -> None:
+        if not self._ended.done():
+            if failure is not None:
+                observe("failed", {"why": str(failure), "kind": type(failure).__name__})
+            self._ended.set_result(failure)
+
+    # Certificates and the clock
+
+    async def _reload_for_ever(self) -> None:
+        jumped, warned = 0.0, False
+        while True:
+            if not warned and self.setup.node.not_after - utc_now() < SOON:
+                warned = True
+                observe("expires", {"certificate": self.setup.config.node, "on": str(self.setup.node.not_after)})
+            await asyncio.sleep(self.setup.config.reload)
+            if abs(self._clock.jumped - jumped) > JUMP:
+                jumped = self._clock.jumped
+                observe("clock", {"set_by_seconds": round(jumped, 1), "effect": "none until the next start"})
+            try:
+                warned = self._reload() and warned
+            except (InputError, RunError) as e:
+                observe("reload failed", {"why": str(e), "effect": "the certificates of before stay in use"})
+
+    def _reload(self) -> bool:
+        """Whether the node's own certificate stayed the same."""
+        before, config = self.setup, self.setup.config
+        trust, node = load_trust(config, before.trust), load_node(config)
+        for org in config.authorities.keys() - trust.revoked.keys():
+            why = f"the list of revoked certificates of {org} is out of date or damaged: its nodes are refused"
+            observe("reload failed", {"why": why})
+        same = node.certificate == before.node.certificate
+        if same and (trust.authorities, trust.revoked) == (before.trust.authorities, before.trust.revoked):
+            return True
+        self.setup = before.renewed(node, trust)
+        self._listener.renew(self.setup.listening)
+        for m, dialer in self._dialers.items():
+            dialer.renew(self.setup.dialing(m))
+        observe("reloaded", {"certificate_until": str(node.not_after)})
+        return same
+
+    # Questions of the operator
+
+    async def _answer(self, question: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        match question:
+            case {"ask": "status"}:
+                yield {"done": await self.status()}
+            case {"ask": "release", "again": bool(again)}:
+                async for line in self._relay(again):
+                    yield line
+            case {"ask": "ledger", "path": str(path)}:
+                try:
+                    await self._asked(lambda _: self._store.export_ledger(path))
+                    yield {"done": {"file": path}}
+                except (RunError, InputError) as e:
+                    yield {"failed": str(e)}
+            case {"ask": "remove", "epoch": str(epoch)}:
+                try:
+                    await self._asked(lambda now: self.server.follow(now, bytes.fromhex(epoch)))
+                    yield {"done": {"epoch": await self._asked(lambda _: self.server.epoch)}}
+                except ValueError as e:  # an epoch that does not hold, or none at all
+                    yield {"failed": str(e)}
+            case _:
+                yield {"failed": "ask for status, release, remove or ledger"}
+
+    async def _relay(self, again: bool) -> AsyncIterator[dict[str, Any]]:
+        try:
+            relay: Relay = await self._asked(lambda now: self.server.release(now, again=again))
+        except (RunError, InputError) as e:
+            yield {"failed": str(e)}
+            return
+        said = None
+        while True:
+            stage, attempt, result, failed = await self._asked(
+                lambda _: (str(relay.stage), relay.attempt, relay.result, relay.failed)
+            )
+            if failed:
+                yield {"failed": failed}
+                return
+            if result is not None and stage == "done":
+                unheard = [self.setup.units[p]["name"] for p in relay.unheard]
+                meta = released_model.describe(self.setup.plan, result)
+                yield {"done": {"file": str(self._folder / released_model.LATEST), "unheard": unheard} | meta}
+                return
+            if (stage, attempt) != said:
+                said = stage, attempt
+                yield {"stage": stage, "attempt": attempt}
+            await asyncio.sleep(POLL)
+
+    async def _asked(self, what: Any) -> Any:
+        return await asyncio.wrap_future(self._worker.ask(what))
+
+    async def status(self) -> dict[str, Any]:
+        machine: dict[str, Any] = await self._asked(lambda _: machine_status(self.setup, self.server))
+        published = machine["published"]
+        if published not in self._epsilons:
+            epsilon = await asyncio.to_thread(self.setup.prices.epsilon_after, published)
+            self._epsilons[published] = epsilon
+        inward = self._listener.nodes
+        for peer in machine["peers"]:
+            m = peer["server"]
+            dialer = self._dialers.get(m)
+            peer["dialed"] = dialer is not None and not dialer.why
+            peer["why"] = "" if dialer is None else dialer.why
+            peer["dials_in"] = Node("server", m) in inward
+            peer["clock"] = None if dialer is None else dialer.ahead
+        return machine | {
+            "running": True,
+            "pid": os.getpid(),
+            "port": self._listener.port,
+            "since": round(self._started, 3),
+            "clients": {"connected": sum(n.role == "client" for n in inward), "of": machine["clients"]["of"]},
+            "epsilon": self._epsilons[published],
+            "certificate_until": self.setup.node.not_after.isoformat(),
+            "last_error": self._last_error.text,
+            "network": dict(self._listener.counts) | {"overrun": self._worker.dropped},
+            "test_seed": self._seed is not None,
+        }
+
+
+def _log(event: str, **fields: Any) -> None:
+    observe(event, fields)
+
+
+def serve(
+    config: ServerConfig, *, rejoin: bool = False, test_seed: int | None = None, until_finished: bool = False
+) -> None:
+    """The whole life of `confide server`."""
+    keep_buffers()
+    last = start(config.log, Path(config.node).name)
+    if test_seed is not None:
+        observe("test seed", {"warning": seeded.WARNING})
+    setup = ServerSetup.load(config)
+    not_expired(config.node, setup.node)
+    process = ServerProcess(
+        setup, rejoin=rejoin, test_seed=test_seed, until_finished=until_finished, last_error=last
+    )  # fmt: skip
+    process.run()

@@ -1,0 +1,239 @@
+"""What a server's config stands for: plan, prices, keys and peers, each compared with the others before a byte leaves.
+
+The certificate of a node says who it is, and its organisation's authority vouches for that; which authority may vouch
+for whom says the plan, by fingerprint. Without that any trusted authority could issue a certificate with the identity
+key of another organisation's node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Self
+
+from cryptography import x509
+
+from confide.deploy.keys import node_keys
+from confide.deploy.keys.authentication import LARGEST_LIST, load_revoked
+from confide.deploy.keys.certificates import LARGEST_PEM, Peer, RefusedPeer, check_name, fingerprint, utc_now
+from confide.deploy.machines.draws import edge_secret
+from confide.deploy.machines.release import Circle
+from confide.deploy.net.endpoints import Credentials, Limits, Node, Target
+from confide.deploy.net.handshake import Common
+from confide.deploy.node.config import ServerConfig
+from confide.deploy.plan import terms
+from confide.deploy.plan.agreement import Prices, price
+from confide.deploy.plan.spending import Allowance, allowance
+from confide.deploy.plan.terms import Terms
+from confide.errors import InputError
+from confide.privacy import canonical
+from confide.privacy.plan import Plan
+from confide.secure.keys import Secret
+
+
+@dataclass(frozen=True, repr=False)
+class Peering:
+    """Where another server is."""
+
+    target: Target
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Trust:
+    """CA certificates and revoked serials by organisation, and until when each list is good."""
+
+    authorities: dict[str, bytes]
+    revoked: dict[str, frozenset[int]]
+    until: dict[str, datetime]
+
+
+@dataclass(frozen=True, repr=False)
+class ServerSetup:
+    config: ServerConfig
+    plan: Plan
+    prices: Prices
+    me: int
+    node: node_keys.NodeKeys
+    trust: Trust
+    peers: dict[int, Peering]
+    allowance: Allowance
+    _fingerprints: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, config: ServerConfig) -> Self:
+        plan, node = load_plan(config), load_node(config)
+        me = _place(plan, node)
+        trust = load_trust(config)
+        prints = {org: fingerprint(pem) for org, pem in trust.authorities.items()}
+        check_authority(plan, me, node.org, prints.get(node.org), "node")
+        prices = price(plan)
+        peers = _peers(config, plan, me, prints)
+        left = allowance(prices, config.dataset, [config.path(name) for name in config.ledgers])
+        return cls(config, plan, prices, me, node, trust, peers, left, prints)
+
+    @property
+    def units(self) -> Any:
+        assert self.plan.deployment is not None  # noqa: S101 - load_plan checked it
+        return self.plan.deployment["units"]
+
+    @cached_property
+    def terms(self) -> Terms:
+        return terms.of_plan(self.prices, self.me, self.allowance.publications)
+
+    @property
+    def common(self) -> Common:
+        return Common(self.terms.protocol, self.terms.plan_text)
+
+    @cached_property
+    def limits(self) -> Limits:
+        from_server = self.terms.largest_sync
+        if (release := self.prices.deployed.release) is not None:
+            from_server = max(from_server, Circle.of(self.terms.rules, release, None).largest_message)
+        from_client = self.terms.cohort.largest_message
+        outbox = max(Limits.outbox, 4 * max(from_server, from_client, 8 * self.terms.rules.length))
+        return Limits(from_client=from_client, from_server=from_server, outbox=outbox)
+
+    @property
+    def listening(self) -> Credentials:
+        return Credentials(self.node, self.trust.authorities, self.trust.revoked)
+
+    def dialing(self, m: int) -> Credentials:
+        org = self.peers[m].target.org
+        return Credentials(self.node, {org: self.trust.authorities[org]})
+
+    @property
+    def edge_secrets(self) -> dict[tuple[int, int], Secret]:
+        """Shared with each neighbour, for pair noise."""
+        assert self.node.exchange is not None  # noqa: S101 - a server has one
+        own, me = self.node.exchange, self.me
+        keys = {m: bytes.fromhex(self.units[m]["exchange_key"]) for m in self.terms.weights}
+        return {(min(me, m), max(me, m)): edge_secret(own, public) for m, public in keys.items()}
+
+    def door(self, peer: Peer) -> Node:
+        """Which node of the plan a peer is, whose certificate holds."""
+        who = f"{peer.role} {peer.name} of {peer.org}"
+        if peer.role == "client":
+            if peer.identity not in self._clients:
+                raise RefusedPeer(f"{who}: not a client of unit {self.units[self.me]['name']!r} in this plan")
+            self._vouched(self.me, peer, who)
+            return Node("client", self._clients[peer.identity])
+        m = self._servers.get(peer.identity)
+        if m is None or m == self.me:
+            raise RefusedPeer(f"{who}: not another server of this plan")
+        if m not in self.terms.weights and self.prices.deployed.release is None:
+            raise RefusedPeer(f"{who}: no neighbour of this server, and the plan has no release")
+        self._vouched(m, peer, who)
+        return Node("server", m)
+
+    def _vouched(self, unit: int, peer: Peer, who: str) -> None:
+        if self._fingerprints.get(peer.org) != self.units[unit]["authority"]:
+            raise RefusedPeer(f"{who}: another authority vouches for this node than the plan has for its unit")
+
+    @cached_property
+    def _clients(self) -> dict[bytes, int]:
+        return {bytes.fromhex(c["identity"]): k for k, c in enumerate(self.units[self.me]["clients"])}
+
+    @cached_property
+    def _servers(self) -> dict[bytes, int]:
+        return {bytes.fromhex(u["identity"]): m for m, u in enumerate(self.units)}
+
+    def renewed(self, node: node_keys.NodeKeys, trust: Trust) -> Self:
+        """With other certificates of the same nodes."""
+        if (node.identity.public, node.org, node.role) != (self.node.identity.public, self.node.org, "server"):
+            raise InputError("node", self.config.node, "is another node's certificate; renew the one of this server")
+        prints = {org: fingerprint(pem) for org, pem in trust.authorities.items()}
+        if prints != self._fingerprints:
+            raise InputError("authorities", sorted(prints), "an authority is another one; that needs a new plan")
+        return replace(self, node=node, trust=trust)
+
+
+def load_plan(config: Any) -> Plan:
+    plan = Plan.load(config.path(config.plan))
+    if plan.deployment is None:
+        raise InputError("plan", str(config.path(config.plan)), "is of a simulation; `confide agree` makes this one")
+    return plan
+
+
+def load_node(config: Any) -> node_keys.NodeKeys:
+    return node_keys.NodeKeys.load(config.path(config.node))
+
+
+def load_trust(config: ServerConfig, before: Trust | None = None) -> Trust:
+    """What the files say now; a list that is out of date is refused, or with an earlier one left out."""
+    authorities, revoked, until = {}, {}, {}
+    for org, given in config.authorities.items():
+        pem = canonical.read_bytes(config.path(given.certificate), f"authorities.{org}.certificate", LARGEST_PEM)
+        authorities[org] = pem
+        try:
+            serials = load_revoked(config.path(given.crl), pem)
+            revoked[org], until[org] = serials, _next_update(config, org)
+        except InputError as e:
+            if before is None:
+                raise InputError(f"authorities.{org}.crl", e.value, e.remedy) from None
+            if org in before.revoked and utc_now() < before.until[org]:  # half copied, perhaps: the old one holds
+                revoked[org], until[org] = before.revoked[org], before.until[org]
+    return Trust(authorities, revoked, until)
+
+
+def _next_update(config: ServerConfig, org: str) -> datetime:
+    path = config.path(config.authorities[org].crl)
+    found = x509.load_pem_x509_crl(canonical.read_bytes(path, "crl", LARGEST_LIST)).next_update_utc
+    assert found is not None  # noqa: S101 - load_revoked looked
+    return found
+
+
+def _place(plan: Plan, node: node_keys.NodeKeys) -> int:
+    """Which server of the plan this is, by its keys."""
+    assert plan.deployment is not None  # noqa: S101 - checked
+    if node.role != "server":
+        raise InputError("node", f"{node.role} {node.name} of {node.org}", "is not a server's certificate; name one")
+    for p, unit in enumerate(plan.deployment["units"]):
+        if unit["identity"] == node.identity.public.hex():
+            if node.exchange is None or node.exchange.public.hex() != unit["exchange_key"]:
+                raise InputError("node", node.name, "its exchange key is not the plan's; copy all files of the node")
+            return p
+    names = ", ".join(unit["name"] for unit in plan.deployment["units"])
+    remedy = f"its identity key is of no unit in the plan ({names}); use the plan that was made with it"
+    raise InputError("node", f"server {node.name} of {node.org}", remedy)
+
+
+def check_authority(plan: Plan, unit: int, org: str, found: str | None, field: str) -> None:
+    assert plan.deployment is not None  # noqa: S101 - checked
+    wanted, name = plan.deployment["units"][unit]["authority"], plan.deployment["units"][unit]["name"]
+    if not wanted:
+        remedy = "is empty: nobody could tell whose certificates count; announce units with `confide pki announce`"
+        raise InputError(f"plan.deployment.units[{unit}].authority", "", remedy)
+    if found is None:
+        raise InputError(field, org, f"has no table [authorities.{org}]; add one, with its certificate and crl")
+    if found != wanted:
+        remedy = f"its authority is {found[:16]}…, the plan has {wanted[:16]}… for unit {name!r}; get the right ca.crt"
+        raise InputError(field, org, remedy)
+
+
+def _peers(config: ServerConfig, plan: Plan, me: int, prints: dict[str, str]) -> dict[int, Peering]:
+    """All other servers that this one has to reach: neighbours, and everybody where there is a release."""
+    assert plan.deployment is not None  # noqa: S101 - checked
+    names = [unit["name"] for unit in plan.deployment["units"]]
+    for name in config.servers:
+        if name not in names or names.index(name) == me:
+            others = ", ".join(n for p, n in enumerate(names) if p != me)
+            raise InputError(f"servers.{name}", name, f"is no other unit of the plan; those are: {others}")
+    linked = {i + j - me for i, j in plan.graph["edges"] if me in (i, j)}
+    found = {}
+    for m, unit in enumerate(plan.deployment["units"]):
+        if m == me:
+            continue
+        given = config.servers.get(unit["name"])
+        if given is None:
+            if m in linked or plan.release.startswith("centroid"):
+                why = "it is a neighbour" if m in linked else "a release needs every server"
+                raise InputError(f"servers.{unit['name']}", None, f"is missing: {why}; add its name and addresses")
+            continue
+        org = given.organisation
+        check_authority(plan, m, org, prints.get(org), f"servers.{unit['name']}.organisation")
+        check_name(f"servers.{unit['name']}.name", given.name)
+        target = Target(org, given.name, bytes.fromhex(unit["identity"]))
+        found[m] = Peering(target, tuple(given.addresses))
+    return found

@@ -1,0 +1,52 @@
+"""Where a server stands, for its operator: what its books say, and what the running machine adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confide.deploy.durable.books import Books
+from confide.deploy.machines.server import Server
+from confide.deploy.node.server_setup import ServerSetup
+
+
+def machine_status(setup: ServerSetup, server: Server) -> dict[str, Any]:
+    """What the machine's books say; nothing of it depends on data but by what was published."""
+    found = books_status(setup, server.books)
+    return found | {
+        "phase": str(server.phase),
+        "why": server.why,
+        "alarms": server.alarms[-5:],
+        "refusals": dict(server.refusals),
+        "peers": [peer | {"up": server.up[peer["server"]]} for peer in found["peers"]],
+    }
+
+
+def books_status(setup: ServerSetup, books: Books) -> dict[str, Any]:
+    """What a store says when no server runs."""
+    plan = setup.plan
+    return {
+        "running": False,
+        "plan": plan.hash,
+        "unit": setup.units[setup.me]["name"],
+        "server": setup.me,
+        "phase": "not running",
+        "round": books.decided,
+        "rounds": plan.rounds,
+        "published": books.published,
+        "allowed": setup.allowance.publications,
+        "budget": setup.allowance.said,
+        "delta": plan.delta,
+        "releases": len(books.releases),
+        "peers": [
+            {
+                "unit": setup.units[m]["name"],
+                "server": m,
+                "round": books.seen[m],
+                "edge": str(books.status[m]),
+                "open": sorted(books.open[m]),
+            }
+            for m in books.neighbours
+        ],
+        "clients": {"of": len(setup.units[setup.me]["clients"])},
+        "rho_spent_before": setup.allowance.spent,
+    }

@@ -1,0 +1,107 @@
+"""How much of the plan's budget is left for a server whose data earlier runs have used.
+
+Earlier ledgers are added up as rho (zCDP), which composes by addition whatever the noise was; the plan's own account
+may be finer, so what this says is never too much. Without earlier spending the plan pays for all of its rounds and a
+release: `agreement.price` has proved it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from confide.deploy.plan.agreement import Prices
+from confide.errors import InputError
+from confide.privacy.ledger import Book, compose, dataset_id, read_all
+
+MANY: Final = 1000  # releases, where each costs nothing or no budget says how many
+
+
+class Allowance(NamedTuple):
+    """Attributes:
+    publications: that the budget pays for, after what was spent and before one release.  releases: likewise.
+    spent: rho of the earlier ledgers, None where some of them have no bound.
+    said: for people.
+    """
+
+    publications: int
+    releases: int
+    spent: float | None
+    said: str
+
+
+def allowance(prices: Prices, dataset: str, ledgers: Sequence[Path]) -> Allowance:
+    plan = prices.plan
+    books = _books(dataset, ledgers)
+    spent = _spent(books)
+    rounds = plan.rounds
+    limits = {name: limit for name, limit in plan.budget.items() if limit is not None}
+    if not limits:
+        earlier = f"; earlier ledgers spent rho {_shown(spent)}" if books else ""
+        return Allowance(rounds, MANY, spent, f"the plan has no budget: all {rounds} rounds{earlier}")
+    (name, limit), *_ = limits.items()
+    release = 0.0 if prices.release is None else prices.release.rho
+    costs = [cost.rho for cost in prices.messages]
+
+    def pays(publications: int, releases: int) -> bool:
+        parts = [spent, release if releases else 0.0, *costs[:publications]]
+        if any(x is None for x in parts):
+            return False
+        rho = spent + releases * (release or 0.0) + sum(costs[:publications])  # type: ignore[operator, arg-type]
+        return _in_terms_of(name, rho, plan.delta) <= limit * (1 + 1e-12)
+
+    one = 0 if prices.release is None else 1
+    if books:
+        left = _most(rounds, lambda j: pays(j, one))
+        releases = one if pays(left, one) else 0
+    else:
+        left, releases = rounds, one
+    if releases:
+        releases = MANY if release == 0.0 else max(releases, _most(MANY, lambda a: pays(left, a)))
+    said = f"{name} {limit:g} pays for {left} of {rounds} rounds"
+    if books:
+        said += f", since {len(books)} earlier ledgers spent rho {_shown(spent)}"
+    if one:
+        said += f", and for {'any number of' if releases == MANY else releases} releases"
+    return Allowance(left, releases, spent, said)
+
+
+def _books(dataset: str, ledgers: Sequence[Path]) -> list[Book]:
+    wanted = dataset_id(dataset)
+    found = read_all(ledgers)
+    for id, books in found.items():
+        if id != wanted:
+            remedy = f"is not of the data set {dataset!r}; only ledgers of the same data are added up, name those"
+            raise InputError("ledgers", books[0].where, remedy)
+    return found.get(wanted, [])
+
+
+def _spent(books: Sequence[Book]) -> float | None:
+    """Of each ledger its worst unit: numbers of units mean nothing across plans."""
+    total = 0.0
+    for book in books:
+        units = compose([book]).values()
+        if any(unit.rho is None for unit in units):
+            return None
+        total += max((unit.rho for unit in units if unit.rho is not None), default=0.0)
+    return total
+
+
+def _in_terms_of(name: str, rho: float, delta: float) -> float:
+    from confide.privacy.conversion import zcdp_epsilon
+
+    return rho if name == "rho" else zcdp_epsilon(rho, delta)
+
+
+def _most(most: int, holds: Callable[[int], bool]) -> int:
+    """The largest n <= most that holds, 0 if none: what is paid for n is paid for fewer."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def _shown(rho: float | None) -> str:
+    return "without bound" if rho is None else f"{rho:.4g}"

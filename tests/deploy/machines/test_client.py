@@ -1,0 +1,1076 @@
+"""The client's machine against servers that are honest, forgetful or hostile, over a network that is worse."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from confide.algorithm import GFL
+from confide.arithmetic import FixedArithmetic
+from confide.clipping import Clip
+from confide.deploy.durable.record import MemoryRecord, Owner
+from confide.deploy.machines.client import MODELS, Client, ClientTerms
+from confide.deploy.machines.client_messages import (
+    FROM_SERVER,
+    LARGEST_PLAN,
+    Decline,
+    Enrol,
+    FromClient,
+    Invite,
+    Refusal,
+    Reply,
+    Step,
+    Update,
+    Welcome,
+    encode,
+    from_client,
+    from_server,
+)
+from confide.deploy.machines.training import built_in
+from confide.errors import InputError, RunError
+from confide.federation import Federation
+from confide.graph import Graph
+from confide.local import LocalTask
+from confide.models import Linear, Logistic
+from confide.privacy.plan import Plan, scheme_fields
+from confide.problems.problem import Problem
+from confide.randomness import Purpose, key
+from confide.reference import Reference, prepare
+from confide.schemes import scheme
+from confide.secure import messages, server
+from confide.secure.client import Answered, Member
+from confide.secure.keys import Identity
+from confide.secure.messages import Answer
+from confide.secure.session import RefusedError, Task
+from confide.secure.settings import Secure
+from confide.wire import MalformedError
+
+UNIT, K, M, ROUNDS, SEED = 1, 6, 3, 5, 11
+SECURE = Secure(corrupted=0.0, dropped=0.34)  # 4 of 6 are enough
+ACTIVE = Secure(corrupted=0.0, dropped=0.17, server="active")  # 5 of 6
+IDENTITIES = {k: Identity.of(hashlib.sha256(b"client %d" % k).digest()) for k in range(K)}
+PEERS = {k: identity.public for k, identity in IDENTITIES.items()}
+LARGE = 1 << 20
+
+
+@cache
+def a_plan(**changes: Any) -> Plan:
+    common: dict[str, Any] = {
+        "graph": Graph.ring(3).to_dict(),
+        "scheme": scheme_fields(scheme("homomorphic", sigma=0.3, noise="gaussian")),
+        "rounds": ROUNDS,
+        "step": 0.3,
+        "bound": 0.5,
+        "norm": "l2",
+        "clip": "example",
+        "sampled": K,
+        "clients": K,
+        "dim": M,
+        "local_steps": 2,
+        "batch": 3,
+        "level": "client",
+        "adjacency": "replace",
+        "proof": "none",
+        "participation": "all",
+        "threat": "links",
+        "release": "none",
+        "delta": 1e-5,
+    }
+    return Plan(**common | changes)
+
+
+@cache
+def a_problem(model: str) -> Problem:
+    rng = np.random.default_rng(2)
+
+    def samples(n: int) -> tuple[np.ndarray, np.ndarray]:
+        X = rng.standard_normal((n, M))
+        d = X @ np.array([1.0, -2.0, 0.5]) + 0.3 * rng.standard_normal(n)
+        return X, d if model == "linear" else np.where(d > 0, 1.0, -1.0)
+
+    clients = [[samples(int(rng.integers(4, 9))) for _ in range(K)] for _ in range(3)]
+    return Problem(Federation.from_clients(clients), Linear(0.1) if model == "linear" else Logistic(0.1), None)
+
+
+@cache
+def a_reference(aggregation: Secure | None = SECURE, clip: str = "example", model: str = "linear") -> Reference:
+    alg = GFL(
+        scheme("homomorphic", 0.1, noise="gaussian"),
+        step=0.3,
+        sampled=K,
+        local_steps=(1, 3),
+        batch=(2, 4),
+        clip=Clip(clip, 0.5),
+        arithmetic="fixed",
+        fraction_bits=16,
+        aggregation=aggregation,
+    )
+    return prepare(a_problem(model), [Graph.ring(3)], alg, ROUNDS, SEED)(0)
+
+
+def terms_of(reference: Reference, k: int) -> ClientTerms:
+    alg, arith = reference.algorithm, reference.arithmetic
+    assert isinstance(arith, FixedArithmetic)
+    common = (a_plan().to_json(), 1, ROUNDS, UNIT, k, arith.quantum, M, alg.fraction_bits)
+    if alg.aggregation is None:
+        return ClientTerms(*common)
+    quanta = alg.aggregation.share_quanta(K, alg.fraction_bits)
+    return ClientTerms(*common, alg.encoding(alg.aggregation), alg.aggregation.parameters(K), quanta)
+
+
+def trainer_of(reference: Reference, k: int) -> Any:
+    f, alg = reference.problem.federation, reference.algorithm
+    c = int(f.unit_offsets[UNIT]) + k
+    E, batch = int(reference.E[c]), int(reference.batch[c])
+    task = LocalTask(reference.problem.model, alg.step, E, batch, alg.replacement, alg.clip, 0)
+    return built_in(task, *f.client(UNIT, k), lambda i: key(reference.seed, Purpose.BATCHES, i, UNIT, k))
+
+
+def member(k: int) -> Member:
+    return Member(k, IDENTITIES[k], PEERS)
+
+
+def a_client(reference: Reference, k: int, record: MemoryRecord | None = None, **changes: Any) -> Client:
+    terms = terms_of(reference, k)
+    arguments: dict[str, Any] = {
+        "trainer": trainer_of(reference, k),
+        "record": record or MemoryRecord(terms.owner),
+        "member": member(k),
+        "noise": lambda i, size: reference.client_noise(i, UNIT, k, size),
+    }
+    return Client(terms, **arguments | changes)
+
+
+def everyone(reference: Reference) -> dict[int, Client]:
+    return {k: a_client(reference, k) for k in range(K)}
+
+
+W = np.array([40_000, -90_000, 123_457], "<i8")  # a server's state
+
+
+def invitation(round: int = 1, attempt: int = 1, model: np.ndarray = W, plan: bytes | None = None) -> bytes:
+    return encode(Invite(plan or bytes.fromhex(a_plan().hash), round, attempt, model.astype("<i8").tobytes()))
+
+
+def the_task(reference: Reference, round: int = 1, model: np.ndarray = W) -> Task:
+    return terms_of(reference, 0).task(round, hashlib.sha256(model.astype("<i8").tobytes()).digest())
+
+
+def heard(raw: bytes) -> FromClient:
+    return from_client(raw, LARGE)
+
+
+def only(replies: list[bytes]) -> FromClient:
+    (raw,) = replies
+    return heard(raw)
+
+
+@dataclass
+class Unit:
+    """A server that plays by the rules, as far as one test needs it: one attempt of one round."""
+
+    reference: Reference
+    round: int = 1
+    attempt: int = 1
+    w: np.ndarray = field(default_factory=lambda: W)
+    invited: Iterable[int] = range(K)
+    state: server.State = field(init=False)
+    asks: dict[int, bytes] = field(init=False)  # what each client was told last
+    updates: dict[int, np.ndarray] = field(default_factory=dict)
+    declined: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.asks = dict.fromkeys(self.invited, invitation(self.round, self.attempt, self.w))
+        if self.reference.algorithm.aggregation is not None:
+            self.state = server.start(the_task(self.reference, self.round, self.w), self.invited, PEERS)
+
+    def receive(self, k: int, raw: bytes) -> None:
+        said = heard(raw)
+        if isinstance(said, Enrol) or (said.round, said.attempt) != (self.round, self.attempt):
+            return
+        if isinstance(said, Decline):
+            self.declined[k] = said.why
+        elif isinstance(said, Update):
+            self.updates[k] = np.frombuffer(said.words, "<i8")
+        else:
+            with suppress(RefusedError):  # it came twice, or late
+                self.state = server.receive(self.state, k, messages.from_client(said.payload, LARGE))
+
+    @property
+    def missing(self) -> frozenset[int]:
+        return server.missing(self.state) - self.declined.keys()
+
+    def close(self) -> bool:
+        """The next phase; false when there is none."""
+        self.state, told = server.close(self.state)
+        self.asks = {k: encode(Step(self.round, self.attempt, messages.encode(message))) for k, message in told.items()}
+        return bool(told)
+
+    def total(self) -> np.ndarray:
+        encoding = self.reference.algorithm.encoding(self.reference.algorithm.aggregation)  # type: ignore[arg-type]
+        assert isinstance(self.state, server.Summed), self.state
+        return encoding.decode(self.state.total)
+
+
+def play(unit: Unit, clients: Mapping[int, Client], silent: Mapping[int, int] | None = None, phases: int = 9) -> int:
+    """Phase by phase; a client of `silent` is not heard from that phase on. How many phases there were."""
+    for phase in range(phases):
+        for k, ask in unit.asks.items():
+            if (silent or {}).get(k, 9) > phase:
+                for raw in clients[k].receive(ask):
+                    unit.receive(k, raw)
+        if not unit.close():
+            return phase + 1
+    return phases
+
+
+def expected(reference: Reference, survivors: Iterable[int], round: int = 1, w: np.ndarray = W) -> np.ndarray:
+    """The sum that the reference works with."""
+    alg, total = reference.algorithm, np.zeros(M, np.int64)
+    for k in survivors:
+        update, _ = reference.train(round, UNIT, k, reference.arithmetic.value(w))
+        total += reference.arithmetic.encode(update)
+        if alg.aggregation is not None and alg.aggregation.sigma:
+            total += reference.client_noise(round, UNIT, k, M)
+    return total
+
+
+# ---- the same numbers as the reference
+
+
+@pytest.mark.parametrize("model", ["linear", "logistic"])
+@pytest.mark.parametrize("clip", ["example", "update"])
+@pytest.mark.parametrize("sigma", [0.0, 0.02])
+@pytest.mark.parametrize("kind", [SECURE, ACTIVE], ids=["curious", "active"])
+def test_a_secure_round_is_the_references(model: str, clip: str, sigma: float, kind: Secure) -> None:
+    reference = a_reference(replace(kind, sigma=sigma), clip, model)
+    clients, w = everyone(reference), W
+    for i in (1, 2):
+        unit = Unit(reference, i, w=w)
+        assert play(unit, clients) == (4 if kind is SECURE else 5)
+        shrink = sum(reference.train(i, UNIT, k, reference.arithmetic.value(w))[1] for k in range(K)) / K
+        psi = reference.adapt(i, UNIT, w, range(K))
+        assert np.array_equal(reference.arithmetic.add(w, unit.total(), shrink), psi)
+        assert (shrink > 0) == (clip == "example")
+        assert not np.array_equal(psi, w)
+        w = psi
+    for client in clients.values():
+        assert client._record.answered == 2
+        assert not client.refusals
+        assert not client.declined
+
+
+@pytest.mark.parametrize("model", ["linear", "logistic"])
+@pytest.mark.parametrize("clip", ["example", "update"])
+def test_a_round_in_clear_is_the_references(model: str, clip: str) -> None:
+    reference, w = a_reference(None, clip, model), W
+    clients = everyone(reference)
+    for i in (1, 2):
+        unit = Unit(reference, i, w=w)
+        for k, client in clients.items():
+            unit.receive(k, *client.receive(invitation(i, 1, w)))
+        shrink = sum(reference.train(i, UNIT, k, reference.arithmetic.value(w))[1] for k in range(K)) / K
+        psi = reference.arithmetic.add(w, sum(unit.updates.values(), np.zeros(M, np.int64)), shrink)
+        assert np.array_equal(psi, reference.adapt(i, UNIT, w, range(K)))
+        w = psi
+    assert {c._record.answered for c in clients.values()} == {0}  # nothing was unmasked
+
+
+@pytest.mark.parametrize("silent", [{0: 0}, {5: 1}, {2: 2}, {1: 3}, {0: 1, 3: 2}, {0: 2, 1: 3}, {4: 0, 5: 3}])
+def test_whoever_drops_out_the_sum_is_of_the_rest(silent: dict[int, int]) -> None:
+    reference = a_reference(replace(SECURE, sigma=0.02))
+    clients = everyone(reference)
+    unit = Unit(reference)
+    play(unit, clients, silent)
+    alive = [k for k in range(K) if silent.get(k, 9) > 2]
+    assert np.array_equal(unit.total(), expected(reference, alive))
+    for k, client in clients.items():
+        assert client._record.answered == (k in alive and silent.get(k, 9) > 3)
+    again = Unit(reference, 2)
+    play(again, clients)  # all are well again
+    assert np.array_equal(again.total(), expected(reference, range(K), 2))
+
+
+def test_below_the_quorum_nobody_answers() -> None:
+    reference = a_reference()
+    clients = everyone(reference)
+    unit = Unit(reference)
+    play(unit, clients, {0: 2, 1: 2, 2: 2})
+    assert isinstance(unit.state, server.Aborted)
+    assert {c._record.answered for c in clients.values()} == {0}
+
+
+# ---- attempts
+
+
+@pytest.mark.parametrize("kind", [SECURE, ACTIVE], ids=["curious", "active"])
+@pytest.mark.parametrize("phases", [0, 1, 2])
+def test_a_server_that_crashed_before_its_question_begins_again(phases: int, kind: Secure) -> None:
+    """With the same words and the same noise; masks are new."""
+    reference, drawn = a_reference(replace(kind, sigma=0.02)), Counter[tuple[int, int]]()
+
+    def counted(k: int) -> Callable[[int, int], Any]:
+        def noise(i: int, size: int) -> Any:
+            drawn[k, i] += 1
+            return reference.client_noise(i, UNIT, k, size) + drawn[k, i] - 1  # a second draw would show
+
+        return noise
+
+    clients = {k: a_client(reference, k, noise=counted(k)) for k in range(K)}
+    first = Unit(reference)
+    play(first, clients, phases=phases)
+    advertised = clients[0].receive(invitation(attempt=2))
+    assert advertised == clients[0].receive(invitation(attempt=2))
+    assert advertised != a_client(reference, 0).receive(invitation(attempt=2))
+    second = Unit(reference, attempt=2)
+    play(second, clients)
+    assert np.array_equal(second.total(), expected(reference, range(K)))
+    assert set(drawn.values()) == {1}
+
+
+def test_another_model_in_another_attempt_is_trained_on_and_the_first_is_remembered() -> None:
+    reference, calls = a_reference(), []
+
+    def train(weights: np.ndarray, round: int, config: Mapping[str, Any], /) -> np.ndarray:
+        calls.append(weights.tolist())
+        return np.full(M, 0.01 * len(calls))
+
+    client = a_client(reference, 0, trainer=train)
+    other = W + 1
+    for attempt, model in enumerate([W, other, W, other, W], 1):
+        only(client.receive(invitation(attempt=attempt, model=model)))
+    assert calls == [reference.arithmetic.value(W).tolist(), reference.arithmetic.value(other).tolist()]
+    only(client.receive(invitation(2, 1)))
+    only(client.receive(invitation(2, 2)))
+    assert len(calls) == 3  # a new round, once
+
+
+def test_models_without_end_are_declined() -> None:
+    client = a_client(a_reference(), 0)
+    for attempt in range(1, MODELS + 1):
+        assert isinstance(only(client.receive(invitation(attempt=attempt, model=W + attempt))), Reply)
+    before = snapshot(client)
+    assert only(client.receive(invitation(attempt=50, model=W))) == Decline(1, 50, "model")
+    assert snapshot(client) == before
+    assert isinstance(only(client.receive(invitation(attempt=51, model=W + 1))), Reply)
+    assert isinstance(only(client.receive(invitation(2, model=W))), Reply)
+
+
+def test_a_question_of_a_forgotten_session_is_not_answered_again() -> None:
+    """Answered in attempt 1; the server forgot. Nobody takes part in that round again, not even after a restart."""
+    reference = a_reference()
+    records = {k: MemoryRecord(terms_of(reference, k).owner) for k in range(K)}
+    clients = {k: a_client(reference, k, records[k]) for k in range(K)}
+    play(Unit(reference), clients)
+    for k in range(K):
+        before = snapshot(clients[k])
+        assert only(clients[k].receive(invitation(attempt=2))) == Decline(1, 2, "answered")
+        assert only(clients[k].receive(invitation(attempt=3, model=W + 1))) == Decline(1, 3, "answered")
+        assert snapshot(clients[k]) == before
+        reborn = a_client(reference, k, records[k])
+        for attempt in (1, 2):
+            assert only(reborn.receive(invitation(attempt=attempt))) == Decline(1, attempt, "answered")
+    play(unit := Unit(reference, 2), clients)
+    assert np.array_equal(unit.total(), expected(reference, range(K), 2))
+
+
+def test_older_rounds_and_attempts_are_passed_over() -> None:
+    client = a_client(a_reference(), 0)
+    client.receive(invitation(3, 5))
+    before = snapshot(client)
+    for place in ((1, 1), (2, 9), (3, 4), (3, 1)):
+        assert client.receive(invitation(*place)) == []
+        assert client.receive(encode(Step(*place, b"anything"))) == []
+    assert snapshot(client) == before
+    assert not client.refusals
+    assert not client.declined
+
+
+# ---- repetitions
+
+
+def test_the_last_message_is_answered_with_the_same_bytes_and_older_ones_not_at_all() -> None:
+    reference = a_reference(ACTIVE)
+    clients, told = everyone(reference), list[bytes]()
+    unit = Unit(reference)
+    while True:
+        for k, ask in unit.asks.items():
+            replies = clients[k].receive(ask)
+            assert len(replies) == 1
+            for _ in range(2):
+                assert clients[k].receive(ask) == replies
+            if k == 0:
+                assert all(clients[0].receive(old) == [] for old in told)
+                assert clients[0].receive(ask) == replies
+                told.append(ask)
+            unit.receive(k, *replies)
+        if not unit.close():
+            break
+    assert len(told) == 5  # the question came once more after the answer, and did no harm
+    assert np.array_equal(unit.total(), expected(reference, range(K)))
+    assert isinstance(clients[0]._at.state, Answered)  # type: ignore[union-attr]
+
+
+def test_an_update_in_clear_is_repeated() -> None:
+    client = a_client(a_reference(None), 0)
+    first = client.receive(invitation())
+    assert client.receive(invitation()) == first
+    again = only(client.receive(invitation(attempt=2)))
+    assert isinstance(again, Update)
+    assert again.words == heard(first[0]).words  # type: ignore[union-attr]
+
+
+def test_a_trainer_may_spoil_its_weights() -> None:
+    """They are its own: the same model gives the same update again."""
+
+    def spoils(weights: np.ndarray, round: int, config: Mapping[str, Any]) -> np.ndarray:
+        update = 0.01 * weights
+        weights[:] = 7.0
+        return update
+
+    client = a_client(a_reference(None), 0, trainer=spoils)
+    words = [only(client.receive(invitation(round=i))).words for i in (1, 2)]  # type: ignore[union-attr]
+    assert words[0] == words[1]
+    assert any(words[0])
+
+
+@settings(max_examples=60, deadline=None)
+@example(74089, ACTIVE, True)  # the crash falls into the phase in which the words are given
+@given(st.integers(0, 2**64), st.sampled_from([SECURE, ACTIVE]), st.booleans())
+def test_any_interleaving_with_loss_and_repetition_gives_the_same_sum(seed: int, kind: Secure, crash: bool) -> None:
+    """Messages wait in a bag, are drawn in any order, stay in it or not, and survive a server's restart."""
+    reference, rng = a_reference(kind), random.Random(seed)  # noqa: S311
+    clients, bag = everyone(reference), list[tuple[str, int, bytes]]()
+    unit = Unit(reference)
+    crash_at = rng.randrange(60) if crash else -1
+    # Later a second attempt finds clients that have given all that they give in this round.
+    repeatable = server.Advertising | server.Sharing | (server.Masking if kind is SECURE else server.Sharing)
+    for turn in range(20_000):
+        if turn == crash_at and isinstance(unit.state, repeatable):
+            unit = Unit(reference, attempt=2)
+        if not unit.missing and not unit.close():
+            break
+        if not bag or rng.random() < 0.1:  # the server's timer
+            bag += [("client", k, unit.asks[k]) for k in unit.missing]
+        way, k, raw = place = bag[rng.randrange(len(bag))]
+        if rng.random() < 0.7:
+            bag.remove(place)
+        if rng.random() < 0.15:
+            continue  # lost, this time
+        if way == "server":
+            unit.receive(k, raw)
+        else:
+            bag += [("server", k, reply) for reply in clients[k].receive(raw)]
+    assert np.array_equal(unit.total(), expected(reference, range(K)))
+    for _, k, raw in bag:
+        clients[k].receive(raw)  # whatever is still on its way
+    for client in clients.values():
+        assert client._record.answered == 1
+        assert isinstance(client._at.state, Answered)  # type: ignore[union-attr]
+        assert not client.declined
+
+
+def chaos(kind: Secure, rng: random.Random) -> tuple[dict[tuple[int, int], set[bytes]], Counter[str]]:
+    """Servers restart whenever they like, clients crash whenever they like, every message is kept for ever.
+
+    Returns the different answers by client and round, and the words with which clients declined.
+    """
+    reference = a_reference(kind)
+    records = {k: MemoryRecord(terms_of(reference, k).owner) for k in range(K)}
+    clients = {k: a_client(reference, k, records[k]) for k in range(K)}
+    units, said = [Unit(reference)], list[tuple[int, bytes]]()
+    for _ in range(300):
+        chance = rng.random()
+        if chance < 0.03:
+            last = rng.choice(units)
+            round, attempt = (last.round, last.attempt + 1) if rng.random() < 0.8 else (min(last.round + 1, ROUNDS), 1)
+            units.append(Unit(reference, round, attempt, rng.choice([W, W + 1])))
+        elif chance < 0.04:
+            k = rng.randrange(K)
+            clients[k] = a_client(reference, k, records[k])
+        elif chance < 0.25:
+            unit = rng.choice(units[-2:])
+            if len(unit.missing) <= rng.choice([0, 2]) and not isinstance(unit.state, server.Aborted | server.Summed):
+                unit.close()
+        elif chance < 0.4 and said:
+            k, raw = rng.choice(said)
+            for unit in units:
+                unit.receive(k, raw)
+        else:
+            unit = rng.choice(units[-3:])
+            for k in rng.sample(sorted(unit.asks), rng.randrange(len(unit.asks) + 1)):
+                for raw in clients[k].receive(unit.asks[k]):
+                    said.append((k, raw))
+                    unit.receive(k, raw)
+    answers: dict[tuple[int, int], set[bytes]] = {}
+    last: dict[tuple[int, int], set[bytes]] = {}  # after this word a round is over for other attempts
+    words = Counter[str]()
+    for k, raw in said:
+        reply = heard(raw)
+        if isinstance(reply, Decline):
+            words[reply.why] += 1
+            continue
+        inner = messages.from_client(reply.payload, LARGE)  # type: ignore[union-attr]
+        if isinstance(inner, Answer):
+            answers.setdefault((k, reply.round), set()).add(raw)  # type: ignore[union-attr]
+        if isinstance(inner, messages.Masked if kind is ACTIVE else Answer):
+            last.setdefault((k, reply.round), set()).add(raw)  # type: ignore[union-attr]
+    assert all(len(different) == 1 for different in last.values())
+    for k in range(K):
+        assert records[k].answered == max((round for (who, round) in last if who == k), default=0)
+    return answers, words
+
+
+@pytest.mark.parametrize("kind", [SECURE, ACTIVE], ids=["curious", "active"])
+def test_no_schedule_makes_a_client_answer_a_round_twice(kind: Secure) -> None:
+    total, words = 0, Counter[str]()
+    for seed in range(40):
+        answers, declined = chaos(kind, random.Random(seed))  # noqa: S311
+        assert all(len(different) == 1 for different in answers.values())
+        total, words = total + len(answers), words + declined
+    assert total > 100  # so that the test says something
+    assert words["answered"] > 100
+
+
+# ---- crashes of the client, and of its disk
+
+
+class Crash(BaseException):
+    pass
+
+
+class Dying(MemoryRecord):
+    """The process ends when the number is on disk."""
+
+    def write(self, round: int) -> None:
+        super().write(round)
+        raise Crash
+
+
+def test_a_crash_between_the_record_and_the_answer() -> None:
+    reference = a_reference()
+    dying = Dying(terms_of(reference, 0).owner)
+    clients = everyone(reference) | {0: a_client(reference, 0, dying)}
+    unit = Unit(reference)
+    play(unit, clients, phases=3)
+    with pytest.raises(Crash):
+        clients[0].receive(unit.asks[0])
+    assert dying.answered == 1
+    reborn = MemoryRecord(dying.owner)
+    reborn.answered = dying.answered
+    client = a_client(reference, 0, reborn)
+    assert client.receive(unit.asks[0]) == []
+    assert client.refusals == {"unexpected": 1}
+    for attempt in (1, 2):
+        assert only(client.receive(invitation(attempt=attempt))) == Decline(1, attempt, "answered")
+    play(unit, clients | {0: client}, {0: 0})
+    assert np.array_equal(unit.total(), expected(reference, range(K)))  # its update was in the sum already
+    play(later := Unit(reference, 2), clients | {0: client})
+    assert np.array_equal(later.total(), expected(reference, range(K), 2))
+
+
+class Full(MemoryRecord):
+    room = False
+
+    def write(self, round: int) -> None:
+        if not self.room:
+            raise RunError("the disk is full")
+        super().write(round)
+
+
+@pytest.mark.parametrize("kind", [SECURE, ACTIVE], ids=["curious", "active"])
+def test_no_answer_leaves_while_the_disk_is_full(kind: Secure) -> None:
+    reference = a_reference(kind)
+    full = Full(terms_of(reference, 0).owner)
+    clients = everyone(reference) | {0: a_client(reference, 0, full)}
+    unit = Unit(reference)
+    play(unit, clients, phases=3 if kind is SECURE else 2)  # an active server gets one masked update a round
+    before = snapshot(clients[0])
+    for _ in range(2):
+        with pytest.raises(RunError, match="the disk is full"):
+            clients[0].receive(unit.asks[0])
+        assert snapshot(clients[0]) == before
+    full.room = True
+    play(unit, clients)
+    assert np.array_equal(unit.total(), expected(reference, range(K)))
+    assert full.answered == 1
+
+
+def test_a_client_that_restarts_before_the_question_may_take_part_in_the_next_attempt() -> None:
+    reference = a_reference()
+    records = {k: MemoryRecord(terms_of(reference, k).owner) for k in range(K)}
+    play(Unit(reference), {k: a_client(reference, k, records[k]) for k in range(K)}, phases=3)
+    clients = {k: a_client(reference, k, records[k]) for k in range(K)}
+    play(unit := Unit(reference, attempt=2), clients)
+    assert np.array_equal(unit.total(), expected(reference, range(K)))
+
+
+# ---- what is declined and refused
+
+
+def snapshot(client: Client) -> Any:
+    at = client._at
+    words = {model: (id(w), w.tobytes()) for model, w in client._words}
+    return at and (at.place, at.heard, at.reply, id(at.state)), words, client._record.answered, client.clipped
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (invitation(plan=bytes(32)), "plan"),
+        (invitation(ROUNDS + 1), "round"),
+        (invitation(model=W[:2]), "model"),
+        (invitation(model=np.append(W, 1)), "model"),
+        (encode(Invite(bytes.fromhex(a_plan().hash), 1, 1, W.tobytes()[:-1])), "model"),
+    ],
+)
+@pytest.mark.parametrize("aggregation", [SECURE, None], ids=["secure", "clear"])
+def test_invitations_that_are_declined_change_nothing(raw: bytes, why: str, aggregation: Secure | None) -> None:
+    client = a_client(a_reference(aggregation), 0)
+    before = snapshot(client)
+    told = from_server(raw, LARGE)
+    for n in (1, 2):
+        assert only(client.receive(raw)) == Decline(told.round, told.attempt, why)  # type: ignore[union-attr, arg-type]
+        assert client.declined == {why: n}
+    assert snapshot(client) == before
+    assert isinstance(only(client.receive(invitation())), Reply if aggregation else Update)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
+@pytest.mark.parametrize("aggregation", [SECURE, None], ids=["secure", "clear"])
+def test_an_update_that_is_not_finite(bad: float, aggregation: Secure | None) -> None:
+    client = a_client(a_reference(aggregation), 0, trainer=lambda w, i, c: np.array([0.0, bad, 0.0]))
+    zeros = a_client(a_reference(aggregation), 0, trainer=lambda w, i, c: np.zeros(3), entropy=lambda n: bytes(n))
+    client._entropy = zeros._entropy
+    (raw,) = client.receive(invitation())
+    assert [raw] == zeros.receive(invitation())  # nobody can tell it from a client that has nothing to say
+    assert client.receive(invitation()) == [raw]
+    assert client.failed == 1  # it was not trained again for the repetition
+    assert [(model, w.tolist()) for model, w in client._words] == [(model, w.tolist()) for model, w in zeros._words]
+    assert not client.declined
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, MemoryError, InputError])
+def test_the_owners_exception_stays_on_the_machine(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[BaseException | None] = [
+        error("the patient", 7, "x") if error is InputError else error("the patient")
+    ]
+    answers.append(None)
+
+    def train(weights: np.ndarray, round: int, config: Mapping[str, Any], /) -> np.ndarray:
+        failure = answers.pop(0)
+        if failure is not None:
+            raise failure
+        return np.zeros(M)
+
+    client = a_client(a_reference(), 0, trainer=train)
+    with caplog.at_level(logging.ERROR):
+        (raw,) = client.receive(invitation())
+    assert isinstance(heard(raw), Reply)
+    assert client.failed == 1
+    assert b"patient" not in raw
+    assert "the patient" in caplog.text
+    client.receive(invitation(attempt=2))
+    assert len(answers) == 1  # the same words: what was encoded once stays
+
+
+def test_a_failed_training_does_not_forget_what_was_encoded() -> None:
+    weights_seen = []
+
+    def train(weights: np.ndarray, round: int, config: Mapping[str, Any], /) -> np.ndarray:
+        weights_seen.append(weights[0])
+        return np.full(M, 0.0 if len(weights_seen) != 2 else np.nan)
+
+    client = a_client(a_reference(), 0, trainer=train)
+    for attempt, model in enumerate([W, W + 1, W], 1):
+        client.receive(invitation(attempt=attempt, model=model))
+    assert len(weights_seen) == 2
+    assert client.failed == 1
+
+
+@pytest.mark.parametrize("result", [np.zeros(M + 1), np.zeros((1, M)), np.zeros(M, np.float32), [0.0] * M, None])
+def test_results_that_are_no_update(result: Any) -> None:
+    client = a_client(a_reference(), 0, trainer=lambda w, i, c: result)
+    assert isinstance(only(client.receive(invitation())), Reply)
+    assert client.failed == 1
+
+
+def test_ctrl_c_during_training_changes_nothing() -> None:
+    def train(weights: np.ndarray, round: int, config: Mapping[str, Any], /) -> np.ndarray:
+        raise KeyboardInterrupt
+
+    client = a_client(a_reference(), 0, trainer=train)
+    with pytest.raises(KeyboardInterrupt):
+        client.receive(invitation())
+    assert client._at is None
+    assert not client.declined
+
+
+def test_the_trainer_gets_its_own_configuration() -> None:
+    seen = []
+    client = a_client(
+        a_reference(), 0, trainer=lambda w, i, c: seen.append((w, i, dict(c))) or np.zeros(M), config={"rate": 0.1}
+    )
+    client.receive(invitation(2))
+    ((weights, round, config),) = seen
+    assert np.array_equal(weights, W * a_reference().arithmetic.quantum)  # type: ignore[attr-defined]
+    assert (round, config) == (2, {"rate": 0.1})
+
+
+def test_what_is_clipped_stays_in_the_client() -> None:
+    bound = terms_of(a_reference(), 0).encoding.bound  # type: ignore[union-attr]
+    client = a_client(a_reference(), 0, trainer=lambda w, i, c: np.array([2 * bound, -3 * bound, 0.0]))
+    client.receive(invitation())
+    assert client.clipped == 2
+    client.receive(invitation(attempt=2))
+    assert client.clipped == 2
+    client.receive(invitation(2))
+    assert client.clipped == 4
+
+
+def test_one_attempt_with_two_models_is_a_contradiction() -> None:
+    client = a_client(a_reference(), 0)
+    client.receive(invitation())
+    before = snapshot(client)
+    assert client.receive(invitation(model=W + 1)) == []
+    assert client.refusals == {"contradiction": 1}
+    assert snapshot(client) == before
+
+
+def test_a_server_that_breaks_the_rules_is_left_alone() -> None:
+    reference = a_reference()
+    clients, unit = everyone(reference), Unit(reference)
+    play(unit, clients, phases=3)
+    question = messages.from_server(from_server(unit.asks[0], LARGE).payload, LARGE)  # type: ignore[union-attr]
+    assert isinstance(question, messages.Question)
+    bad = encode(Step(1, 1, messages.encode(replace(question, dead=(1,)))))
+    assert clients[0].receive(bad) == clients[0].receive(bad) == [encode(Decline(1, 1, "aborted"))]
+    assert clients[0].declined == {"aborted": 1}
+    assert clients[0].receive(unit.asks[0]) == []  # there is no way back
+    assert clients[0].refusals == {"unexpected": 1}
+    assert clients[0]._record.answered == 0
+    assert isinstance(only(clients[0].receive(invitation(attempt=2))), Reply)
+    play(unit, clients, {0: 0})
+    other = encode(Step(1, 1, messages.encode(replace(question, alive=question.alive[:-1], dead=question.alive[-1:]))))
+    assert only(clients[1].receive(other)) == Decline(1, 1, "aborted")  # a second question
+    assert only(clients[1].receive(invitation(attempt=2))) == Decline(1, 2, "answered")
+
+
+# ---- enrolment
+
+
+def test_hello_and_welcome() -> None:
+    client = a_client(a_reference(), 2)
+    assert heard(client.hello()) == Enrol(1, bytes.fromhex(a_plan().hash), UNIT, 2)
+    assert client.hello() == client.hello()
+    assert not client.enrolled
+    assert client.receive(encode(Welcome(bytes(32), 1, False))) == []
+    assert not client.enrolled
+    assert client.refusals == {"plan": 1}
+    assert client.receive(encode(Welcome(bytes.fromhex(a_plan().hash), 1, False))) == []
+    assert client.enrolled
+    assert not client.finished
+    client.receive(encode(Welcome(bytes.fromhex(a_plan().hash), 5, True)))
+    assert client.finished
+
+
+def test_a_refusal_names_the_fields_that_differ() -> None:
+    client = a_client(a_reference(), 0)
+    other = a_plan(rounds=7, delta=1e-6)
+    assert client.receive(encode(Refusal("another plan", other.to_json()))) == []
+    assert client.refused == ["delta: 1e-05 != 1e-06", "rounds: 5 != 7"]
+    assert not client.enrolled
+    client.receive(encode(Welcome(bytes.fromhex(a_plan().hash), 1, False)))
+    assert client.refused == []
+    for text, line in {
+        "": "another plan",
+        a_plan().to_json(): "another plan",
+        "{}": "another plan (its plan cannot be read by this version of confide)",
+        "[" * 90_000: "another plan (its plan cannot be read by this version of confide)",
+    }.items():
+        client.receive(encode(Refusal("another plan", text)))
+        assert client.refused == [line]
+
+
+def test_what_is_shown_of_a_foreign_plan_is_printable() -> None:
+    client = a_client(a_reference(), 0)
+    client.receive(encode(Refusal("x", a_plan().to_json().replace('"facts":{}', '"facts":{"a\\u001b[2J":true}'))))
+    assert len(client.refused) == 1
+    assert all(line.isprintable() for line in client.refused)
+    raw = msgpack.packb(["Refusal", "x\x1b[2J", ""])
+    client.receive(raw)
+    assert client.refusals == {"malformed": 1}
+
+
+# ---- construction
+
+
+def test_terms_that_contradict_each_other() -> None:
+    good = terms_of(a_reference(replace(SECURE, sigma=0.02)), 0)
+    assert "facts" not in repr(good)
+    for changes, message in [
+        ({"unit": -1}, "unit = -1"),
+        ({"client": 2**32}, "client = 4294967296"),
+        ({"protocol": 1.0}, "protocol = 1.0"),
+        ({"rounds": 0}, "rounds = 0"),
+        ({"length": 0}, "length = 0"),
+        ({"quantum": 0.0}, "quantum = 0.0"),
+        ({"fraction_bits": 17}, "fraction_bits = 17: the encoding has 16"),
+        ({"fraction_bits": 60}, "fraction_bits = 60"),
+        ({"encoding": None}, "parameters = "),
+        ({"parameters": None}, "parameters = None"),
+        ({"encoding": None, "parameters": None}, "share_quanta = "),
+        ({"share_quanta": -1.0}, "share_quanta = -1.0"),
+        ({"share_quanta": 1.5 * good.share_quanta}, "encoding.noise = "),
+    ]:
+        with pytest.raises(InputError) as refused:
+            replace(good, **changes)  # type: ignore[arg-type]
+        assert str(refused.value).startswith(message), refused.value
+
+
+def test_a_client_with_other_peoples_things() -> None:
+    reference = a_reference(ACTIVE)
+    with pytest.raises(InputError, match="record = "):
+        a_client(reference, 0, MemoryRecord(terms_of(reference, 1).owner))
+    with pytest.raises(InputError, match="record = "):
+        a_client(reference, 0, MemoryRecord(Owner(bytes(32), UNIT, 0)))
+    with pytest.raises(InputError, match="member = 1"):
+        a_client(reference, 0, member=member(1))
+    for wrong in (Member(0), Member(0, IDENTITIES[0]), Member(0, IDENTITIES[1], PEERS)):
+        with pytest.raises(InputError, match="identity = None"):
+            a_client(reference, 0, member=wrong)
+    a_client(a_reference(SECURE), 0, member=Member(0))
+
+
+def test_nothing_secret_is_printed() -> None:
+    reference = a_reference(ACTIVE)
+    clients = everyone(reference)
+    assert repr(clients[0]) == "Client(unit 1, client 0, round 0, attempt 0)"
+    play(Unit(reference), clients)
+    assert repr(clients[0]) == "Client(unit 1, client 0, round 1, attempt 1)"
+    for message in (Reply(1, 1, b"secret"), Update(1, 1, b"secret"), Step(1, 1, b"secret"), Refusal("x", "secret")):
+        assert "secret" not in repr(message)
+    assert "secret" not in repr(Invite(bytes(32), 1, 1, b"secret"))
+
+
+def test_the_default_noise_is_secret_and_of_the_right_size() -> None:
+    reference = a_reference(replace(SECURE, sigma=0.02))
+    terms = terms_of(reference, 0)
+    found = []
+    for _ in range(300):
+        client = a_client(reference, 0, noise=None, trainer=lambda w, i, c: np.zeros(M))
+        client.receive(invitation())
+        found.append(terms.encoding.decode(*(w for _, w in client._words)))  # type: ignore[union-attr]
+    deviation = float(np.std(found))
+    assert deviation == pytest.approx(terms.share_quanta, rel=0.12)  # 5 standard errors
+
+
+# ---- garbage
+
+KINDS = [SECURE, ACTIVE, None]
+
+
+@cache
+def stages(which: int) -> list[tuple[Client, Any]]:
+    """Client 0 at every stage of a round, and how to put it back there."""
+    reference = a_reference(KINDS[which])
+    found: list[tuple[Client, Any]] = []
+    for phases in range(6):
+        clients, unit = everyone(reference), Unit(reference)
+        if KINDS[which] is None:
+            if phases:
+                clients[0].receive(invitation())
+        else:
+            play(unit, clients, phases=phases)
+        found.append((clients[0], (clients[0]._at, clients[0]._words, clients[0]._record.answered)))
+    return found
+
+
+@cache
+def truths(which: int) -> list[bytes]:
+    """Messages of a true round, and of its neighbours."""
+    reference = a_reference(KINDS[which])
+    clients, unit = everyone(reference), Unit(reference)
+    found = [encode(Welcome(bytes.fromhex(a_plan().hash), 1, False)), encode(Refusal("no", a_plan().to_json()))]
+    found += [invitation(), invitation(attempt=2), invitation(2), invitation(plan=bytes(32)), clients[0].hello()]
+    if KINDS[which] is not None:
+        for _ in range(5):
+            found.append(unit.asks[0])
+            play(unit, clients, phases=1)
+            if not unit.asks:
+                break
+    return found
+
+
+def mutated(raw: bytes, rng: random.Random) -> bytes:
+    """Bytes changed, cut, doubled, moved; or a field replaced by something else."""
+    how = rng.randrange(6)
+    at = rng.randrange(len(raw))
+    if how == 0:
+        return raw[:at]
+    if how == 1:
+        return raw[:at] + bytes([rng.randrange(256)]) + raw[at + 1 :]
+    if how == 2:
+        return raw[:at] + rng.randbytes(rng.randrange(1, 9)) + raw[at:]
+    if how == 3:
+        return raw + raw[: rng.randrange(len(raw))]
+    content = msgpack.unpackb(raw, use_list=True)
+    if how == 4 and isinstance(content[-1], bytes) and content[0] == "Step":
+        content[-1] = mutated(content[-1], rng) if content[-1] else b"x"
+    else:
+        odd = [None, True, -1, 0, 1, 2**31, 2**32, 2**63, 1.5, "", "x" * 600, b"", bytes(32), [], [[]], {}]
+        content[rng.randrange(len(content))] = rng.choice(odd)
+    return bytes(msgpack.packb(content))
+
+
+def check(client: Client, raw: bytes) -> None:
+    """No exception; what is refused or declined by the rules changes nothing and says nothing of its own."""
+    before, refusals = snapshot(client), client.refusals.total()
+    replies = client.receive(raw)
+    assert len(replies) <= 1
+    said = only(replies) if replies else None
+    if client.refusals.total() > refusals:
+        assert replies == []
+        assert snapshot(client) == before
+    elif isinstance(said, Decline) and said.why != "aborted":
+        assert snapshot(client) == before
+
+
+@pytest.mark.parametrize("which", range(3), ids=["curious", "active", "clear"])
+@pytest.mark.parametrize("stage", range(6))
+def test_mutations_of_true_messages(which: int, stage: int) -> None:
+    client, (at, words, answered) = stages(which)[stage]
+    rng = random.Random(100 * which + stage)  # noqa: S311
+    reasons = client.refusals.total()
+    for _ in range(400):
+        raw = mutated(rng.choice(truths(which)), rng)
+        check(client, raw)
+        client._at, client._words, client._record.answered = at, words, answered  # type: ignore[misc]
+    assert client.refusals.total() > reasons + 200
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=300), st.integers(0, 2), st.integers(0, 5))
+def test_random_bytes(raw: bytes, which: int, stage: int) -> None:
+    client, _ = stages(which)[stage]
+    before, count = snapshot(client), client.refusals["malformed"]
+    assert client.receive(raw) == []
+    assert client.refusals["malformed"] == count + 1
+    assert snapshot(client) == before
+
+
+@pytest.mark.parametrize("which", range(3), ids=["curious", "active", "clear"])
+def test_what_is_too_long_is_not_even_read(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _ = stages(which)[2]
+    largest = client.terms.largest
+    assert largest < LARGEST_PLAN + 10_000
+    before = snapshot(client)
+    unread = client.refusals["oversized"]
+    with monkeypatch.context() as patch:
+        patch.setattr("confide.deploy.machines.client.from_server", lambda *_: pytest.fail("it was read"))
+        patch.setattr("confide.deploy.machines.client.hashlib", None)
+        assert client.receive(bytes(largest + 1)) == []
+    assert client.refusals["oversized"] == unread + 1
+    client.receive(bytes(largest))
+    assert client.refusals["oversized"] == unread + 1
+    assert snapshot(client) == before
+
+
+def test_every_message_of_a_true_session_is_within_the_bound() -> None:
+    for which in range(3):
+        client, _ = stages(which)[0]
+        assert max(map(len, truths(which))) < client.terms.largest
+    plan = replace(terms_of(a_reference(), 0), length=10**6)
+    assert plan.largest > len(encode(Invite(bytes(32), 1, 1, bytes(8 * 10**6)))) > LARGEST_PLAN
+    assert len(encode(Refusal("x" * 500, "y" * LARGEST_PLAN))) <= terms_of(a_reference(None), 0).largest
+
+
+@pytest.mark.parametrize("which", range(3), ids=["curious", "active", "clear"])
+def test_steps_that_nobody_expects(which: int) -> None:
+    step = next((raw for raw in truths(which) if type_of(raw) == "Step"), encode(Step(1, 1, b"")))
+    client = a_client(a_reference(KINDS[which]), 0)
+    assert client.receive(step) == []
+    assert client.refusals == {"unexpected": 1}
+    client.receive(invitation())
+    for place in ((1, 2), (2, 1)):
+        assert client.receive(encode(Step(*place, b"later"))) == []
+    assert client.refusals == {"unexpected": 3}
+    assert client.receive(encode(Step(1, 1, b"no message"))) == []
+    assert client.refusals == ({"unexpected": 4} if which == 2 else {"unexpected": 3, "malformed": 1})
+
+
+def type_of(raw: bytes) -> str:
+    return str(msgpack.unpackb(raw)[0])
+
+
+# ---- the messages themselves
+
+HASH = bytes(32)
+GOOD: list[Any] = [
+    Enrol(1, HASH, 0, 2**32 - 1),
+    Reply(1, 1, b"x"),
+    Update(2**32 - 1, 2**31, b""),
+    Decline(1, 1, "answered"),
+    Welcome(HASH, 1, False),
+    Refusal("why", "{}"),
+    Invite(HASH, 1, 1, b""),
+    Step(1, 1, b""),
+]
+
+
+def test_messages_come_back_as_they_were_and_only_to_whom_they_are_for() -> None:
+    for message in GOOD:
+        raw, mine = encode(message), type(message).__name__ in FROM_SERVER
+        assert (from_server if mine else from_client)(raw, LARGE) == message
+        with pytest.raises(MalformedError):
+            (from_client if mine else from_server)(raw, LARGE)
+        with pytest.raises(MalformedError, match="at most"):
+            (from_server if mine else from_client)(raw, len(raw) - 1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        ["Enrol", 1, HASH[1:], 0, 0],
+        ["Enrol", 1, HASH, -1, 0],
+        ["Enrol", 1, HASH, 0, 2**32],
+        ["Enrol", True, HASH, 0, 0],
+        ["Enrol", 1, HASH, 0],
+        ["Reply", 0, 1, b""],
+        ["Reply", 2**32, 1, b""],
+        ["Reply", 1, 0, b""],
+        ["Reply", 1, 2**31 + 1, b""],
+        ["Reply", 1, 1, "text"],
+        ["Update", 1, 1.0, b""],
+        ["Decline", 1, 1, "because"],
+        ["Decline", 1, 1, b"plan"],
+        ["Welcome", HASH, 0],
+        ["Refusal", "x" * 501, ""],
+        ["Refusal", "x\n", ""],
+        ["Refusal", "x", "y" * (LARGEST_PLAN + 1)],
+        ["Refusal", "x", None],
+        ["Invite", HASH, 1, 1, None],
+        ["Invite", HASH, 1, 1, b"", b""],
+        ["Step", 1, 1, [b""]],
+    ],
+)
+def test_messages_that_are_none(content: list[Any]) -> None:
+    raw = msgpack.packb(content)
+    for read in (from_client, from_server):
+        with pytest.raises(MalformedError):
+            read(raw, 2 * LARGEST_PLAN)

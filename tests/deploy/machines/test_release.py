@@ -1,0 +1,744 @@
+"""The release: exact to the last bit, paid for before it leaves, the same words however often it is begun again."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from confide.deploy.box.network import Cut, Network, Node, Unit, Weather
+from confide.deploy.box.rehearsal import PLAN, scripted, server_identity
+from confide.deploy.durable.books import Books, Changes, Flow, Status
+from confide.deploy.durable.sqlite import SqliteStore
+from confide.deploy.durable.store import MemoryStore
+from confide.deploy.machines import epoch as epochs
+from confide.deploy.machines import release_messages as messages
+from confide.deploy.machines import sync
+from confide.deploy.machines.epoch import Epoch
+from confide.deploy.machines.exchange import Rules
+from confide.deploy.machines.relay import Relay, Releases
+from confide.deploy.machines.release import Circle, Context, Kept, Part, Released
+from confide.deploy.machines.server import Phase
+from confide.errors import InputError
+from confide.graph import Graph
+from confide.privacy.ledger import Cost
+from confide.privacy.noise import SecretStream, discrete_gaussian
+from confide.schemes import scheme
+from confide.secure import messages as secure_messages
+from confide.secure import server as secure_server
+from confide.secure.release import Terms
+
+QUANTUM = 2.0**-10
+COST = Cost(0.5, None, 1.0, 0.5, "discrete-gaussian")
+ROUNDS = 3
+
+
+@dataclass
+class Shares:
+    """Draws of all servers: never the same twice, and remembered."""
+
+    seed: int
+    drawn: dict[tuple[int, int], list[np.ndarray]] = field(default_factory=dict)
+
+    def of(self, p: int) -> Callable[[int, float, int], np.ndarray]:
+        def draw(attempt: int, quanta: float, length: int) -> np.ndarray:
+            before = self.drawn.setdefault((p, attempt), [])
+            key = b"".join(x.to_bytes(8, "little") for x in (self.seed, p, attempt, len(before)))
+            before.append(discrete_gaussian(SecretStream(key), quanta, length))
+            return before[-1]
+
+        return draw
+
+
+class Watch:
+    """Paid before a byte leaves, one draw of words an attempt, and nothing that tells them on the wire."""
+
+    def __init__(self, books: Iterable[Books]) -> None:
+        self.w = [b.w for b in books]
+        self.words: dict[tuple[int, int], bytes] = {}
+        self.paid: Counter[int] = Counter()
+        self.masked: dict[int, list[bytes]] = {}
+
+    def committed(self, p: int, c: Changes) -> None:
+        rows = [e.event for e in c.entries if e.event.kind == "release"]
+        assert len(rows) == (c.release is not None), "an attempt and its payment are one transaction"
+        if c.release is not None:
+            kept = Kept.decode(c.release)
+            assert (rows[0].cost, rows[0].round, rows[0].unit) == (COST, ROUNDS, p)
+            assert rows[0].sha256 is None
+            assert all(attempt < kept.attempt for q, attempt in self.words if q == p)
+            self.words[p, kept.attempt] = kept.words
+            self.paid[p] += 1
+
+    def sent(self, source: Node, target: Node, raw: bytes) -> None:
+        if source[0] != "server" or target[0] != "server" or not messages.is_one(raw):
+            return
+        message, p = messages.decode(raw, 10**9), source[1]
+        for (q, _), words in self.words.items():
+            assert words not in raw, f"the words of {q} left {p} in clear"
+        assert not isinstance(message, messages.Said) or (p, message.attempt) in self.words, "not paid for"
+
+    def shares(self, p: int, attempt: int) -> np.ndarray:
+        return np.frombuffer(self.words[p, attempt], "<i8") - self.w[p]
+
+
+class Box:
+    """A finished network, or one that learns first."""
+
+    def __init__(
+        self,
+        graph: str = "path:3",
+        weather: Weather | None = None,
+        seed: int = 0,
+        *,
+        books: list[Books] | None = None,
+        attempts: int = 2,
+        colluders: int = 0,
+        patience: float = 40.0,
+        scheme_name: str = "homomorphic",
+        length: int = 2,
+        **times: Any,
+    ) -> None:
+        self.units: list[Unit] = scripted(
+            Graph.parse(graph), scheme(scheme_name, 0.5), rounds=ROUNDS, length=length, **times
+        )
+        self.P = len(self.units)
+        terms = Terms(self.P, 0.5, QUANTUM, length, colluders)
+        self.shares, self.seed = Shares(seed), seed
+        self.got: dict[int, list[Released]] = {p: [] for p in range(self.P)}
+        self.logs: list[tuple[Any, ...]] = []
+        for p, u in enumerate(self.units):
+            if books is not None:
+                u.store = MemoryStore(books[p])
+            identity, share, released = server_identity(p), self.shares.of(p), self.got[p].append
+            u.release = Part(terms, COST, attempts, identity, share, patience, released)
+        self.watch = Watch([u.store.load() for u in self.units])
+        self.net = Network(
+            self.units, weather, seed, committed=self.watch.committed, sent=self.watch.sent, log=self._log
+        )
+
+    def _log(self, *what: Any, **fields: Any) -> None:
+        self.logs.append((*what, fields))
+
+    def learn(self) -> Box:
+        self.net.run(until=self.net.now + 2000, done=self.net.finished)
+        assert self.net.finished()
+        self.watch.w = [u.store.load().w for u in self.units]
+        return self
+
+    def relay(self, p: int) -> Relay | None:
+        server = self.units[p].server
+        return None if server is None or server.releases is None else server.releases.relay
+
+    def release(self, p: int = 0, again: bool = False, tries: int = 30) -> Relay:
+        """As an operator would: once more after a crash of the relay's machine."""
+        for _ in range(tries):
+            if self.units[p].server is None:
+                self.net.run(until=self.net.now + 100, done=lambda: self.units[p].server is not None)
+            self.net.release(p, again=again)
+            self.net.run(until=self.net.now + 400, done=lambda: (r := self.relay(p)) is None or r.done)
+            found = self.relay(p)
+            if found is not None:
+                assert found.done
+                return found
+            again = False
+        raise AssertionError(f"seed {self.seed}: the relay dies every time")
+
+    def check(self, result: Released | None, members: Iterable[int] | None = None, attempt: int = 1) -> None:
+        """Exact in integers; all have it."""
+        members = tuple(range(self.P)) if members is None else tuple(members)
+        assert result is not None
+        assert (result.attempt, result.servers) == (attempt, len(members)), f"seed {self.seed}"
+        w = sum(self.watch.w[p] for p in members)
+        shares = [self.watch.shares(p, attempt) for p in members]
+        assert np.array_equal(result.total, w + sum(shares)), f"seed {self.seed}"
+        assert np.array_equal(result.mean, result.total * (QUANTUM / len(members)))
+        for p, share in zip(members, shares, strict=True):
+            assert any(np.array_equal(share, x) for x in self.shares.drawn[p, attempt]), f"seed {self.seed}: server {p}"
+
+    def check_told(self, result: Released | None, members: Iterable[int] | None = None) -> None:
+        assert result is not None
+        for p in range(self.P) if members is None else members:
+            assert self.got[p], f"seed {self.seed}: server {p} has no result"
+            assert all(np.array_equal(r.total, result.total) for r in self.got[p] if r.attempt == result.attempt)
+
+
+@pytest.fixture(scope="module")
+def finished() -> list[Books]:
+    """The books of three servers in a row after the last round."""
+    box = Box("path:3").learn()
+    return [u.store.load() for u in box.units]
+
+
+def settled(box: Box) -> Box:
+    box.net.run(until=box.net.now + 100, done=box.net.finished)
+    return box
+
+
+# What is released
+
+
+@pytest.mark.parametrize(("graph", "name"), [("ring:4", "homomorphic"), ("path:2", "shared"), ("star:5", "own-clean")])
+def test_the_mean_is_exact_and_paid_for_by_everybody(graph: str, name: str) -> None:
+    box = Box(graph, scheme_name=name).learn()
+    relay = box.release(1)
+    assert relay.failed == ""
+    box.check(relay.result)
+    box.check_told(relay.result)
+    assert relay.unheard == ()
+    assert box.watch.paid == dict.fromkeys(range(box.P), 1)
+    for p, u in enumerate(box.units):
+        kinds = [e.event.kind for e in u.store.entries()]
+        assert kinds == ["message"] * ROUNDS + ["release"]
+        assert len(box.got[p]) == 1
+    assert not any(what == "alarm" for _, what, _ in box.logs)
+
+
+def test_the_same_release_again_is_the_same_and_free(finished: list[Books]) -> None:
+    box = settled(Box(books=finished))
+    first, second, elsewhere = box.release(0), box.release(0), box.release(2)
+    box.check(first.result)
+    for other in (second, elsewhere):
+        assert other.result is not None
+        assert np.array_equal(other.result.total, first.result.total)  # type: ignore[union-attr]
+    assert box.watch.paid == {0: 1, 1: 1, 2: 1}
+
+
+def test_another_release_has_other_noise_is_paid_again_and_ends_with_the_budget(finished: list[Books]) -> None:
+    box = settled(Box(books=finished, attempts=2))
+    first, second = box.release(0), box.release(1, again=True)
+    box.check(first.result, attempt=1)
+    box.check(second.result, attempt=2)
+    assert not np.array_equal(box.watch.shares(0, 1), box.watch.shares(0, 2))
+    assert box.watch.paid == {0: 2, 1: 2, 2: 2}
+    third = box.release(0, again=True)
+    assert third.failed == "the plan pays for 2 releases, and all were made"
+    assert box.watch.paid == {0: 2, 1: 2, 2: 2}
+    assert np.array_equal(box.release(2).result.total, second.result.total)  # type: ignore[union-attr]
+
+
+def test_two_relays_at_once_release_one_attempt(finished: list[Books]) -> None:
+    box = settled(Box(books=finished, seed=1))
+    box.net.release(0)
+    box.net.release(2)
+    box.net.run(until=box.net.now + 100, done=lambda: all(r is None or r.done for r in map(box.relay, (0, 2))))
+    found = [r for p in (0, 2) if (r := box.relay(p)) is not None]
+    assert [r.failed for r in found] == ["", ""]
+    for r in found:
+        box.check(r.result)
+    assert box.watch.paid == {0: 1, 1: 1, 2: 1}
+
+
+@pytest.mark.parametrize(("colluders", "members"), [(0, 3), (1, 3), (0, 2)])
+def test_the_noise_on_the_sum_is_that_of_the_plan(colluders: int, members: int) -> None:
+    """The honest shares alone have a standard deviation of P sigma on the sum, also when servers are gone."""
+    P, n = 3, 20_000
+    lab = Lab(P, length=n, colluders=colluders, removed=range(members, P))
+    relay = lab.release()
+    assert relay.result is not None
+    noise = relay.result.total - sum(lab.books[p].w for p in range(members))
+    expected = P * 0.5 / QUANTUM * math.sqrt(members / (members - colluders))
+    assert relay.result.sigma == pytest.approx(0.5 * P / members)
+
+    def fits(scale: float) -> bool:
+        z = noise / (expected * scale)
+        mean, spread = abs(z.mean()) * math.sqrt(n), abs(np.mean(z**2) - 1.0) * math.sqrt(n / 2.0)
+        tails = abs(np.mean(np.abs(z) < 1.0) - 0.682689) * math.sqrt(n / (0.682689 * 0.317311))
+        return bool(mean < 4.0 and spread < 4.0 and tails < 4.0)
+
+    assert fits(1.0)
+    assert not any(fits(scale) for scale in (0.95, 1.05, members / P if members < P else 2.0))
+
+
+# Faults
+
+
+def crash_points(finished: list[Books]) -> list[tuple[int, str, int]]:
+    box = settled(Box(books=finished))
+    passed: Counter[tuple[int, str]] = Counter()
+    for p, u in enumerate(box.units):
+        assert u.server is not None
+
+        def at(point: str, p: int = p) -> None:
+            passed[p, point] += 1
+
+        u.server.ports.at = at
+        assert u.server.releases is not None
+        u.server.releases.context.at = at
+        u.server.releases.releaser.context.at = at
+    box.release(0)
+    return [(p, point, k) for (p, point), n in passed.items() if p != 2 for k in range(n) if "sync" not in point]
+
+
+def test_a_crash_anywhere_is_survived_without_paying_twice(finished: list[Books]) -> None:
+    points = crash_points(finished)
+    names = {(p, point) for p, point, _ in points}
+    kinds = ("advertise", "shares", "masked", "consent", "answer")
+    for wanted in ("release.drawn", "release.tx.ledger", "release.tx.commit", "release.committed", "release.result"):
+        assert {(0, wanted), (1, wanted)} <= names
+    for kind in kinds:
+        assert {(p, f"release.{kind}{end}") for p in (0, 1) for end in ("", ".sent")} <= names
+    assert {(0, f"relay.{x}") for x in ("begin", "sharing", "masking", "consenting", "unmasking", "summed")} <= names
+    for p, point, k in points:
+        box = settled(Box(books=finished, weather=Weather(crash_at=((p, point, k),)), seed=k))
+        relay = box.release(0)
+        where = f"crash of {p} at {point}, time {k}"
+        assert box.net.crashes == {point: 1}, where
+        assert relay.failed == "", where
+        box.check(relay.result)
+        box.check_told(relay.result)
+        assert box.watch.paid == {0: 1, 1: 1, 2: 1}, where
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_bad_weather_delays_and_changes_nothing(finished: list[Books], seed: int) -> None:
+    weather = Weather(
+        delay=(0.001, (0.01, 1.0, 3.0)[seed % 3]),
+        loss=(0.0, 0.1, 0.3)[seed // 3 % 3],
+        duplication=0.3,
+        crash=(0.0, 0.02)[seed % 2],
+        away=(0.5, 3.0),
+        calm=200.0,
+    )
+    box = settled(Box(books=finished, weather=weather, seed=seed))
+    while (relay := box.release(seed % 3)).failed:
+        assert box.net.now < 1000, f"seed {seed}: {relay.failed}"
+    box.check(relay.result)
+    assert box.watch.paid == {0: 1, 1: 1, 2: 1}, f"seed {seed}"
+    assert not any(what == "alarm" for _, what, _ in box.logs), f"seed {seed}"
+
+
+# Who is not ready
+
+
+def test_a_release_waits_for_learning(finished: list[Books]) -> None:
+    box = Box("path:3", patience=1.0)
+    box.net.run(until=2.0)
+    relay = box.release(0)
+    assert relay.failed == "; ".join(f"server {p} has decided 0 of 3 rounds" for p in range(3))
+    assert not box.watch.paid
+
+
+def test_an_open_flow_refuses_the_release_until_it_is_settled() -> None:
+    between = [(("server", 1, 0), ("server", 2, 0)), (("server", 2, 0), ("server", 1, 0))]
+    box = Box("path:3", Weather(cuts=tuple(Cut(29.0, 200.0, *ends) for ends in between)), patience=20.0)
+    box.net.run(until=100.0)
+    assert all(u.server is not None and u.server.phase is Phase.FINISHED for u in box.units)
+    relay = box.release(0)
+    assert relay.failed == "server 1 has open flows with 2: rounds 3; server 2 has open flows with 1: rounds 3"
+    assert not box.watch.paid
+    assert not any(u.store.load().releases for u in box.units)
+    box.net.run(until=300.0, done=box.net.finished)
+    box.watch.w = [u.store.load().w for u in box.units]
+    box.check(box.release(0).result)
+
+
+def test_a_flow_that_settles_in_time_is_waited_for() -> None:
+    between = [(("server", 1, 0), ("server", 2, 0)), (("server", 2, 0), ("server", 1, 0))]
+    box = Box("path:3", Weather(cuts=tuple(Cut(29.0, 80.0, *ends) for ends in between)), patience=60.0)
+    box.net.run(until=70.0)
+    box.watch.w = [u.store.load().w for u in box.units]
+    relay = box.release(0)
+    box.watch.w = [u.store.load().w for u in box.units]
+    box.check(relay.result)
+
+
+def test_a_server_that_is_away_is_named(finished: list[Books]) -> None:
+    box = settled(Box(books=finished))
+    box.net.kill(1, away=1e6)
+    assert box.release(0).failed == "server 1 does not answer"
+    assert not box.watch.paid
+
+
+def test_a_restored_store_takes_part_no_more(finished: list[Books]) -> None:
+    books = [b.copy() for b in finished]
+    books[1].rejoined = ROUNDS
+    box = settled(Box(books=books))
+    assert box.release(0).failed.startswith("the store of server 1 was restored after the last round")
+    assert not box.watch.paid
+    books[1].rejoined = ROUNDS - 1
+    box = settled(Box(books=books))
+    box.check(box.release(0).result)
+
+
+def remove(box: Box, gone: int) -> None:
+    signers = [p for p in range(box.P) if p != gone]
+    signed = tuple(epochs.sign(server_identity(p), p, PLAN, 1, (gone,)) for p in signers)
+    server = box.units[0].server
+    assert server is not None
+    server.follow(box.net.now, epochs.encode(Epoch(PLAN, 1, (gone,), signed)))
+    box.net.run(until=box.net.now + 5.0)
+
+
+def test_the_release_is_over_those_who_remain() -> None:
+    box = Box("complete:4").learn()
+    remove(box, 3)
+    relay = box.release(1)
+    box.check(relay.result, members=(0, 1, 2))
+    box.check_told(relay.result, members=(0, 1, 2))
+    assert relay.result is not None
+    assert relay.result.sigma == pytest.approx(0.5 * 4 / 3)
+    assert box.watch.paid == {0: 1, 1: 1, 2: 1}
+    assert box.got[3] == []
+
+
+def test_an_attempt_with_a_server_that_is_removed_is_not_taken_up_with_others() -> None:
+    """Its words summed over fewer servers would tell those of the removed one by the difference."""
+    crash = Weather(crash_at=((3, "release.masked.sent", 0),), away=(1e6, 1e6))
+    box = Box("complete:4", crash).learn()
+    relay = box.release(0)
+    assert relay.failed.startswith("server 3 does not answer; attempt 1 is paid for")
+    remove(box, 3)
+    relay = box.release(0)
+    box.check(relay.result, members=(0, 1, 2), attempt=2)
+    assert box.watch.paid == {0: 2, 1: 2, 2: 2, 3: 1}
+    assert box.watch.words[0, 1] != box.watch.words[0, 2]
+
+
+def test_a_removal_ends_what_was_under_way() -> None:
+    box = Box("complete:4").learn()
+    box.net.release(0)
+    remove(box, 3)
+    relay = box.relay(0)
+    assert relay is not None
+    assert relay.failed == "a server was removed meanwhile: release again, over those that remain"
+    attempt = 1 + max(box.watch.paid.values(), default=0)
+    box.check(box.release(0).result, members=(0, 1, 2), attempt=attempt)
+
+
+# Without a network: every message at will
+
+
+class Lab:
+    """Servers that have finished, and whatever one says to them; their messages wait in `queue`."""
+
+    def __init__(
+        self, P: int = 3, length: int = 2, colluders: int = 0, attempts: int = 3, removed: Iterable[int] = ()
+    ) -> None:
+        terms = Terms(P, 0.5, QUANTUM, length, colluders)
+        gone = tuple(removed)
+        self.epoch = Epoch(PLAN, 1, gone, ((0, bytes(64)),)) if gone else None
+        self.shares = Shares(7)
+        self.queue: list[tuple[int, int, bytes]] = []
+        self.books, self.stores, self.releases, self.told = [], [], [], []
+        identities = tuple(server_identity(p).public for p in range(P))
+        for p in range(P):
+            books = Books.fresh(np.arange(length) * (p + 1), tuple({(p - 1) % P, (p + 1) % P}))
+            books.decided = ROUNDS
+            store = MemoryStore(books)
+
+            def commit(c: Changes, name: str, books: Books = books, store: MemoryStore = store) -> None:
+                store.commit(c, name=name)
+                books.apply(c)
+
+            context = Context(
+                rules=Rules(p, PLAN, dict.fromkeys(books.neighbours, 1), ROUNDS, 4, length, 2**62),
+                identities=identities,
+                part=Part(terms, COST, attempts, server_identity(p), self.shares.of(p), 60.0, self.told.append),
+                books=books,
+                commit=commit,
+                finished=lambda: True,
+                epoch=lambda: self.epoch,
+                send=lambda m, raw, p=p: self.queue.append((p, m, raw)),
+            )
+            self.books.append(books)
+            self.stores.append(store)
+            self.releases.append(Releases(context))
+        self.members = [p for p in range(P) if p not in gone]
+        self.run = 0
+
+    def deliver(self) -> None:
+        while self.queue:
+            sender, target, raw = self.queue.pop(0)
+            self.releases[target].receive(0.0, sender, raw)
+
+    def release(self, p: int = 0) -> Relay:
+        relay: Relay = self.releases[p].begin(0.0)
+        self.deliver()
+        return relay
+
+    def heard(self, p: int, message: Any) -> list[Any]:
+        """What server p answers server 0."""
+        self.releases[p].receive(0.0, message.sender, messages.encode(message))
+        found = [messages.decode(raw, 10**9) for _, _, raw in self.queue]
+        self.queue.clear()
+        return found
+
+    def message(self, kind: Any, to: int, run: int, *rest: Any) -> Any:
+        return kind(PLAN, 0 if self.epoch is None else 1, 0, to, run.to_bytes(16, "little"), *rest)
+
+    def state(self) -> Any:
+        return [(s.load().releases, list(s.entries())) for s in self.stores]
+
+
+class LyingRelay:
+    """Runs a session of the others' words by hand, server 0 included by its own machine."""
+
+    def __init__(self, lab: Lab, attempt: int = 1) -> None:
+        lab.run += 1
+        self.lab, self.attempt, self.run = lab, attempt, lab.run
+        circle = Circle.of(lab.releases[0].context.rules, lab.releases[0].context.part.terms, lab.epoch)
+        peers = {p: server_identity(p).public for p in circle.members}
+        self.state: secure_server.State = secure_server.start(circle.task(attempt), circle.members, peers)
+        self.words: dict[int, Any] = {}
+
+    def tell(self, p: int, word: Any = None) -> list[Any]:
+        """The relay is server 0: what it says to itself goes the same way."""
+        if word is None:
+            told = self.lab.message(messages.Invite, p, self.run, self.attempt)
+        else:
+            told = self.lab.message(messages.Told, p, self.run, self.attempt, secure_messages.encode(word))
+        if p == 0:
+            own = self.lab.releases[0]
+            sent: list[bytes] = []
+            own.context.send = lambda m, raw: sent.append(raw)
+            own.releaser.receive(0.0, told)
+            return [messages.decode(raw, 10**9) for raw in sent]
+        return self.lab.heard(p, told)
+
+    def step(self) -> None:
+        """One phase with everybody."""
+        for p in self.lab.members:
+            (said,) = self.tell(p, self.words.get(p))
+            assert isinstance(said, messages.Said), said
+            word = secure_messages.from_client(said.word, 10**9)
+            self.state = secure_server.receive(self.state, p, word)
+        self.state, self.words = secure_server.close(self.state)
+
+
+def test_a_relay_that_asks_another_question_is_not_answered() -> None:
+    lab = Lab()
+    relay = LyingRelay(lab)
+    for _ in range(3):
+        relay.step()
+    question = relay.words[1]
+    assert isinstance(question, secure_messages.Question)
+    before = lab.state()
+    (said,) = relay.tell(1, question)
+    assert isinstance(secure_messages.from_client(said.word, 10**9), secure_messages.Consent)
+    assert relay.tell(1, question) == [said]  # the same once more is the same
+    for other in (replace(question, alive=(0, 1), dead=(2,)), replace(question, alive=(2, 1, 0))):
+        (refusal,) = relay.tell(1, other)
+        assert isinstance(refusal, messages.Refusal)
+    assert relay.tell(1, question) == [said]
+    (refusal,) = relay.tell(1, secure_messages.Consents(question.session, ()))  # it has left the session
+    assert isinstance(refusal, messages.Refusal)
+    (refusal,) = relay.tell(2, replace(question, alive=(1, 2), dead=(0,)))
+    assert isinstance(refusal, messages.Refusal)
+    assert lab.state() == before
+
+
+def test_a_question_with_too_few_signatures_is_not_answered() -> None:
+    lab = Lab()
+    relay = LyingRelay(lab)
+    for _ in range(4):
+        relay.step()
+    consents = relay.words[1]
+    for word in (replace(consents, signatures=consents.signatures[:2]), consents):
+        (refusal,) = relay.tell(1, word)
+        assert isinstance(refusal, messages.Refusal)
+
+
+def test_every_session_of_an_attempt_gives_the_same_sum() -> None:
+    lab = Lab()
+    totals = []
+    for _ in range(3):
+        relay = LyingRelay(lab)
+        for _ in range(5):
+            relay.step()
+        assert isinstance(relay.state, secure_server.Summed)
+        totals.append(relay.state.total.tolist())
+    assert totals[0] == totals[1] == totals[2]
+    assert all(len(entries) == 1 for _, entries in lab.state())
+
+
+def test_what_does_not_fit_changes_nothing() -> None:
+    lab = Lab(attempts=2)
+    first = LyingRelay(lab)
+    first.step()
+    second = LyingRelay(lab, attempt=2)
+    second.step()
+    before = lab.state()
+    assert [len(entries) for _, entries in before] == [2, 2, 2]
+    invite = lab.message(messages.Invite, 1, 77, 2)
+    for wrong, why in [
+        (replace(invite, attempt=1), "attempt 1 is over: server 1 has taken part in attempt 2"),
+        (replace(invite, attempt=3), "the budget of server 1 pays for 2 releases, not for attempt 3"),
+        (replace(invite, epoch=1), "server 1 is at epoch 0, not 1"),
+        (lab.message(messages.Told, 1, 78, 2, b"x"), "server 1 has lost the session"),
+    ]:
+        (refusal,) = lab.heard(1, wrong)
+        assert isinstance(refusal, messages.Refusal)
+        assert (refusal.why, refusal.run) == (why, wrong.run)
+    assert lab.heard(1, replace(invite, plan=bytes([1]) * 32)) == []
+    assert lab.heard(1, replace(invite, receiver=2)) == []
+    assert lab.heard(1, lab.message(messages.Invite, 1, 1, 1)) == []  # late, of the first session
+    lab.releases[1].receive(0.0, 2, messages.encode(invite))
+    lab.releases[1].receive(0.0, 9, messages.encode(replace(invite, sender=9)))
+    assert lab.queue == []
+    total = lab.message(messages.Result, 1, 78, 2, bytes(16))
+    for wrong in (replace(total, attempt=1), replace(total, total=bytes(8)), replace(total, epoch=1)):
+        assert lab.heard(1, wrong) == []
+    assert lab.told == []
+    assert lab.state() == before
+
+
+def test_an_attempt_of_another_epoch_is_not_joined_again() -> None:
+    lab = Lab(P=4)
+    LyingRelay(lab).step()
+    before = lab.state()
+    lab.epoch, lab.members = Epoch(PLAN, 1, (3,), ((0, bytes(64)),)), [0, 1, 2]
+    (refusal,) = lab.heard(1, lab.message(messages.Invite, 1, 9, 1))
+    assert refusal.why == "attempt 1 was begun in epoch 0, with other servers: begin another"
+    assert not refusal.for_now
+    removed = replace(lab.message(messages.Invite, 1, 9, 2), sender=3)
+    assert lab.heard(1, removed) == []
+    assert lab.state() == before
+
+
+def test_open_flows_and_edges_adrift_refuse_an_invitation() -> None:
+    lab = Lab()
+    lab.books[1].open[2].update({3: Flow(), 2: Flow(applied=True)})
+    lab.books[1].status[0] = Status.ADRIFT
+    (refusal,) = lab.heard(1, lab.message(messages.Invite, 1, 9, 1))
+    assert refusal.for_now
+    assert refusal.why == (
+        "server 1 awaits the balance of its edge with 0, since its store was restored; "
+        "server 1 has open flows with 2: rounds 2, 3"
+    )
+    assert lab.stores[1].load().releases == ()
+
+
+def test_single_words_may_wrap() -> None:
+    lab = Lab()
+    for p, sign in enumerate((1, 1, -1)):
+        lab.books[p].contribution = np.array([sign * (2**63 - 1), -sign * 2**62])
+    relay = lab.release()
+    assert relay.result is not None
+    shares = sum(lab.shares.drawn[p, 1][0] for p in range(3))
+    for found, expected in zip(relay.result.total, (2**63 - 1, -(2**62)), strict=True):
+        share = int(shares[0] if expected > 0 else shares[1])
+        assert (int(found) - expected - share) % 2**64 == 0
+
+
+def _keep(sent: list[bytes], _: int, raw: bytes) -> None:
+    sent.append(raw)
+
+
+def test_a_file_keeps_the_words_and_their_payment(histories: Any, tmp_path: Any) -> None:
+    plan = histories.make_plan(rounds=2)
+    books, rounds = histories.make_books(), [histories._entry(plan, "skip", i) for i in (1, 2)]
+    path, me = tmp_path / "store", histories.SERVER
+    store = SqliteStore.create(path, plan=plan.to_json(), server=me, dataset=histories.DATASET, books=books)
+    store.commit(Changes(decided=2, entries=rounds))
+    store.close()
+    kept = []
+    for _ in range(2):  # and once more after a start
+        sent: list[bytes] = []
+        with SqliteStore.open(path, plan, me) as store:
+            books = store.load()
+
+            def commit(c: Changes, name: str, store: SqliteStore = store, books: Books = books) -> None:
+                store.commit(c, name=name)
+                books.apply(c)
+
+            part = Part(Terms(4, 0.5, QUANTUM, 3), COST, 1, server_identity(me))
+            rules = Rules(me, bytes.fromhex(plan.hash), dict.fromkeys(books.neighbours, 1), 2, 4, 3, 2**62)
+            publics = tuple(server_identity(p).public for p in range(4))
+            send = partial(_keep, sent)
+            context = Context(rules, publics, part, books, commit, lambda: True, lambda: None, send)
+            Releases(context).receive(0.0, 0, messages.encode(messages.Invite(rules.plan, 0, 0, me, bytes(16), 1)))
+            assert isinstance(messages.decode(sent[0], 1000), messages.Said)
+            kept.append(store.load().releases)
+            assert [(e.event.kind, e.event.cost) for e in store.entries()][2:] == [("release", COST)]
+    assert kept[0] == kept[1]
+    assert Kept.decode(kept[0][0])[:2] == (1, 0)
+
+
+def test_a_second_result_that_differs_is_an_alarm_and_not_believed() -> None:
+    lab = Lab()
+    relay = lab.release()
+    assert relay.done
+    alarms: list[Any] = []
+    lab.releases[1].context.log = lambda *what, **fields: alarms.append((what, fields))
+    assert lab.heard(1, lab.message(messages.Result, 1, 5, 1, bytes(16))) == []
+    assert [what for what, _ in alarms] == [("alarm",)]
+    assert np.array_equal(lab.releases[1].releaser.results[1].total, relay.result.total)  # type: ignore[union-attr]
+
+
+def test_too_few_servers_for_the_colluders() -> None:
+    lab = Lab(P=3, colluders=2, removed=(2,))
+    with pytest.raises(InputError, match="colluders"):
+        lab.releases[0].begin(0.0)
+    (refusal,) = lab.heard(1, lab.message(messages.Invite, 1, 9, 1))
+    assert refusal.why.startswith("too few servers remain")
+
+
+ANY = st.one_of(st.integers(-1, 2**33), st.binary(max_size=40), st.text(max_size=8), st.booleans(), st.none())
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_no_bytes_from_outside_change_the_books(data: st.DataObject) -> None:
+    """Garbage, and messages of which anything but the right things was changed."""
+    lab = Lab(attempts=1)
+    LyingRelay(lab).step()
+    before = lab.state()
+    kind = data.draw(st.sampled_from(sorted(messages.KINDS)))
+    small = st.integers(0, 3)
+    fields = [
+        st.sampled_from((PLAN, bytes([1]) * 32)),
+        small,
+        small,
+        small,
+        st.sampled_from([n.to_bytes(16, "little") for n in (1, 2)]),
+        st.integers(1, 3) | ANY,
+        *[st.binary(max_size=60) | ANY] * 5,
+    ]
+    n = len(messages.KINDS[kind].__dataclass_fields__)  # type: ignore[attr-defined]
+    shaped = msgpack.packb([kind, *(data.draw(f) for f in fields[:n])])
+    garbage = data.draw(st.binary(max_size=80))
+    for raw in (shaped, b"\x97\xacRelease" + garbage, garbage, shaped[:-1]):
+        for p in range(3):
+            lab.releases[p].receive(0.0, data.draw(small), raw)
+    lab.queue.clear()
+    assert lab.state() == before
+    relay = lab.release(2)
+    assert relay.failed == ""
+
+
+def test_messages_of_releases_and_of_the_exchange_are_told_apart() -> None:
+    lab = Lab()
+    ask = messages.encode(lab.message(messages.AskReady, 1, 0))
+    assert messages.is_one(ask)
+    assert messages.decode(ask, 200) == lab.message(messages.AskReady, 1, 0)
+    assert not messages.is_one(sync.encode(sync.AskBalance(PLAN, 0, 1, 0, 5, 0)))
+    assert not messages.is_one(b"")
+    assert set(messages.KINDS).isdisjoint(sync.KINDS)
+
+
+def test_a_relay_listens_to_its_own_run_and_to_those_who_take_part() -> None:
+    lab = Lab(P=4, removed=(3,))
+    relay: Relay = lab.releases[0].begin(0.0)
+    ask = messages.decode(lab.queue[0][2], 10**9)
+    say = replace(lab.message(messages.Ready, 0, 0, ROUNDS, True, (), 0, 0, "no"), sender=1)
+    lab.releases[0].receive(0.0, 1, messages.encode(say))  # of another run
+    lab.releases[0].receive(0.0, 3, messages.encode(replace(say, sender=3, run=ask.run)))  # removed
+    assert not relay.done
+    while relay.stage != "sum":
+        sender, target, raw = lab.queue.pop(0)
+        lab.releases[target].receive(0.0, sender, raw)
+    late = replace(lab.message(messages.Refusal, 0, 0, 1, "no", False), sender=1, run=ask.run)
+    lab.releases[0].receive(0.0, 1, messages.encode(late))
+    assert not relay.done
+    lab.deliver()
+    assert relay.result is not None

@@ -1,0 +1,227 @@
+"""A dialer finds the server that was meant, by whatever way, and no listener makes it give up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any, cast
+
+import grpc
+import pytest
+from cryptography import x509
+from grpc import StatusCode
+
+from confide.deploy.keys.node_keys import NodeKeys
+from confide.deploy.net import dialer, handshake
+from confide.deploy.net.dialer import Dialer
+from confide.deploy.net.endpoints import SERVICE, Credentials
+from confide.deploy.net.frames import FRAME, cut
+from confide.errors import InputError
+from confide.secure.keys import Identity
+
+
+def test_a_lost_server_is_dialed_again(net: Any, world: Any) -> None:
+    async def talk() -> None:
+        first = net.Heard(world)
+        async with net.running(first):
+            client = net.Dialed(world, [first.address])
+            client.dialer.start()
+            await net.until(lambda: client.up)
+        await net.until(lambda: not client.up)
+        assert not client.dialer.send(b"nobody is there")
+        second = net.Heard(world, address=first.address)
+        async with net.running(second):
+            await net.until(lambda: client.up)
+            assert client.dialer.send(b"again")
+            await net.until(lambda: second.messages)
+            await client.dialer.stop()
+        assert client.events == ["connected", "disconnected"] * 2
+
+    net.run(talk)
+
+
+def test_a_fallback_address_is_tried(net: Any, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialer, "SETTLED", 0.1)  # that a hole took longer is no success
+
+    async def talk() -> None:
+        async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(OSError):
+                while await reader.read(1 << 16):
+                    pass
+            writer.close()
+
+        hole = await asyncio.start_server(swallow, "127.0.0.1", 0)
+        silent = f"127.0.0.1:{hole.sockets[0].getsockname()[1]}"
+        server = net.Heard(world)
+        async with net.running(server):
+            limits = replace(net.QUICK, connect=0.5)
+            client = net.Dialed(world, ["127.0.0.1:1", silent, server.address], limits=limits)
+            async with net.running(client):
+                await net.until(lambda: client.up)
+        hole.close()
+
+    net.run(talk)
+
+
+def test_the_way_goes_through_an_http_proxy(net: Any, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def talk() -> None:
+        asked: list[str] = []
+
+        async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            asked.append(head.split("\r\n")[0])
+            wire = net.Wire(head.split()[1])
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            await wire._accept(reader, writer)
+
+        door = await asyncio.start_server(proxy, "127.0.0.1", 0)
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{door.sockets[0].getsockname()[1]}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        server = net.Heard(world)
+        server.answer = True
+        async with net.running(server):
+            client = net.Dialed(world, [server.address])
+            async with net.running(client):
+                await net.until(lambda: client.up)
+                assert client.dialer.send(b"around the corner")
+                await net.until(lambda: client.messages)
+        assert asked == [f"CONNECT {server.address} HTTP/1.1"]
+        door.close()
+        await asyncio.sleep(0.05)
+
+    for name in ("grpc_proxy", "http_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    net.run(talk)
+
+
+def test_a_server_has_a_name_that_no_other_node_has(world: Any) -> None:
+    def hosts(*who: str) -> list[str]:
+        names = x509.load_pem_x509_certificate(world.node(*who).certificate).extensions
+        return names.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+
+    assert hosts("alpha", "server", "one") == ["localhost", "one.server.alpha.confide.internal"]
+    assert hosts("alpha", "client", "c0") == []
+    with pytest.raises(InputError, match="are given by the authority"):
+        world.authorities["alpha"].issue("server", "thief", hosts=["One.server.alpha.confide.internal"])
+
+
+def test_the_server_must_be_the_one_that_was_meant(net: Any, world: Any) -> None:
+    async def talk() -> None:
+        server = net.Heard(world, name="other")  # of the same organisation, at the address of the one that was meant
+        async with net.running(server):
+            client = net.Dialed(world, [server.address])
+            async with net.running(client):
+                await net.until(lambda: "UNAVAILABLE" in client.dialer.why)
+                assert "hostname" in client.dialer.why.lower() or "handshak" in client.dialer.why.lower()
+        assert client.events == server.events == []
+
+    net.run(talk)
+
+
+def test_a_stolen_tls_key_does_not_make_a_server(net: Any, world: Any) -> None:
+    thief = replace(world.node("alpha", "server", "one"), identity=Identity.of(b"t" * 32))
+
+    async def talk() -> None:
+        server = net.Heard(world, own=thief)
+        async with net.running(server):
+            client = net.Dialed(world, [server.address])
+            async with net.running(client):
+                await net.until(lambda: client.dialer.counts["refused"])
+                assert client.dialer.why == "the server does not have the identity that the plan has for it"
+        assert client.events == []
+
+    net.run(talk)
+
+
+@asynccontextmanager
+async def serving(world: Any, own: NodeKeys, handler: Callable[[Any, Any], Any]) -> AsyncIterator[str]:
+    """A listener without our code."""
+    made = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
+    handlers = {"Client": grpc.stream_stream_rpc_method_handler(handler)}
+    made.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    pair = (bytes(own.key), own.certificate)
+    credentials = grpc.ssl_server_credentials([pair], world.authorities["alpha"].certificate, True)
+    port = made.add_secure_port("127.0.0.1:0", credentials)
+    await made.start()
+    yield f"127.0.0.1:{port}"
+    await made.stop(0.0)
+
+
+def test_a_hostile_listener_does_not_disturb_a_dialer(net: Any, world: Any) -> None:
+    """A server of the right name that answers with anything."""
+
+    async def talk() -> None:
+        answers = [random.Random(n).randbytes(n) for n in (0, 3, 100)]  # noqa: S311
+        answers += [
+            next(cut(b"x" * 40)),
+            next(cut(handshake.encode(handshake.Differs(9, "[" * 1000)))),
+            bytes(FRAME + 1),
+        ]
+
+        async def answer(_: Any, context: Any) -> None:
+            await context.read()
+            await context.write(answers.pop() if answers else b"")
+
+        async with serving(world, world.node("alpha", "server", "one"), answer) as address:
+            client = net.Dialed(world, [address] * 20)
+            async with net.running(client):
+                await net.until(lambda: not answers)
+                await asyncio.sleep(0.2)
+                assert "connected" not in client.events
+                assert client.dialer.counts["malformed"] >= 3
+                assert not client.dialer.counts["failed"]
+
+    net.run(talk)
+
+
+@pytest.mark.parametrize("when", ["at once", "before the answer", "after the answer"])
+def test_whatever_status_a_listener_gives_the_dialer_goes_on(
+    net: Any, world: Any, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialer, "delay", lambda *_: 0.0)
+
+    async def talk() -> None:
+        given: list[StatusCode] = []
+        own = world.node("alpha", "server", "one")
+
+        async def end(_: Any, context: Any) -> None:
+            given.append(list(StatusCode)[len(given) % len(StatusCode)])
+            if when != "at once":
+                if (frame := await context.read()) is grpc.aio.EOF:  # the dialer was stopped
+                    return
+                hello = cast(handshake.Hello, handshake.decode(frame, handshake.Hello))
+            if when == "after the answer":
+                proof = net.COMMON.agreed(own.identity, hello.nonce, "confide://alpha/client/c0", 0.0)
+                await context.write(next(cut(handshake.encode(proof))))
+            context.set_code(given[-1])
+
+        async with serving(world, own, end) as address:
+            client = net.Dialed(world, [address])
+            async with net.running(client):
+                await net.until(lambda: len(given) > len(StatusCode))
+            assert not client.dialer.counts["failed"]
+
+    net.run(talk)
+
+
+def test_a_dialer_goes_on_when_a_machine_fails(net: Any, world: Any) -> None:
+    async def talk() -> None:
+        server = net.Heard(world)
+        async with net.running(server):
+            client = net.Dialed(world, [server.address])
+            client.dialer._connected = lambda: 1 // 0
+            async with net.running(client):
+                await net.until(lambda: client.dialer.counts["failed"] >= 2)
+
+    net.run(talk, errors=True)
+
+
+def test_a_dialer_is_told_whom_to_believe(net: Any, world: Any) -> None:
+    own, target = Credentials(world.node("alpha", "client", "c0"), world.trust("alpha")), world.target("beta", "two")
+    with pytest.raises(InputError, match="give that of beta and no other"):
+        Dialer(["x:1"], own, target, net.COMMON, *[print] * 4)
+    with pytest.raises(InputError, match="one address at least"):
+        net.Dialed(world, [])

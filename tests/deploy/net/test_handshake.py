@@ -1,0 +1,97 @@
+"""The first words on a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from confide.deploy.net.handshake import (
+    LARGEST_ANSWER,
+    LARGEST_HELLO,
+    LARGEST_TEXT,
+    Agreed,
+    Common,
+    Differs,
+    Hello,
+    decode,
+    encode,
+)
+from confide.secure.keys import Identity
+from confide.wire import MalformedError
+
+LISTENER, NONCE, DIALER = Identity.of(bytes(32)), b"n" * 32, "confide://alpha/client/c0"
+MakePlan = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def make_plan(histories: Any) -> MakePlan:
+    return histories.make_plan
+
+
+@pytest.fixture(scope="module")
+def here(make_plan: MakePlan) -> Common:
+    return Common(1, make_plan().to_json())
+
+
+def test_the_same_plan_and_protocol_agree(here: Common, make_plan: MakePlan) -> None:
+    hello = here.hello(NONCE)
+    assert hello.plan.hex() == make_plan().hash
+    assert here.agrees(hello)
+    assert not Common(2, here.text).agrees(hello)
+    assert not Common(1, make_plan(rounds=7).to_json()).agrees(hello)
+
+
+def test_a_proof_is_the_listeners_for_this_dialer_now(here: Common) -> None:
+    agreed = here.agreed(LISTENER, NONCE, DIALER, 1e9)
+    assert here.proves(agreed, LISTENER.public, NONCE, DIALER)
+    assert not here.proves(agreed, Identity.of(b"1" * 32).public, NONCE, DIALER)
+    assert not here.proves(agreed, LISTENER.public, b"m" * 32, DIALER)
+    assert not here.proves(Agreed(1e9 + 1, agreed.proof), LISTENER.public, NONCE, DIALER)
+    assert not here.proves(agreed, LISTENER.public, NONCE, "confide://alpha/client/c1")
+    assert not Common(2, here.text).proves(agreed, LISTENER.public, NONCE, DIALER)
+    assert not here.proves(Agreed(1e9, bytes(64)), b"no key", NONCE, DIALER)
+
+
+def test_what_differs_is_named(here: Common, make_plan: MakePlan) -> None:
+    there = Common(2, make_plan(rounds=7, step=0.5).to_json())
+    lines = here.lines(there.differs)
+    assert lines[0] == "protocol: 1 here, 2 there"
+    assert {line.split(":")[0] for line in lines[1:]} == {"rounds", "step"}
+    assert here.lines(Common(2, here.text).differs) == ["protocol: 1 here, 2 there"]
+
+
+def test_a_plan_that_is_too_long_is_not_sent(here: Common) -> None:
+    long = Common(1, "x" * (LARGEST_TEXT + 1))
+    assert long.differs.plan == ""
+    assert here.lines(long.differs) == ["plan: another one, too long to be sent; compare the files"]
+    longest = Common(1, "x" * LARGEST_TEXT)
+    assert len(encode(longest.differs)) <= LARGEST_ANSWER
+    assert len(encode(here.hello(NONCE))) <= LARGEST_HELLO
+
+
+@given(st.text() | st.sampled_from(["[" * 100_000, '{"graph": {}}', "1e999", "\x1b[2J"]))
+def test_a_hostile_text_is_never_an_exception_and_never_shown_raw(here: Common, text: str) -> None:
+    for said in (text, here.text + text, here.text[: -len(text) - 1]):
+        lines = here.lines(Differs(1, said))
+        assert lines
+        assert all(line.isprintable() and len(line) <= 500 for line in lines)
+
+
+def test_the_same_text_under_another_hash_is_a_lie(here: Common) -> None:
+    assert here.lines(here.differs) == ["plan: its hash differs, the text that was sent does not"]
+
+
+@given(st.binary())
+def test_random_bytes_are_malformed(raw: bytes) -> None:
+    with pytest.raises(MalformedError):
+        decode(raw, Hello, Agreed, Differs)
+
+
+def test_only_the_word_that_is_due_is_taken(here: Common) -> None:
+    assert decode(encode(here.differs), Agreed, Differs) == here.differs
+    with pytest.raises(MalformedError, match="must be one of Hello"):
+        decode(encode(here.differs), Hello)

@@ -1,0 +1,82 @@
+"""Events as lines for people, as JSON, for whoever counts, and the last thing that went wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from confide.deploy.node import observing
+from confide.deploy.node.observing import observe
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("confide")
+    before = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
+    observing.hooks.clear()
+
+
+def test_a_line_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    observing.start("text", "server-one")
+    observe("skipped", {"round": 3, "why": "two words"})
+    logging.getLogger("somebody.else").info("not interesting")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith('WARNING server-one skipped round=3 why="two words"'), line
+
+
+def test_a_line_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    last = observing.start("json", "server-one")
+    observe("finished", {"pending": {1: [4, 5]}, "secret": b"\x00"})
+    assert last.text is None
+    observe("alarm", {"what": "server 1 sent\nother bytes"})
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(x["event"], x["level"], x["node"]) for x in lines] == [
+        ("finished", "info", "server-one"),
+        ("alarm", "error", "server-one"),
+    ]
+    assert lines[0]["fields"] == {"pending": {"1": [4, 5]}}  # and nothing that is not on the list
+    assert last.text is not None
+    assert "alarm" in last.text
+
+
+def test_hooks_hear_every_event_once() -> None:
+    heard: list[tuple[str, Mapping[str, Any]]] = []
+    observing.hooks.append(lambda event, fields: heard.append((event, fields)))
+    observe("published", {"round": 1})
+    observe("down", {"neighbour": 2})
+    assert heard == [("published", {"round": 1}), ("down", {"neighbour": 2})]
+
+
+def test_what_a_peer_repeats_is_written_once_a_minute(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(observing.Repeats.__init__, "__defaults__", (lambda: now[0],))
+    observing.start("text", "n")
+    for at in (0.0, 1.0, 59.0, 61.0, 62.0):
+        now[0] = at
+        observe("refused", {"why": "client c9 of beta: revoked"})
+        observe("skipped", {"round": 1, "why": "the same"})
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("skipped" in line for line in lines) == 5  # our own events are all there
+    refused = [line for line in lines if "refused" in line]
+    assert len(refused) == 2
+    assert "again=2" in refused[1]
+    assert "again" not in refused[0]
+
+
+def test_repeats_are_remembered_within_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    observing.start("text", "n")
+    repeats = next(f for f in logging.getLogger().handlers[0].filters if isinstance(f, observing.Repeats))
+    for n in range(3 * observing.KNOWN):
+        observe("refused", {"why": f"client {n}"})
+    assert len(capsys.readouterr().err.splitlines()) == 3 * observing.KNOWN
+    assert len(repeats._written) <= observing.KNOWN

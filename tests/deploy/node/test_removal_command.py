@@ -1,0 +1,81 @@
+"""`confide remove`: operators sign, one collects, and the running servers tell each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from confide.config import parse
+from confide.deploy.cluster.layout import Layout, lay_out
+from confide.deploy.cluster.processes import Cluster
+from confide.deploy.cluster.try_out import TRY_OUT
+
+Outcome = tuple[int, str, str]
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    folder = tmp_path_factory.mktemp("three")
+    return lay_out(folder / "net", parse(TRY_OUT), 3, 3, rounds=3, adapt=20.0, tick=0.1, exchange=20.0, drain=20.0)
+
+
+def test_what_is_signed_is_remembered(three: Layout, tmp_path: Path, command: Callable[..., Outcome]) -> None:
+    alpha, out = three.toml("alpha"), tmp_path / "alpha.json"
+    code, said, _ = command("remove", alpha, "gamma", "--sign", out, "--json")
+    assert code == 0
+    assert json.loads(said)["removed"] == [2]
+    assert command("remove", alpha, "gamma", "--sign", out)[0] == 0  # the same again
+    code, _, err = command("remove", alpha, "beta", "--sign", out)
+    assert code == 2
+    assert "epoch 1 was signed for [2]: take a higher number" in err
+    code, _, err = command("remove", alpha, "alpha", "gamma", "--number", 2, "--sign", out)
+    assert (code, "does not sign its own removal" in err) == (2, True)
+    code, _, err = command("remove", alpha, "delta", "--sign", out)
+    assert (code, "is not in the plan; its units are alpha, beta, gamma" in err) == (2, True)
+    code, _, err = command("remove", alpha, "gamma")
+    assert (code, "give either --sign FILE, or --with FILE" in err) == (2, True)
+
+
+def test_too_few_or_other_signatures(three: Layout, tmp_path: Path, command: Callable[..., Outcome]) -> None:
+    alpha, mine = three.toml("alpha"), tmp_path / "alpha.json"
+    assert command("remove", alpha, "gamma", "--sign", mine)[0] == 0
+    code, _, err = command("remove", alpha, "gamma", "--with", mine)
+    assert (code, "1 of 3 servers signed it; more than half must" in err) == (2, True)
+    other = tmp_path / "other.json"
+    for changes, words in (
+        ({"number": 7}, "is of another number"),
+        ({"signature": "00" * 64, "server": 1}, "the signature of server 1 is not valid"),
+        ({"signature": "x"}, "is not what `confide remove --sign` writes"),
+        ({"colour": 1}, "is unknown"),
+    ):
+        other.write_text(json.dumps(json.loads(mine.read_text()) | changes))
+        code, _, err = command("remove", alpha, "gamma", "--with", mine, "--with", other)
+        assert (code, words in err) == (2, True), err
+
+
+def test_running_servers_follow_and_the_removed_one_stops(
+    three: Layout, tmp_path: Path, command: Callable[..., Outcome]
+) -> None:
+    files = []
+    for unit in ("alpha", "beta"):
+        files += ["--with", tmp_path / unit]
+        assert command("remove", three.toml(unit), "gamma", "--sign", tmp_path / unit)[0] == 0
+    code, _, err = command("remove", three.toml("alpha"), "gamma", *files)
+    assert (code, "no server runs with this config" in err) == (1, True)
+    with Cluster(three, test_seed=0, log_dir=tmp_path / "logs") as cluster:
+        for unit in three.units:
+            cluster.start(unit)
+        cluster.wait("all are up", lambda: all(cluster.status(unit) for unit in three.units), 60.0)
+        code, said, err = command("remove", three.toml("alpha"), "gamma", *files)
+        assert (code, said.startswith("epoch 1: gamma removed")) == (0, True), err
+
+        def told() -> bool:
+            beta, gamma = cluster.status("beta"), cluster.status("gamma")
+            assert beta is not None
+            edges = {peer["unit"]: peer["edge"] for peer in beta["peers"]}
+            return edges["gamma"] == "removed" and (gamma is None or gamma["phase"] == "stopped")
+
+        cluster.wait("beta and gamma have heard of it", told, 60.0)

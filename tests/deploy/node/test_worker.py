@@ -1,0 +1,111 @@
+"""One thread has the machine: order, deadlines, what is too much, and what fails."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from confide.deploy.node.worker import WAITING, Clock, Worker
+
+
+class Machine:
+    def __init__(self) -> None:
+        self.wakes, self.ticks, self.heard = math.inf, list[float](), list[Any]()
+        self.failures: list[BaseException] = []
+        self.seen: list[int] = []
+        self.worker = Worker(time.monotonic, lambda: self.wakes, self.tick, self.after, self.failures.append)
+
+    def tick(self, now: float) -> None:
+        self.ticks.append(now)
+        self.wakes = math.inf
+
+    def after(self) -> None:
+        self.seen.append(threading.get_ident())
+
+    def take(self, now: float, what: Any) -> None:
+        self.heard.append(what)
+
+
+def until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + 5.0
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_events_come_in_order_on_one_thread() -> None:
+    m = Machine()
+    m.worker.start()
+    for n in range(100):
+        assert m.worker.submit(m.take, n)
+    assert m.worker.ask(lambda _: len(m.heard)).result(5) == 100
+    assert m.worker.stop(5)
+    assert m.heard == list(range(100))
+    assert len(set(m.seen)) == 1
+    assert m.seen[0] != threading.get_ident()
+
+
+def test_too_much_of_one_peer_is_dropped_and_others_are_heard() -> None:
+    m, gate = Machine(), threading.Event()
+    m.worker.start()
+    m.worker.submit(lambda _: gate.wait(5))
+    taken = [m.worker.submit(m.take, ("loud", n), peer="loud") for n in range(WAITING + 5)]
+    assert taken == [True] * WAITING + [False] * 5
+    assert m.worker.submit(m.take, ("quiet", 0), peer="quiet")
+    gate.set()
+    until(lambda: len(m.heard) == WAITING + 1)
+    assert m.worker.dropped == 5
+    assert m.worker.submit(m.take, "again", peer="loud")  # there is room once it was heard
+    assert m.worker.stop(5)
+    assert m.heard[-1] == "again"
+
+
+def test_the_clock_wakes_it() -> None:
+    m = Machine()
+    m.wakes = begin = time.monotonic() + 0.1
+    m.worker.start()
+    until(lambda: m.ticks)
+    assert begin <= m.ticks[0] < begin + 2.0
+    assert m.worker.stop(5)
+
+
+def test_a_stream_of_messages_does_not_hold_up_a_deadline() -> None:
+    m, over = Machine(), threading.Event()
+
+    def flood(now: float) -> None:  # there is always one more
+        if not over.is_set():
+            m.worker.submit(flood)
+
+    m.wakes = time.monotonic() + 0.05
+    m.worker.submit(flood)
+    m.worker.start()
+    try:
+        until(lambda: m.ticks)
+    finally:
+        over.set()
+    assert m.worker.stop(5)
+
+
+def test_what_an_event_raises_ends_it_and_is_told() -> None:
+    m = Machine()
+    m.worker.start()
+    with pytest.raises(KeyError):
+        m.worker.ask(lambda _: {}["no such key"]).result(5)  # a question does no harm
+    m.worker.submit(lambda _: 1 / 0)
+    until(lambda: m.failures)
+    assert isinstance(m.failures[0], ZeroDivisionError)
+    assert m.worker.stop(5)
+
+
+def test_a_clock_that_is_set_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, real = Clock(), time.time
+    before = clock()
+    assert abs(before - real()) < 1.0
+    monkeypatch.setattr(time, "time", lambda: real() + 3600.0)
+    assert 0.0 <= clock() - before < 60.0
+    assert 3599.0 < clock.jumped < 3601.0
