@@ -28,7 +28,7 @@ from confide.deploy.machines.server import Server
 from confide.graph import Graph
 from confide.randomness import Purpose
 
-STORIES = int(os.environ.get("CONFIDE_STORIES", "200"))
+STORIES = int(os.environ.get("CONFIDE_STORIES", "120"))
 PARTS = 4  # so that several workers may share them
 
 

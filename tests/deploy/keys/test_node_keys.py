@@ -93,6 +93,6 @@ def test_secrets_do_not_print(alpha: Authority) -> None:
 def test_a_node_loads_no_heavy_library_for_its_keys() -> None:
     heavy = ("numpy", "scipy", "numba", "networkx", "polars", "dp_accounting", "pydantic")
     ours = "authentication, authority, node_keys"
-    program = f"import sys; from confide.deploy import {ours}; print(*(m for m in {heavy} if m in sys.modules))"
+    program = f"import sys; from confide.deploy.keys import {ours}; print(*(m for m in {heavy} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

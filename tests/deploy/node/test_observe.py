@@ -314,7 +314,7 @@ def test_an_exception_is_shown_without_its_words(make: Any) -> None:
         log.logger.exception("whatever 4711")
     assert "4711" not in log.text
     assert len(log.text.splitlines()) == 2
-    assert all(x in log.text for x in ("training failed", "ValueError", "KeyError", "deploy/test_observe.py"))
+    assert all(x in log.text for x in ("training failed", "ValueError", "KeyError", "node/test_observe.py"))
 
 
 def test_a_formatter_of_somebody_else_has_no_words_of_an_exception_either() -> None:
