@@ -28,7 +28,7 @@ from confide.deploy.machines.server import Server
 from confide.graph import Graph
 from confide.randomness import Purpose
 
-STORIES = int(os.environ.get("CONFIDE_STORIES", "120"))
+STORIES = int(os.environ.get("CONFIDE_STORIES", "200"))
 PARTS = 4  # so that several workers may share them
 
 
@@ -45,7 +45,7 @@ def test_every_story_ends_well(part: int) -> None:
         total["points"] = max(total["points"], len(outcome.points))
 
     explore(range(part, STORIES, PARTS), progress=progress)
-    if STORIES >= 100:  # they were not idle
+    if STORIES >= 200:  # they were not idle
         for event in ("message", "skip", "late", "void", "down", "up", "halted", "suspended", "crashes"):
             assert total[event] >= 5, total
 
