@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -144,6 +146,17 @@ def plain(b: Books) -> dict[str, Any]:
     balances = {m: (x.n, x.total.tolist()) for m, x in b.balances.items()}
     types = {type(x) for x in (b.decided, b.published, *b.seen.values())}, [type(s) for s in b.status.values()]
     return vars(b) | {"contribution": b.contribution.tolist(), "balances": balances, "types": types}
+
+
+@pytest.fixture(scope="session")
+def soak() -> ModuleType:
+    """Its proxies, and what looks into the stores."""
+    spec = importlib.util.spec_from_file_location("soak", Path(__file__).parents[1] / "soak.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ Noise is the operating system's: a message that was drawn twice would raise an a
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,6 @@ from confide.deploy.cluster.layout import lay_out
 from confide.deploy.cluster.processes import Cluster
 from confide.deploy.cluster.try_out import TRY_OUT
 
-SOAK = Path(__file__).parents[2] / "soak.py"
 NAMES = ("alpha", "beta", "gamma", "delta")  # a ring: each is a neighbour of the one before and the one after
 ROUNDS, EXCHANGE = 900, 1.0
 MANY = 12  # rounds, three windows
@@ -61,17 +59,6 @@ class Net(NamedTuple):
 def edges() -> list[tuple[str, str]]:
     pairs = [(a, b) for a, b in zip(NAMES, (*NAMES[1:], NAMES[0]), strict=True)]
     return pairs + [(b, a) for a, b in pairs]
-
-
-@pytest.fixture
-def soak() -> ModuleType:
-    """The proxies, and what looks into the stores, are the soak's."""
-    spec = importlib.util.spec_from_file_location("soak", SOAK)
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
 
 
 @pytest.fixture

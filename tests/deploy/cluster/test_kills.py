@@ -6,7 +6,6 @@ nothing was lost on the way, with the models of the reference.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 from collections.abc import Callable
@@ -43,17 +42,6 @@ ROUNDS = 25
 BUDGET = 1000.0  # rho
 
 soaking = pytest.mark.skipif("CONFIDE_SOAK" not in os.environ, reason="a minute of many processes: `make soak` runs it")
-
-
-@pytest.fixture(scope="module")
-def soak() -> ModuleType:
-    """What looks into the stores is the soak's."""
-    spec = importlib.util.spec_from_file_location("soak", Path(__file__).parents[2] / "soak.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
 
 
 def network(

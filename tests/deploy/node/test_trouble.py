@@ -6,7 +6,6 @@ The process says what is wrong and what to do, nothing is lost, and it goes on w
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import resource
 import signal
@@ -49,17 +48,6 @@ from confide.deploy.node.server_setup import ServerSetup
 ServerSetup.load(load_server(sys.argv[2]))  # so that everything is imported: nobody may not read root's Python
 os.setgid({NOBODY}); os.setuid({NOBODY})
 """
-
-
-@pytest.fixture
-def soak() -> ModuleType:
-    """What looks into the stores is the soak's."""
-    spec = importlib.util.spec_from_file_location("soak", Path(__file__).parents[2] / "soak.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
 
 
 @pytest.fixture

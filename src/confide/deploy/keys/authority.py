@@ -165,9 +165,10 @@ class Authority:
         check_name("name", name)
         checked = check_hosts(role, hosts)
         with self._locked() as entries:
-            if any(e.name == name and e.revoked is None for e in entries):
-                remedy = f"has a certificate; `confide pki renew {self.org} {name}`, or revoke it, or choose another"
-                raise InputError("name", name, remedy)
+            taken = next((e for e in entries if e.name == name and e.revoked is None), None)
+            if taken is not None:
+                remedy = f"is a {taken.role} with a certificate; `confide pki renew {self.org} {name}`, or revoke it"
+                raise InputError("name", name, f"{remedy}, or choose another: servers and clients share their names")
             identity, exchange = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
             own: Staged = {".identity": (private_pem(identity), 0o600)}
             exchange_key = None
