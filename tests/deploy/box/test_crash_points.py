@@ -17,7 +17,8 @@ from confide.deploy.box.stage import Kill, Make, Stage, Story, play
 from confide.deploy.durable.books import Changes
 from confide.deploy.durable.store import Store
 from confide.deploy.machines import epoch as epochs
-from confide.deploy.machines.server import Phase, Ports, Server
+from confide.deploy.machines.ports import Phase, Ports
+from confide.deploy.machines.server import Server
 from confide.deploy.plan.terms import Terms
 
 POINTS = (  # flows.md, "Crash points"; those of a removal are below

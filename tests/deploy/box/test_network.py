@@ -18,7 +18,7 @@ from confide.deploy.durable.books import Books
 from confide.deploy.durable.sqlite import SqliteStore
 from confide.deploy.durable.store import MemoryStore, Store
 from confide.deploy.machines.draws import edge_secret, secret_noise
-from confide.deploy.machines.server import Phase
+from confide.deploy.machines.ports import Phase
 from confide.deploy.plan.agreement import Prices, Unit, make, price
 from confide.privacy.ledger import dataset_id, read
 from confide.reference import prepare

@@ -6,7 +6,7 @@ from confide.deploy.box.network import Cut, Network, Unit, Weather
 from confide.deploy.box.rehearsal import scripted
 from confide.deploy.durable.books import Books
 from confide.deploy.durable.store import MemoryStore
-from confide.deploy.machines.server import Phase
+from confide.deploy.machines.ports import Phase
 from confide.graph import Graph
 from confide.schemes import scheme
 

@@ -20,7 +20,7 @@ from confide.deploy.box.rehearsal import PLAN, scripted
 from confide.deploy.durable.books import Balance, Books, Changes, Status
 from confide.deploy.durable.store import MemoryStore
 from confide.deploy.machines import exchange, sync
-from confide.deploy.machines.server import Phase
+from confide.deploy.machines.ports import Phase
 from confide.graph import Graph
 from confide.schemes import scheme
 

@@ -21,7 +21,7 @@ from confide.deploy.durable.books import Changes, Status
 from confide.deploy.machines import epoch as epochs
 from confide.deploy.machines import exchange, sync
 from confide.deploy.machines.epoch import Epoch, EpochError
-from confide.deploy.machines.server import Phase
+from confide.deploy.machines.ports import Phase
 from confide.graph import Graph
 from confide.schemes import scheme
 from confide.wire import MalformedError

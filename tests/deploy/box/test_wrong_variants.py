@@ -21,7 +21,8 @@ from confide.deploy.durable.books import Balance, Books, Changes, as_bytes, as_v
 from confide.deploy.durable.store import MemoryStore
 from confide.deploy.machines import exchange
 from confide.deploy.machines.cohort import Cohort
-from confide.deploy.machines.server import NEVER, Phase, Server
+from confide.deploy.machines.ports import Phase
+from confide.deploy.machines.server import Server
 from confide.deploy.plan.terms import Terms
 from confide.privacy.ledger import FREE
 
@@ -153,7 +154,7 @@ class SaysOnce(Server):
     """What is lost on the way is not said again."""
 
     def _repeat(self, m: int) -> None:
-        self._resend_at[m] = NEVER
+        self._resends.never(m)
 
 
 class VoidsInDoubt(Server):

@@ -30,7 +30,8 @@ from confide.deploy.machines import client_messages as cm
 from confide.deploy.machines import epoch as epochs
 from confide.deploy.machines.client import Client, ClientTerms
 from confide.deploy.machines.exchange import flow
-from confide.deploy.machines.server import Phase, Ports, Server
+from confide.deploy.machines.ports import Phase, Ports
+from confide.deploy.machines.server import Server
 from confide.deploy.machines.sync import AskBalance, FromServer, Sync, TellBalance, TellEpoch, decode, encode
 from confide.deploy.plan.terms import Terms
 from confide.graph import Graph
@@ -166,7 +167,7 @@ def facts(machine: Machine) -> dict[str, Any]:
         id(c._state),
     )
     volatile = (s.phase, s.why, s.alarms, dict(s.up), copy.deepcopy(s.early), set(s._heard), s._reached, s._epoch)
-    times = (s._deadline, dict(s._resend_at), dict(s._resend_gap))
+    times = (s._deadline, dict(s._resends.at), dict(s._resends.gap))
     entries = len(list(s.store.entries()))
     return {
         "books": plain(s.books),

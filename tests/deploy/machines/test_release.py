@@ -25,9 +25,9 @@ from confide.deploy.machines import release_messages as messages
 from confide.deploy.machines import sync
 from confide.deploy.machines.epoch import Epoch
 from confide.deploy.machines.exchange import Rules
+from confide.deploy.machines.ports import Phase
 from confide.deploy.machines.relay import Relay, Releases
 from confide.deploy.machines.release import Circle, Context, Kept, Part, Released
-from confide.deploy.machines.server import Phase
 from confide.errors import InputError
 from confide.graph import Graph
 from confide.privacy.ledger import Cost

@@ -29,7 +29,7 @@ from confide.deploy.box.network import Cut, Network, Weather
 from confide.deploy.box.rehearsal import PLAN, scripted
 from confide.deploy.durable.books import Balance, Books, Changes, Flow, Status
 from confide.deploy.machines import client_messages, sync
-from confide.deploy.machines.server import Phase
+from confide.deploy.machines.ports import Phase
 from confide.deploy.node.client_metrics import ClientMetrics
 from confide.deploy.node.metrics import COMMITS, DAMAGED, REFUSALS, SKIPS, STREAMS, Metered, Metrics
 from confide.deploy.node.observe import EVENTS, LINES, OTHER, AllowList, Json, Text, public, said

@@ -13,12 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf as NEVER
 from typing import Any, NamedTuple, Protocol
 
 from confide.deploy.durable.books import Books, Changes
 from confide.deploy.durable.store import At, Store, nowhere
+from confide.deploy.machines.ports import Phase, Ports
 from confide.deploy.machines.release import Part
-from confide.deploy.machines.server import NEVER, Phase, Ports, Server
+from confide.deploy.machines.server import Server
 from confide.deploy.plan.terms import Terms
 from confide.reference import NoiseSource
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf as NEVER
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,7 +21,8 @@ from confide.deploy.box.rehearsal import scripted, scripted_update
 from confide.deploy.durable.books import TO_ALL, Books, Changes, as_bytes
 from confide.deploy.durable.store import MemoryStore, Store
 from confide.deploy.machines.exchange import digest
-from confide.deploy.machines.server import NEVER, Phase, Ports, Server
+from confide.deploy.machines.ports import Phase, Ports
+from confide.deploy.machines.server import Server
 from confide.deploy.plan.terms import Terms
 from confide.graph import Graph
 from confide.randomness import Purpose

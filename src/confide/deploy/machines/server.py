@@ -12,65 +12,25 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Any, Final
+from dataclasses import replace
+from math import inf as NEVER
 
 from confide.arithmetic import State
 from confide.combine import perturb
 from confide.deploy.durable.books import Attempt, Books, Changes, Status, Vector
-from confide.deploy.durable.store import At, Store, nowhere
-from confide.deploy.machines import client_messages, exchange, release_messages, sync
+from confide.deploy.durable.store import Store
+from confide.deploy.machines import client_messages, enrolment, exchange, release_messages, sync
 from confide.deploy.machines import epoch as epochs
 from confide.deploy.machines.cohort import Cohort
 from confide.deploy.machines.exchange import ExchangeError, OtherBytesError
+from confide.deploy.machines.ports import Phase, Ports
 from confide.deploy.machines.relay import Relay, Releases
 from confide.deploy.machines.release import Context, Part
+from confide.deploy.machines.resends import Resends
 from confide.deploy.plan.terms import Terms
 from confide.errors import RunError
 from confide.randomness import Purpose
-from confide.reference import NoiseSource
 from confide.wire import MalformedError
-
-NEVER: Final = math.inf
-RESENDS: Final = 4  # first repetition after this part of the exchange's time; then ever later
-SLOWEST: Final = 2.0  # and at least this often, in exchange times
-
-
-class Phase(StrEnum):
-    BOOT = "boot"  # until every neighbour was heard, or a deadline
-    WAIT = "wait"  # for the neighbours' messages of the last decided round, or a deadline
-    ADAPT = "adapt"  # with the clients, until the tick at which the sum is published
-    DRAIN = "drain"  # the last round is decided; open flows are settled
-    FINISHED = "finished"  # still answers
-    REJOIN = "rejoin"  # a restored store: until every neighbour was heard
-    STOPPED = "stopped"
-
-
-def _silent(_: str, **__: Any) -> None:
-    pass
-
-
-@dataclass
-class Ports:
-    """What a server does to the world.
-
-    Attributes:
-        to_server, to_client: hand bytes to the network.
-        noise: see `draws`.  sample: the clients of a round; drawn once, then stored.
-        at: told every crash point.
-        log: (event, fields); never anything that depends on data but what was published.
-        release: how the server takes part in releases, where the plan has them.
-    """
-
-    to_server: Callable[[int, bytes], None]
-    to_client: Callable[[int, bytes], None]
-    noise: NoiseSource = field(repr=False)
-    sample: Callable[[int], tuple[int, ...]]
-    at: At = nowhere
-    log: Callable[..., None] = _silent
-    release: Part | None = None
 
 
 class Server:
@@ -89,8 +49,7 @@ class Server:
         self._far: set[int] = set()  # neighbours that moved ahead in a rejoin and wait there: nobody follows them
         self._known = 0  # the highest of this server's rounds that a neighbour says it has seen
         self._deadline = NEVER
-        self._resend_at = dict.fromkeys(terms.rules.weights, NEVER)
-        self._resend_gap = dict.fromkeys(terms.rules.weights, terms.exchange / RESENDS)
+        self._resends = Resends(terms.rules.weights, terms.exchange)
         self._nonce = {m: secrets.randbits(62) + 1 for m in terms.rules.weights}
         self._cohort: Cohort | None = None
         self._idle = ""  # why there is none in a round
@@ -109,7 +68,7 @@ class Server:
         self._deadline = NEVER if rejoin or self.new else now + self.terms.exchange
         for m in self._present:
             self._sync(m, ask=True)
-            self._repeat_later(m)
+            self._resends.later(m, self._now)
         self.ports.at("boot.sent")
         if self._epoch is not None and self.rules.me in self._epoch.removed:
             self._stop("this server was removed from the network")
@@ -172,9 +131,8 @@ class Server:
             return
         if self._cohort is not None:
             self._cohort.tick(now)
-        for m, at in self._resend_at.items():
-            if now >= at:
-                self._repeat(m)
+        for m in self._resends.due(now):
+            self._repeat(m)
         if self.releases is not None:
             self.releases.tick(now)
         self._advance()
@@ -188,7 +146,7 @@ class Server:
         if self._cohort is not None:
             due = self._publish_at(self._cohort) if self._cohort.sum is not None else min(due, self._cohort.wake)
         release = NEVER if self.releases is None else self.releases.wake
-        return min(due, release, *self._resend_at.values(), NEVER)
+        return min(due, release, self._resends.wake)
 
     def connected(self, now: float, m: int) -> None:
         """The way to a neighbour is open (again)."""
@@ -207,13 +165,12 @@ class Server:
         self._commit(exchange.remove(self.books, found.removed, raw), "remove")
         self._epoch, self._present = found, self._not_removed()
         self.ports.log("removed", servers=list(found.removed), epoch=found.number)
-        for m in found.removed:
-            if m in self._resend_at:
-                self._resend_at[m] = NEVER
+        for m in self.rules.weights.keys() & set(found.removed):
+            self._resends.never(m)
         for m in self.rules.weights:  # also to those who are gone: they stop
             self._tell_epoch(m)
             if m not in found.removed:
-                self._repeat_later(m)
+                self._resends.later(m, self._now)
         if self.rules.me in found.removed:
             self._stop("this server was removed from the network")
         self._advance()
@@ -320,7 +277,7 @@ class Server:
         self.ports.log("skipped", round=to, why=why)
         for m in self._present:
             self._sync(m)
-            self._repeat_later(m)
+            self._resends.later(m, self._now)
         self.early = {m: {i: b for i, b in offers.items() if i > to} for m, offers in self.early.items()}
         self._wait()
 
@@ -403,7 +360,7 @@ class Server:
         self._take_early()  # first, so that the offers already say which flows are in
         for n, m in enumerate(self._present):
             self._sync(m, offer=i if m in offered else None, ask=m in offered)
-            self._repeat_later(m)
+            self._resends.later(m, self._now)
             if n == 0:
                 self.ports.at("publish.sent_first")
         self.ports.at("publish.sent_all")
@@ -420,8 +377,9 @@ class Server:
 
     def _drain(self) -> bool:
         self.phase, self._deadline = Phase.DRAIN, self._now + self.terms.drain
+        over = client_messages.encode(enrolment.welcome(self.terms, self.books))
         for client in range(self.terms.cohort.clients):
-            self._welcome(client)  # nothing is asked of it any more
+            self.ports.to_client(client, over)  # nothing is asked of it any more
         return True
 
     # The exchange
@@ -448,7 +406,7 @@ class Server:
         self._far.discard(m)
         if not message.open and message.balance is None:  # it is adrift
             self._far.add(m)
-        self._resend_gap[m] = self.terms.exchange / RESENDS
+        self._resends.heard(m)
         if not self.up[m] and message.decided >= self.books.decided - 1:
             self.up[m] = True
             self.ports.log("up", neighbour=m, round=self.books.decided)
@@ -507,13 +465,9 @@ class Server:
         if not records and self._awaits(m):
             self._sync(m, ask=True)
         if records or self._awaits(m):
-            self._resend_gap[m] = min(2.0 * self._resend_gap[m], SLOWEST * self.terms.exchange)
-            self._repeat_later(m)
+            self._resends.slower(m, self._now)
         else:
-            self._resend_at[m] = NEVER
-
-    def _repeat_later(self, m: int) -> None:
-        self._resend_at[m] = self._now + self._resend_gap[m]
+            self._resends.never(m)
 
     def _awaits(self, m: int) -> bool:
         if self.phase is not Phase.REJOIN and self.books.status[m] is Status.ADRIFT:
@@ -539,7 +493,7 @@ class Server:
         self._wait()
         for m in self._present:
             self._sync(m, ask=True)
-            self._repeat_later(m)
+            self._resends.later(m, self._now)
         return True
 
     def _ask_balance(self, m: int, message: sync.Sync) -> None:
@@ -588,30 +542,12 @@ class Server:
     # Clients
 
     def _enrol(self, client: int, message: client_messages.Enrol) -> None:
-        terms = self.terms
-        if message.plan != self.rules.plan or message.protocol != terms.protocol:
-            self._refuse("client: of another plan or version")
-            why = (
-                "this unit runs another plan"
-                if message.protocol == terms.protocol
-                else (f"this server speaks version {terms.protocol} of the protocol, not {message.protocol}")
-            )
-            text = terms.plan_text if len(terms.plan_text) <= client_messages.LARGEST_PLAN else ""
-            self.ports.to_client(client, client_messages.encode(client_messages.Refusal(why, text)))
-        elif (message.unit, message.client) != (self.rules.me, client) or client >= terms.cohort.clients:
-            self._refuse("client: not of this unit, or not whom it says")
-            self.ports.to_client(
-                client, client_messages.encode(client_messages.Refusal("not in this unit's roster", ""))
-            )
-        else:
-            self._welcome(client)
-            if self._cohort is not None:
-                self._cohort.enrolled(client)
-
-    def _welcome(self, client: int) -> None:
-        d, T = self.books.decided, self.rules.rounds
-        welcome = client_messages.Welcome(self.rules.plan, min(d + 1, T), finished=d == T)
-        self.ports.to_client(client, client_messages.encode(welcome))
+        answer, refused = enrolment.answer(self.terms, self.books, client, message)
+        self.ports.to_client(client, client_messages.encode(answer))
+        if refused:
+            self._refuse(refused)
+        elif self._cohort is not None:
+            self._cohort.enrolled(client)
 
     # Bookkeeping
 

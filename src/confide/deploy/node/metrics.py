@@ -30,7 +30,7 @@ from prometheus_client import (
 
 from confide.deploy.durable.books import Books, Changes, Entry
 from confide.deploy.durable.store import At, Store, nowhere
-from confide.deploy.machines.server import Phase
+from confide.deploy.machines.ports import Phase
 from confide.deploy.node.metrics_endpoint import Endpoint
 from confide.deploy.node.observe import EVENTS, OTHER, count, flag, number, public
 from confide.secure.session import Why

@@ -27,9 +27,10 @@ from confide.deploy.durable.store import Store
 from confide.deploy.keys.certificates import SOON, RefusedPeer, utc_now
 from confide.deploy.machines.ahead import Ahead
 from confide.deploy.machines.draws import secret_noise
+from confide.deploy.machines.ports import Phase, Ports
 from confide.deploy.machines.relay import Relay
 from confide.deploy.machines.release import Part, Released, secret_share
-from confide.deploy.machines.server import Phase, Ports, Server
+from confide.deploy.machines.server import Server
 from confide.deploy.net.dialer import Dialer
 from confide.deploy.net.endpoints import Node
 from confide.deploy.net.listener import Listener
