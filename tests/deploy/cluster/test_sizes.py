@@ -70,7 +70,7 @@ def config(**algorithm: Any) -> Any:
 def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Layout, list[subprocess.Popen[str]]]]:
     """A unit of a thousand clients, whose channels are in a few processes that wait for a word."""
     monkeypatch.setattr("confide.deploy.cluster.layout.PROCESS", 0)  # not one for each of them
-    layout = lay_out(tmp_path / "n", config(sampled=2), 1, IDLE, rounds=5, adapt=600.0, tick=600.0)
+    layout = lay_out(tmp_path / "n", config(sampled=4), 1, IDLE, rounds=5, adapt=600.0, tick=600.0)
     line = [sys.executable, "-c", CLIENTS, str(layout.folder / "nodes")]
     found = [
         subprocess.Popen(
