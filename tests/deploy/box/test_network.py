@@ -129,6 +129,7 @@ def test_an_active_server(tmp_path: Path) -> None:
     )
     network, _ = play(agreed(e), e, identities=client_identity)
     assert np.array_equal(models(network), reference(e))
+    assert all(client.finished for unit in network.units for client in unit.machines)  # they were told
 
 
 def sqlite(prices: Prices, folder: Path) -> Callable[[int, Books], SqliteStore]:
