@@ -21,7 +21,7 @@ $(INSTALLED): pyproject.toml | $(BIN)/python
 	touch $@
 
 $(DEV): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --no-compile --editable ".[dev]" # what is imported is compiled then
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $@ $(INSTALLED)
 
 run: $(INSTALLED)

@@ -305,7 +305,8 @@ class Soak:
             self._away([node], 5.0)
 
     def _term(self) -> None:
-        if found := self._free(self.layout.units):
+        """One that is up: until it listens to signals, SIGTERM ends a process as SIGKILL does."""
+        if found := [node for node in self._free(self.layout.units) if self.cluster.status(node) is not None]:
             node = self.random.choice(found)
             self.cluster.stop([node])
             require(self.cluster.ended()[node] == 0, f"{node} did not end in order: {self.cluster.last_line(node)}")

@@ -129,6 +129,7 @@ def test_an_active_server(tmp_path: Path) -> None:
     )
     network, _ = play(agreed(e), e, identities=client_identity)
     assert np.array_equal(models(network), reference(e))
+    network.run(until=network.now + 60.0)  # what is on its way arrives
     assert all(client.finished for unit in network.units for client in unit.machines)  # they were told
 
 
