@@ -153,7 +153,7 @@ def test_the_command_gives_the_bits_of_the_box_and_of_the_reference(tmp_path: Pa
 def test_ctrl_c_leaves_no_process_and_the_run_goes_on(tmp_path: Path) -> None:
     """Interrupted in the middle, then to the end: the bits of a run that nobody interrupted."""
     folder = tmp_path / "net"
-    run = command("--units", 2, "--clients", 3, "--rounds", 12, "--out", folder, *OWN, "--tick", 0.25)
+    run = command("--units", 2, "--clients", 3, "--rounds", 8, "--out", folder, *OWN, "--tick", 0.25)
     assert run.stderr is not None
     lines = []
     for line in run.stderr:
@@ -169,7 +169,7 @@ def test_ctrl_c_leaves_no_process_and_the_run_goes_on(tmp_path: Path) -> None:
     assert f"everything is in {folder}; to go on: confide cluster --out {folder}" in err, err
     found = Layout.load(folder)
     with Cluster(found) as cluster:
-        assert 2 <= min(cluster.books(unit).decided for unit in found.units) < 12
+        assert 2 <= min(cluster.books(unit).decided for unit in found.units) < 8
         for node in found.nodes:
             assert "Traceback" not in cluster.log(node), cluster.log(node)
 
