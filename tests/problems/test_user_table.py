@@ -169,7 +169,7 @@ def test_text_stays_text(tmp_path: Path) -> None:
 
 
 CSV = b"a,b,c\n" + b"".join(b"%d,x%d,%d\n" % (i, i, i) for i in range(3000))
-GZ = gzip.compress(CSV)
+GZ = gzip.compress(CSV, mtime=0)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ GZ = gzip.compress(CSV)
         ("t.gz", GZ[: len(GZ) // 2], "truncated or damaged"),
         ("t.csv.gz", GZ[:-4], "truncated or damaged"),
         ("t.csv.gz", GZ[:-8] + b"\0" * 8, "truncated or damaged"),
-        ("t.csv.gz", gzip.compress(b""), "is empty"),
+        ("t.csv.gz", gzip.compress(b"", mtime=0), "is empty"),
         ("t.parquet", b"PAR1 and no more", "truncated or damaged"),
         ("t.parquet", CSV, "truncated or damaged"),
         ("t.xlsx", CSV, "unknown kind of file; use one of .csv"),
