@@ -220,6 +220,7 @@ def test_every_refusal_skip_and_commit_of_the_sources_has_its_word() -> None:
     words |= {why for _, why in words_of("_refuse") if why.startswith("server") and why != "server: "}
     words |= {f"server: {why}" for _, why in words_of("ExchangeError")}
     words |= set(re.findall(r'refusals\["([^"]+)"', source("cohort.py").read_text()))
+    words |= set(re.findall(r'"(client: [^"]+)"', source("enrolment.py").read_text()))
     assert words == set(REFUSALS)
     commits = {
         call.args[1].value
