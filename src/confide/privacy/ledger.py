@@ -544,7 +544,8 @@ def _create(path: Path, text: str) -> None:
             os.link(temporary, path)  # unlike a rename it never replaces; the rename that follows does nothing
         except FileExistsError:
             raise InputError("ledger", str(path), "exists; a ledger is never overwritten, name another") from None
-    sync_folder(path.parent)
+    with suppress(OSError):  # a folder that may not be read cannot be synced; the file is whole
+        sync_folder(path.parent)
 
 
 def _write_all(fd: int, data: bytes) -> None:

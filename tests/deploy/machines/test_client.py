@@ -433,6 +433,19 @@ def test_an_update_in_clear_is_repeated() -> None:
     assert again.words == heard(first[0]).words  # type: ignore[union-attr]
 
 
+def test_another_model_of_a_round_is_trained_on_anew() -> None:
+    """In clear, where no hash names it; and the first one is remembered."""
+    reference = a_reference(None)
+    client = a_client(reference, 0)
+    words = []
+    for attempt, model in enumerate((W, 100 * W, W), 1):
+        said = only(client.receive(invitation(attempt=attempt, model=model)))
+        assert isinstance(said, Update)
+        words.append(np.frombuffer(said.words, "<i8").tolist())
+        assert words[-1] == expected(reference, [0], w=model).tolist()
+    assert words[0] == words[2] != words[1]
+
+
 def test_a_trainer_may_spoil_its_weights() -> None:
     """They are its own: the same model gives the same update again."""
 

@@ -86,7 +86,8 @@ def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
     finally:
         for file in (temporary, *side_files(temporary)):
             file.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with suppress(OSError):  # a folder that may not be read cannot be synced; the file is whole
+        sync_folder(path.parent)
 
 
 def connect(path: Path) -> sqlite3.Connection:
