@@ -9,20 +9,25 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed$(if $(EXTRAS),-$(EXTRAS))
 DEV := $(VENV)/.dev
 
-.PHONY: setup run test soak explore lint format bench clean
+.PHONY: setup run test test-busy test-portable compare mutants soak explore lint format bench clean
 
 setup: $(INSTALLED)
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+
+# What pip says is shown only when it fails.
+define install
+@echo "installing into $(VENV), about a minute"
+@$(BIN)/python -m pip install --editable "$(1)" > $(VENV)/pip.log 2>&1 || { cat $(VENV)/pip.log; exit 1; }
+@touch $(2)
+endef
 
 $(INSTALLED): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".$(if $(EXTRAS),[$(EXTRAS)])"
-	touch $@
+	$(call install,.$(if $(EXTRAS),[$(EXTRAS)]),$@)
 
 $(DEV): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
-	touch $@ $(INSTALLED)
+	$(call install,.[dev],$@ $(INSTALLED))
 
 run: $(INSTALLED)
 	$(BIN)/confide reproduce
@@ -30,13 +35,31 @@ run: $(INSTALLED)
 test: $(DEV)
 	$(BIN)/python -m pytest
 
+# Beside busy loops, in a random order; then with the arithmetic of other processors. Minutes each, not part of CI.
+test-busy: $(DEV)
+	$(BIN)/python tests/tools/busy.py
+
+test-portable: $(DEV)
+	$(BIN)/python tests/tools/portable.py
+
+# Is this tree slower than that commit? `make compare BASE=HEAD~1`, `make compare BASE=v1 TURNS=1 PARTS="run bench"`.
+compare: $(DEV)
+	$(BIN)/python tests/tools/compare.py $(or $(BASE),$(error BASE=commit is missing)) $(if $(TURNS),--times $(TURNS)) \
+		$(if $(PARTS),--parts $(PARTS))
+
+# Which of twenty broken lines of src do the tests notice? `make mutants SEED=3`.
+mutants: $(DEV)
+	$(BIN)/python tests/tools/mutants.py $(if $(SEED),--seed $(SEED))
+
 # Random kills and cuts on a network of real processes; `make soak SECONDS=60 SEED=7` repeats one, shorter.
 soak: $(DEV)
 	CONFIDE_SOAK=1 $(BIN)/python -m pytest -n 1 -rP tests/deploy/cluster/test_kills.py tests/deploy/cluster/test_sizes.py
 	$(BIN)/python tests/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
-# Property tests with examples that nobody has seen (the default run repeats its own), and more stories of faults.
+# The whole tables of cases (the default run has the telling ones), then property tests with examples that nobody has
+# seen (the default run repeats its own), and more stories of faults.
 explore: $(DEV)
+	CONFIDE_EXPLORE=1 $(BIN)/python -m pytest -m "not hypothesis"
 	for i in $$(seq $(TIMES)); do CONFIDE_EXPLORE=1 $(BIN)/python -m pytest -m hypothesis || exit 1; done
 	CONFIDE_STORIES=$$(($(TIMES) * 400)) $(BIN)/python -m pytest tests/deploy/box/test_faults.py
 

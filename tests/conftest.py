@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 from collections.abc import Callable
 from functools import cache
 
+# Before NumPy is loaded: on matrices as small as these its threads wait for those of the other worker.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
-from hypothesis import settings
+import typer
+from hypothesis import HealthCheck, settings
 
 from confide import cli
 from confide.federation import Federation
@@ -17,13 +22,17 @@ from confide.graph import Graph
 from confide.models import Linear, Logistic
 from confide.problems.problem import Problem
 from confide.schemes import FAMILIES, Scheme, scheme
+from exploring import more
 
 # The same examples in every run, so that a red one is about the change that it tests; `make explore` looks for others.
-settings.register_profile("steady", derandomize=True)
-settings.register_profile("explore", print_blob=True)
+# No example has a deadline: how long one takes is the machine's affair.
+anytime = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", anytime, derandomize=True)
+settings.register_profile("explore", anytime, print_blob=True)
 settings.load_profile("explore" if "CONFIDE_EXPLORE" in os.environ else "steady")
 
 Outcome = tuple[int, str, str]
+commands = cache(typer.main.get_command)  # every call of the app would read all its options again
 SILENT = ("none", "local-only")
 
 
@@ -50,12 +59,22 @@ def each_fixed_scheme(request: pytest.FixtureRequest) -> Scheme:
     return request.param
 
 
+# What a scheme does on a shape shows with one rule of weights; the other rule gives only other numbers.
+SHAPES = {
+    "ring:5": "lazy",
+    "star:5": "metropolis",
+    "random:6:0.5": "lazy",
+    "complete:4": "metropolis",
+    "path:2": "lazy",
+    "path:1": "lazy",
+}
+
+
 @pytest.fixture(
-    params=[
-        f"{shape}/{rule}"
-        for shape in ("ring:5", "star:5", "random:6:0.5", "complete:4", "path:2", "path:1")
-        for rule in ("lazy", "metropolis")
-    ]
+    params=more(
+        [f"{shape}/{rule}" for shape, rule in SHAPES.items()],
+        [f"{shape}/{rule}" for shape in SHAPES for rule in ("lazy", "metropolis")],
+    )
 )
 def each_graph(request: pytest.FixtureRequest) -> Graph:
     spec, rule = request.param.split("/")
@@ -90,9 +109,18 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     def call(*arguments: object) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["confide", *map(str, arguments)])
+        monkeypatch.setattr(typer.main, "get_command", commands)
         with pytest.raises(SystemExit) as done:
             cli.main()
         captured = capsys.readouterr()
         return done.value.code or 0, captured.out, captured.err
 
     return call
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test-busy` gives a seed: files in a random order, and the tests in each, so that none leans on another."""
+    if seed := os.environ.get("CONFIDE_ORDER"):
+        draw = random.Random(seed)  # noqa: S311 - no secret
+        place = {path: draw.random() for path in dict.fromkeys(item.path for item in items)}
+        items.sort(key=lambda item: (place[item.path], draw.random()))

@@ -30,13 +30,14 @@ from typing import Any
 
 from confide.config import parse
 from confide.deploy.box.invariants import balanced, bounded, conserved, require
-from confide.deploy.cluster.layout import HOST, Layout, free_ports, lay_out
+from confide.deploy.cluster.layout import HOST, Layout, lay_out
 from confide.deploy.cluster.processes import Cluster
 from confide.deploy.cluster.try_out import TRY_OUT
 from confide.deploy.durable.books import Books
 from confide.deploy.machines.exchange import digest
 from confide.privacy import ledger
 from confide.privacy.ledger import FREE, Event
+from patience import LIMIT
 
 Way = tuple[str, str]  # (unit that dials, unit that it dials): the messages of the first to the second
 
@@ -52,7 +53,7 @@ class Ways:
         names = layout.units
         pairs = [(a, b) for a in names for b in names if a != b]
         self._goals = {way: layout.ports[way[1]] for way in pairs}
-        self._ports = dict(zip(pairs, free_ports(len(pairs)), strict=True))
+        self._ports: dict[Way, int] = {}
         self._state: dict[Way, str] = dict.fromkeys(pairs, "open")
         self._open: dict[Way, set[asyncio.StreamWriter]] = {way: set() for way in pairs}
         self._changed: dict[Way, asyncio.Event] = {}
@@ -83,24 +84,22 @@ class Ways:
         self._call(self._set(list(self._goals if ways is None else ways), "open"))
 
     def _call(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10.0)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT)
 
     async def _serve(self) -> None:
-        for way, port in self._ports.items():
+        for way in self._goals:
             self._changed[way] = asyncio.Event()
             self._changed[way].set()
-            self._servers.append(await asyncio.start_server(self._accept(way), HOST, port))
+            self._servers.append(await asyncio.start_server(self._accept(way), HOST, 0))
+            self._ports[way] = self._servers[-1].sockets[0].getsockname()[1]
 
     async def _end(self) -> None:
         for server in self._servers:
             server.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        await asyncio.sleep(0.05)
-        for writers in self._open.values():
-            for writer in list(writers):
-                writer.transport.abort()
-        await asyncio.sleep(0.05)
+        await asyncio.gather(*tasks, return_exceptions=True)  # each closes its connections
 
     async def _set(self, ways: list[Way], state: str) -> None:
         for way in ways:
@@ -226,6 +225,22 @@ class Auditor:
             require(not rounds or max(rounds.values()) == 1, f"{node}: published a round twice")
 
 
+def settled(cluster: Cluster, units: Iterable[str]) -> bool:
+    """Whether these servers answer, and have no open flow."""
+    told = [cluster.status(unit) for unit in units]
+    return all(one is not None and not any(peer["open"] for peer in one["peers"]) for one in told)
+
+
+def settle_flows(cluster: Cluster, units: Iterable[str]) -> None:
+    """Ends the clients of these servers: after the round that was open nothing new is published, and flows end."""
+    units = list(units)
+    cluster.stop([client for unit in units for client in cluster.layout.clients(unit)], LIMIT)
+    open_rounds = {unit: cluster.wait_round(unit, 0, LIMIT)["round"] + 1 for unit in units}
+    for unit, round in open_rounds.items():
+        cluster.wait_round(unit, round, LIMIT)
+    cluster.wait("nothing is open", lambda: settled(cluster, units), LIMIT)
+
+
 def events_of(text: str) -> Iterator[dict[str, Any]]:
     """Of a log in JSON; a line that a kill has cut off is passed over."""
     for line in text.splitlines():
@@ -308,7 +323,7 @@ class Soak:
         """One that is up: until it listens to signals, SIGTERM ends a process as SIGKILL does."""
         if found := [node for node in self._free(self.layout.units) if self.cluster.status(node) is not None]:
             node = self.random.choice(found)
-            self.cluster.stop([node])
+            self.cluster.stop([node], LIMIT)
             require(self.cluster.ended()[node] == 0, f"{node} did not end in order: {self.cluster.last_line(node)}")
             self.counts["servers stopped"] += 1
             self._away([node], 5.0)
@@ -363,20 +378,15 @@ class Soak:
             elif not self.cluster.alive(node):
                 self._back(node)
         reached = max(len(rows) for rows in self.auditor.rows.values())
-        rounds = [(self.cluster.wait_round(unit, 0)["round"]) for unit in self.layout.units]
+        rounds = [self.cluster.wait_round(unit, 0, LIMIT)["round"] for unit in self.layout.units]
         for unit in self.layout.units:
-            self.cluster.wait_round(unit, max(reached, *rounds) + 3, 120.0)
-        self.cluster.stop_all()
+            self.cluster.wait_round(unit, max(reached, *rounds) + 3, LIMIT)
+        self.cluster.stop_all(LIMIT)
         self.auditor.settle(drained=False)
         for unit in self.layout.units:
             self.cluster.start(unit)
-
-        def settled() -> bool:
-            told = [self.cluster.status(unit) for unit in self.layout.units]
-            return all(t is not None and not any(peer["open"] for peer in t["peers"]) for t in told)
-
-        self.cluster.wait("open flows are settled", settled, 120.0)
-        self.cluster.stop_all()
+        settle_flows(self.cluster, self.layout.units)
+        self.cluster.stop_all(LIMIT)
         self.auditor.settle()
         paid = {u: sum(e.kind == "message" for e in rows) for u, rows in self.auditor.rows.items()}
         print(f"     end  of {[len(rows) for rows in self.auditor.rows.values()]} rounds published: {paid}", flush=True)

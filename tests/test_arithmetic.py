@@ -21,6 +21,7 @@ from confide.arithmetic import (
 from confide.errors import InputError
 from confide.graph import Graph
 from confide.schemes import Scheme, scheme
+from exploring import more
 
 states = st.integers(-(2**62), 2**62)
 near_edges = st.sampled_from([s * (2**k + d) for s in (1, -1) for k in (0, 1, 15, 16, 31, 32, 61) for d in (-1, 0, 1)])
@@ -43,7 +44,7 @@ def half_away(q: Fraction) -> int:
 
 
 @given(products())
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=more(200, 600))
 def test_scaled_is_the_rounded_product(case: tuple[int, int, int]) -> None:
     factor, x, bits = case
     result = scaled(factor, np.array([x], dtype=np.int64), bits)
@@ -52,7 +53,7 @@ def test_scaled_is_the_rounded_product(case: tuple[int, int, int]) -> None:
 
 
 @given(products())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=more(100, 300))
 def test_scaled_is_odd(case: tuple[int, int, int]) -> None:
     factor, x, bits = case
     there, back = scaled(factor, np.array([x, -x], dtype=np.int64), bits)
@@ -66,7 +67,6 @@ def test_a_weight_outside_0_to_1_is_refused(factor: int) -> None:
 
 
 @given(arithmetics, st.floats(0, 1), st.lists(states, min_size=1, max_size=6))
-@settings(deadline=None)
 def test_weigh_is_odd_in_both_arithmetics(a: FixedArithmetic, weight: float, xs: list[int]) -> None:
     x = np.array(xs, dtype=np.int64)
     assert np.array_equal(a.weigh(weight, -x), -a.weigh(weight, x))
@@ -115,7 +115,6 @@ def test_no_weight_left_after_rounding_is_refused() -> None:
 
 
 @given(arithmetics, models)
-@settings(deadline=None)
 def test_encode_truncates_toward_zero_and_never_grows_a_norm(a: FixedArithmetic, update: np.ndarray) -> None:
     sent = a.encode(update) * a.client_quantum  # exact: a power of two
     assert np.all(np.abs(sent) <= np.abs(update))
@@ -126,14 +125,12 @@ def test_encode_truncates_toward_zero_and_never_grows_a_norm(a: FixedArithmetic,
 
 
 @given(arithmetics, st.lists(st.integers(-(2**50), 2**50), min_size=1, max_size=6))
-@settings(deadline=None)
 def test_value_and_state_are_inverse(a: FixedArithmetic, xs: list[int]) -> None:
     x = np.array(xs, dtype=np.int64)
     assert np.array_equal(a.state(a.value(x)), x)
 
 
 @given(arithmetics, models)
-@settings(deadline=None)
 def test_state_is_the_nearest_multiple(a: FixedArithmetic, w: np.ndarray) -> None:
     assert np.all(np.abs(a.value(a.state(w)) - w) <= 0.5000001 * a.quantum + 1e-15 * np.abs(w))
 
@@ -147,7 +144,6 @@ def test_adding_the_mean_of_l_updates_is_integer_addition() -> None:
 
 
 @given(st.floats(0, 1), st.floats(-100, 100), st.floats(-10, 10))
-@settings(deadline=None)
 def test_decay_is_the_same_in_both_arithmetics(shrink: float, w: float, total: float) -> None:
     a, f = FixedArithmetic(4, 24), FloatArithmetic(4)
     x, t = np.array([w]), np.array([total])
@@ -175,7 +171,6 @@ def refusal(a: FixedArithmetic, s: Scheme, g: Graph, update: float, rounds: int)
     st.integers(1, 10**6),
     st.integers(1, 100),
 )
-@settings(deadline=None)
 def test_the_suggested_bits_are_accepted(name: str, sigma: float, update: float, rounds: int, L: int) -> None:
     g, s = Graph.ring(5), scheme(name, 0.0 if name == "none" else sigma)
     bits = refusal(FixedArithmetic(L, 52), s, g, update, rounds)

@@ -60,6 +60,15 @@ def test_the_command_for_people(tmp_path: Path, command: Callable[..., Outcome])
     assert "PRIVATE" not in said
 
 
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """alpha, and beta in a folder of another name; refusals change nothing in them."""
+    folder = tmp_path_factory.mktemp("authorities")
+    Authority.create(folder / "alpha")
+    Authority.create(folder / "beta").folder.rename(folder / "gamma")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("line", "field"),
     [
@@ -74,11 +83,9 @@ def test_the_command_for_people(tmp_path: Path, command: Callable[..., Outcome])
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(
-    tmp_path: Path, command: Callable[..., Outcome], line: str, field: str
+    authorities: Path, command: Callable[..., Outcome], line: str, field: str
 ) -> None:
-    Authority.create(tmp_path / "alpha")
-    Authority.create(tmp_path / "beta").folder.rename(tmp_path / "gamma")
-    code, out, err = command("pki", *line.split(), "--dir", tmp_path)
+    code, out, err = command("pki", *line.split(), "--dir", authorities)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"error: {field} = ")
 

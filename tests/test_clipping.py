@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -24,7 +24,6 @@ def size(v: np.ndarray, norm: str) -> float:
 
 
 @given(tables, bounds, norms)
-@settings(deadline=None)
 def test_no_row_exceeds_the_bound_and_none_turns(table: np.ndarray, bound: float, norm: str) -> None:
     clipped = clip(table, bound, norm)
     assert clipped.shape == table.shape
@@ -38,7 +37,6 @@ def test_no_row_exceeds_the_bound_and_none_turns(table: np.ndarray, bound: float
 
 
 @given(hnp.arrays(np.float64, st.integers(1, 6), elements=numbers), bounds, norms)
-@settings(deadline=None)
 def test_a_vector_is_clipped_as_a_row_of_a_table(v: np.ndarray, bound: float, norm: str) -> None:
     assert np.array_equal(clip(v, bound, norm), clip(np.stack([v, v]), bound, norm)[1])
 

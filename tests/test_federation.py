@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from confide.errors import InputError
 from confide.federation import Federation
+from work import lines
 
 ARRAYS = ("X", "d", "client_offsets", "unit_offsets")
 
@@ -66,7 +66,6 @@ def test_nested_lists_keep_their_places() -> None:
 
 
 @given(assignments())
-@settings(deadline=None)
 def test_every_client_gets_its_rows_in_their_order(assignment: tuple[np.ndarray, np.ndarray]) -> None:
     client, unit = assignment
     f = made(assignment)
@@ -84,7 +83,6 @@ def test_every_client_gets_its_rows_in_their_order(assignment: tuple[np.ndarray,
 
 
 @given(assignments())
-@settings(deadline=None)
 def test_units_and_clients_weigh_equally(assignment: tuple[np.ndarray, np.ndarray]) -> None:
     f = made(assignment)
     weights = f.sample_weights()
@@ -240,9 +238,13 @@ def test_a_bad_number_past_the_first_block_is_found_at_its_row() -> None:
 def test_a_million_clients_are_two_integer_arrays() -> None:
     clients = 1_000_000
     X = np.ones((clients, 1))
-    begin = time.perf_counter()
-    f = Federation.from_assignment(X, X[:, 0], np.arange(clients)[::-1], np.arange(clients) % 1000)
-    seconds = time.perf_counter() - begin
+    made: list[Federation] = []
+
+    def work() -> None:
+        made.append(Federation.from_assignment(X, X[:, 0], np.arange(clients)[::-1], np.arange(clients) % 1000))
+
+    assert lines(work) < 1000  # no loop over them
+    f = made[0]
     assert f.clients == clients
     assert (f.K == 1000).all()
     assert {name: (a.dtype.kind, a.shape) for name, a in vars(f).items()} == {
@@ -252,4 +254,3 @@ def test_a_million_clients_are_two_integer_arrays() -> None:
         "unit_offsets": ("i", (1001,)),
     }
     assert f.client(999, 999)[1].tolist() == [1.0]
-    assert seconds < 2

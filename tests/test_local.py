@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -132,12 +132,11 @@ def test_every_step_has_a_batch_of_its_own_and_a_key_decides_all(replacement: bo
 
 
 @given(st.floats(0, 2), st.floats(0.01, 1), st.integers(1, 10), st.lists(st.floats(-5, 5), min_size=1, max_size=4))
-@settings(deadline=None)
 def test_where_the_data_say_nothing_the_update_is_the_decay(rho: float, mu: float, E: int, w: list[float]) -> None:
     t = task(Linear(rho), step=mu, E=E, batch=2)
     v = np.array(w)
     update = sgd(v, np.zeros((3, len(w))), np.zeros(3), t)
-    np.testing.assert_allclose(update, (decay(t) - 1) * v, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(update, (decay(t) - 1) * v, rtol=1e-12, atol=1e-13)  # 10 steps from |w| up to 5
     assert decay(t) == pytest.approx(math.prod([1 - 2 * rho * mu / E] * E), abs=1e-14)
 
 
@@ -157,7 +156,6 @@ def test_each_example_is_clipped_before_the_mean_and_the_regulariser_never() -> 
 
 
 @given(st.integers(0, MASK), st.integers(1, 6), st.sampled_from(["l1", "l2"]), st.floats(0.01, 3))
-@settings(deadline=None)
 def test_with_example_clips_the_data_move_at_most_mu_B(k: int, E: int, norm: str, bound: float) -> None:
     rng = np.random.default_rng(k)
     X, d, w = 5 * rng.standard_normal((9, 3)), 5 * rng.standard_normal(9), rng.standard_normal(3)

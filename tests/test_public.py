@@ -8,7 +8,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,6 @@ import pytest
 import confide
 
 HEAVY = ("numba", "scipy", "polars", "matplotlib", "networkx")
-
-
-def seconds(code: str) -> float:
-    """The quickest of five fresh interpreters, so that a busy machine does not count."""
-
-    def once() -> float:
-        begin = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code], check=True)
-        return time.perf_counter() - begin
-
-    return min(once() for _ in range(5))
 
 
 def loaded_by(code: str) -> set[str]:
@@ -37,14 +25,11 @@ def loaded_by(code: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
-def test_the_import_is_quick() -> None:
-    assert seconds("import confide") - seconds("pass") < 0.5
-
-
 def test_the_import_loads_nothing_heavy() -> None:
-    loaded = loaded_by("import confide")
-    assert "confide" in loaded
-    assert not loaded & {*HEAVY, "numpy"}
+    """Itself and a few small modules of Python's own; `confide bench accountant` has the seconds."""
+    added = loaded_by("import confide") - loaded_by("pass")
+    assert added - sys.stdlib_module_names == {"confide"}
+    assert len(added) < 12
 
 
 def test_a_deployed_client_needs_neither_numba_nor_scipy() -> None:

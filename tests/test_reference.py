@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from confide.problems.problem import Problem
 from confide.randomness import Purpose
 from confide.reference import Reference, check_failures, links_up, prepare, units_present
 from confide.schemes import Scheme, scheme
+from exploring import more
 
 Maker = Callable[..., Problem]
 GRAPH = Graph.random(4, 0.6, seed=1)
@@ -170,8 +172,11 @@ def test_a_link_failure_is_checked_against_the_graph_of_its_round() -> None:
 # ---- fixed point
 
 
-@pytest.mark.parametrize("clip", [Clip("example", 1.0), Clip("update", 1.0), Clip("update", 0.5, "l1")], ids=str)
-@pytest.mark.parametrize("bits", [16, 28])
+# What bits do is the same for every scheme and clip: each clip comes with one of the two.
+CLIPS = (Clip("example", 1.0), Clip("update", 1.0), Clip("update", 0.5, "l1"))
+
+
+@pytest.mark.parametrize(("clip", "bits"), more([*zip(CLIPS, (16, 28, 16), strict=True)], [*product(CLIPS, (16, 28))]))
 def test_fixed_point_is_the_float_round_up_to_its_quanta(
     ragged: Maker, each_fixed_scheme: Scheme, clip: Clip, bits: int
 ) -> None:

@@ -42,15 +42,9 @@ def test_matrices_are_the_round(each_scheme: Scheme, each_graph: Graph) -> None:
 
     published = publish(s, g, psi, draw, arith, np.ones(P, dtype=bool))
     w = combine(s, g, published, arith, np.ones(len(g.edges), dtype=bool))
+    assert (m.W.shape, m.R.shape, m.C.shape[1]) == ((P, P), (P, noises), P)
     np.testing.assert_allclose(published.sent, np.hstack([m.C, m.N]), rtol=0, atol=1e-12)
     np.testing.assert_allclose(w, np.hstack([m.W, m.R]), rtol=0, atol=1e-12)
-
-
-def test_matrices_have_the_shapes_of_their_equations(each_scheme: Scheme, each_graph: Graph) -> None:
-    m, P = matrices(each_scheme, each_graph), each_graph.P
-    assert m.C.shape == (len(m.N), P)
-    assert m.W.shape == (P, P)
-    assert m.R.shape == (P, m.N.shape[1])
 
 
 def test_noise_covariances_are_those_of_the_theory(each_graph: Graph) -> None:

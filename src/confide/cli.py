@@ -174,7 +174,7 @@ def predict(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="regression, secure, network or deploy")],
+    name: Annotated[str, typer.Argument(help="regression, accountant, noise, secure, network or deploy")],
     seed: Annotated[int, typer.Option(help="of regression")] = 0,
     clients: Annotated[int | None, typer.Option(help="of secure: n, 100; of deploy: 10")] = None,
     length: Annotated[
@@ -189,11 +189,21 @@ def bench(
     """Measure speed; every ratio is taken within one run."""
     from confide.validation import one_of
 
-    one_of("NAME", name, ("regression", "secure", "network", "deploy"))
+    one_of("NAME", name, ("regression", "accountant", "noise", "secure", "network", "deploy"))
     if name == "regression":
         from confide.benchmarks.regression import bench as measure
 
         numbers = measure(seed)
+    elif name == "accountant":
+        # Before NumPy is loaded: with other work on the machine, its threads' waiting would be what is timed.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        from confide.benchmarks import accountant
+
+        numbers = _watched("tries", lambda w: accountant.bench(watch=w))
+    elif name == "noise":
+        from confide.benchmarks import noise
+
+        numbers = _watched("tries", lambda w: noise.bench(watch=w))
     elif name == "secure":
         from confide.benchmarks import secure
 
@@ -213,7 +223,7 @@ def bench(
         return
     for key, value in numbers.items():
         places = 1 if not isinstance(value, float) or value >= 10 else 2 if value >= 1 else 4
-        print(f"{key:24} {value:12,.{places}f}" if isinstance(value, float) else f"{key:24} {value!s:>12}")
+        print(f"{key:30} {value:12,.{places}f}" if isinstance(value, float) else f"{key:30} {value!s:>12}")
 
 
 def _watched(what: str, measure: Callable[[Callable[[], None]], dict[str, Any]]) -> dict[str, Any]:

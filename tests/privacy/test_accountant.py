@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +14,15 @@ from numpy.typing import NDArray
 from confide.clipping import clip
 from confide.errors import InputError
 from confide.graph import Graph
+from confide.privacy import accountant
 from confide.privacy.accountant import Account, account, account_general, paper_theorem
 from confide.privacy.conversion import gaussian_epsilon, pure_epsilon, zcdp_epsilon
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.sum_noise import SumNoise
 from confide.privacy.threat import Release, Threat
-from confide.privacy.view import rounds_of
+from confide.privacy.view import expose_each, rounds_of
 from confide.schemes import Scheme, scheme
+from work import lines, peak_bytes
 
 Floats = NDArray[np.float64]
 ONE = Sensitivity(0.5, 1.0, level="unit", norm="l1")  # s = 1
@@ -165,7 +166,16 @@ def test_equal_budget_ratio_of_section_3(T: int) -> None:
     ],
     ids=lambda s: s.name,
 )
-def test_named_and_general_agree(s: Scheme, where: str) -> None:
+def test_named_and_general_agree(s: Scheme, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[object, Any] = {}
+
+    def once(rounds: Any, targets: list[int], colluders: frozenset[int]) -> Any:
+        """A view does not depend on the sensitivity."""
+        if colluders not in seen:
+            seen[colluders] = expose_each(rounds, targets, colluders)
+        return seen[colluders]
+
+    monkeypatch.setattr(accountant, "expose_each", once)
     graphs, T = GRAPHS[where], 5
     P = graphs[0].P
     rounds = rounds_of(s, [graphs[j % len(graphs)] for j in range(T)])
@@ -192,8 +202,8 @@ def test_the_general_accountant_takes_failed_links_and_chosen_targets() -> None:
     graphs = [Graph.ring(4), Graph.path(4), Graph.star(4)]
     rounds = rounds_of(s, graphs)
     each = [account_general(rounds, ONE, targets=[p]).epsilon or 0.0 for p in range(4)]
-    assert account_general(rounds, ONE).epsilon == max(each)
-    assert len(set(each)) > 1
+    assert account_general(rounds, ONE).epsilon == pytest.approx(max(each), rel=1e-12)
+    assert max(each) > 1.01 * min(each)
     hidden = account_general(rounds_of(gauss("per-link"), graphs), ONE)
     assert any("hidden noises were given to the adversary" in a for a in hidden.assumptions)
 
@@ -289,14 +299,13 @@ def test_laplace_loss_never_passes_epsilon_and_reaches_it() -> None:
     a = account(scheme("homomorphic", 2.0), Graph.ring(4), sens, rounds=5)
     assert a.epsilon_pure is not None
     assert a.epsilon_pure == pytest.approx(0.1 * 5 * 6 * math.sqrt(2) / 2.0)
-    loss = losses("laplace", opposite, 20_000, 2.0)
+    loss = losses("laplace", opposite, 60_000, 2.0)
     assert loss.max() <= a.epsilon_pure + 1e-9
     assert loss.max() == pytest.approx(a.epsilon_pure, rel=1e-9)  # tight
     assert np.exp(-loss).mean() == pytest.approx(1.0, abs=0.03)  # it is a likelihood ratio
     assert np.abs(losses("laplace", wild, 20_000, 2.0)).max() <= a.epsilon_pure + 1e-9
-    small = losses("laplace", opposite, 200_000, 2.0)
     for epsilon in (0.3, 0.6, 0.9):  # and composed: delta at our epsilon(delta)
-        delta = float(np.maximum(0, 1 - np.exp(epsilon - small)).mean())
+        delta = float(np.maximum(0, 1 - np.exp(epsilon - loss)).mean())
         ours = account(scheme("homomorphic", 2.0), Graph.ring(4), sens, rounds=5, delta=delta).epsilon
         assert ours is not None
         assert ours == pytest.approx(epsilon, rel=0.05)  # one coordinate: privacy loss distributions are exact
@@ -306,11 +315,11 @@ def test_gaussian_loss_is_that_of_its_mu() -> None:
     sens = Sensitivity(0.1, 1.0, level="unit", norm="l1")
     a = account(gauss("homomorphic", 1.5), Graph.ring(4), sens, rounds=5)
     assert a.mu_gdp is not None
-    loss = losses("gaussian", opposite, 100_000, 1.5)
+    loss = losses("gaussian", opposite, 40_000, 1.5)
     assert loss.mean() == pytest.approx(a.mu_gdp**2 / 2, rel=0.03)
     assert loss.std() == pytest.approx(a.mu_gdp, rel=0.01)
     assert np.exp(-loss).mean() == pytest.approx(1.0, abs=0.03)
-    other = losses("gaussian", wild, 100_000, 1.5)
+    other = losses("gaussian", wild, 40_000, 1.5)
     assert other.mean() <= a.mu_gdp**2 / 2
     assert other.std() <= a.mu_gdp
 
@@ -611,36 +620,34 @@ def test_an_account_as_plain_data() -> None:
     assert "and the release (centroid:1)" in released.adversary
 
 
-# Speed
+# Work
 
 
 @pytest.mark.parametrize(
     "name", ["homomorphic", "shared", "own-clean", "per-link", "pairwise", "central", "partial:0.5"]
 )
-@pytest.mark.parametrize("spec", ["ring:100", "complete:100", "random:100"])
-def test_a_hundred_servers_and_a_thousand_rounds_in_a_second(name: str, spec: str) -> None:
-    g = Graph.parse(spec)
+@pytest.mark.parametrize("kind", ["ring", "complete", "random"])
+def test_work_grows_with_rounds_and_servers_and_not_with_their_squares(name: str, kind: str) -> None:
+    """Four times as much of either is less than five times the work; `confide bench accountant` has the seconds."""
     s = gauss(name, 1.0, 2.0 if name == "pairwise" else 0.0)
-    account(s, RING, ONE, rounds=2)  # imports
-    took = math.inf
-    for _ in range(3):  # other work on this machine may be in the way of one of them
-        start = time.perf_counter()
-        account(s, g, ONE, rounds=1000)
-        took = min(took, time.perf_counter() - start)
-    print(f"{name} on {spec}: {took:.3f} s")
-    assert took < 1.0
+
+    def asked(servers: int, rounds: int) -> Callable[[], Account]:
+        graph = Graph.parse(f"{kind}:{servers}")
+        return lambda: account(s, graph, ONE, rounds=rounds)
+
+    asked(25, 2)()  # imports
+    few = lines(asked(25, 100))
+    assert lines(asked(25, 400)) < 5 * few
+    assert lines(asked(100, 100)) < 5 * few
+    assert peak_bytes(asked(25, 400)) < 5 * peak_bytes(asked(25, 100))
 
 
 @pytest.mark.parametrize("name", ["homomorphic", "pairwise"])
-def test_the_general_machinery_for_ten_servers_and_fifty_rounds(name: str) -> None:
+def test_the_general_machinery_over_many_rounds(name: str) -> None:
+    """What rounding does to orthogonality adds up; every noise is orthogonalised once, for all targets together."""
     s = gauss(name, 1.0, 2.0 if name == "pairwise" else 0.0)
-    took = math.inf
-    for _ in range(3):
-        start = time.perf_counter()
-        a = account_general(rounds_of(s, [Graph.ring(10)] * 50), ONE)
-        took = min(took, time.perf_counter() - start)
-        if took < 5.0:
-            break
-    print(f"general {name}: {took:.2f} s")
-    assert a.mu_gdp == pytest.approx(account(s, Graph.ring(10), ONE, rounds=50).mu_gdp, rel=1e-10)
-    assert took < 10.0
+    rounds = rounds_of(s, [Graph.ring(4)] * 50)
+    assert account_general(rounds, ONE).mu_gdp == pytest.approx(account(s, RING, ONE, rounds=50).mu_gdp, rel=1e-10)
+    one = lines(lambda: account_general(rounds[:10], ONE, targets=[0]))
+    assert lines(lambda: account_general(rounds[:10], ONE)) < 2 * one
+    assert lines(lambda: account_general(rounds[:40], ONE, targets=[0])) < 4 * one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from confide.privacy.calibrate import PAIR_RATIO, Budget, affordable_rounds, cal
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.threat import Release
 from confide.schemes import scheme
+from exploring import more
 
 RING = Graph.ring(4)
 NOISY = ("homomorphic", "shared", "own-clean", "partial:0.5", "per-link", "per-link-clean", "pairwise", "central")
@@ -60,7 +62,8 @@ def test_just_enough_noise(name: str, noise: str) -> None:
         return
     if noise == "laplace" and name not in ("homomorphic", "central"):
         return  # convolutions at each step of the search: two schemes are enough
-    tight(name, unit(), Budget(epsilon=2.0), 2 if noise == "laplace" else 3, noise)
+    budget, rounds = (0.5, 2) if noise == "laplace" else (2.0, 3)  # a small epsilon has few losses to convolve
+    tight(name, unit(), Budget(epsilon=budget), rounds, noise)
 
 
 @pytest.mark.parametrize("rho", [1e-6, 0.5, 1e6])
@@ -73,8 +76,10 @@ def test_rho_as_a_budget_has_a_closed_form(rho: float) -> None:
     assert (found.account.rho or 0) <= rho * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("name", ["homomorphic", "shared", "own-clean"])
-@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+EVERY = list(itertools.product(("homomorphic", "shared", "own-clean"), ("gaussian", "laplace")))
+
+
+@pytest.mark.parametrize(("name", "noise"), more([EVERY[0], EVERY[3], EVERY[4]], EVERY))
 def test_with_random_participation(name: str, noise: str) -> None:
     s = unit(level="client", sampled=2, proof=Proof("public-point"), participation=Participation("random", 0.3))
     tight(name, s, Budget(epsilon=1.5), 4, noise)

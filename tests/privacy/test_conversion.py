@@ -76,7 +76,7 @@ def test_gaussian_delta_by_integration() -> None:
         assert gaussian_delta(mu, epsilon) == pytest.approx(value, rel=1e-6)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.floats(1e-3, 1e3), st.floats(1.0001, 3.0), st.sampled_from(DELTAS))
 def test_epsilon_grows_with_mu_and_falls_with_delta(mu: float, more: float, delta: float) -> None:
     low = gaussian_epsilon(mu, delta)
@@ -87,7 +87,7 @@ def test_epsilon_grows_with_mu_and_falls_with_delta(mu: float, more: float, delt
         assert gaussian_delta(mu, low) == pytest.approx(delta, rel=1e-5)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.floats(1e-2, 50.0), st.floats(0.0, 100.0), st.floats(0.01, 10.0))
 def test_gaussian_delta_falls_with_epsilon(mu: float, epsilon: float, more: float) -> None:
     assert gaussian_delta(mu, epsilon + more) <= gaussian_delta(mu, epsilon) + 1e-15
@@ -203,7 +203,7 @@ def test_renyi_divergence_of_laplace_by_integration(order: float) -> None:
         assert float(laplace_renyi(np.array(D), order)) == pytest.approx(math.log(value) / (order - 1), rel=1e-5)
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(st.lists(st.floats(1e-6, 5.0), min_size=1, max_size=5), st.sampled_from((1e-9, 1e-5, 0.1)))
 def test_laplace_epsilon_is_below_pure_and_above_the_largest_single(ratios: list[float], delta: float) -> None:
     value = laplace_epsilon(np.array(ratios), delta)

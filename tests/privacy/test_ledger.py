@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import work
 from confide.errors import InputError, RunError
 from confide.federation import Federation
 from confide.graph import Graph
@@ -724,18 +725,21 @@ def test_blocks_do_not_show_in_the_id() -> None:
     assert federation_id(Federation(X, d, **offsets)) != before
 
 
-# ---- speed
+# ---- work
 
 
-def test_ten_thousand_events_in_a_second(tmp_path: Path) -> None:
-    took = math.inf
-    for k in range(5):  # other work on this machine may be in the way of one of them
-        begin = time.process_time()
-        events = [event(1 + t, p) for t in range(1000) for p in range(10)]
-        write_events(tmp_path / f"{k}", DATA, PLAN, events)
-        took = min(took, time.process_time() - begin)
-        if took < 1.0:
-            break
-    print(f"10,000 events: {took:.2f} s")
-    assert len(read(tmp_path / "0").events) == 10_000
-    assert took < 1.0
+def test_work_grows_with_the_events_and_not_with_their_square(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the disk is waited for as often as for an empty ledger; `confide bench accountant` has the seconds."""
+    synced, sync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(fd) or sync(fd))
+
+    def cost(n: int) -> tuple[int, int]:
+        """Lines of Python, and how often the disk was waited for."""
+        events, path = [event(1 + t) for t in range(n)], tmp_path / str(n)
+        synced.clear()
+        written = work.lines(lambda: write_events(path, DATA, PLAN, events))
+        return written + work.lines(lambda: read(path)), len(synced)
+
+    (_, waits), (few, few_waits), (many, many_waits) = cost(0), cost(100), cost(400)
+    assert many < 5 * few
+    assert few_waits == many_waits == waits

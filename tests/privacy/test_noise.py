@@ -9,7 +9,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
@@ -102,7 +101,7 @@ def test_every_integer_has_its_probability(law: str, scale: float) -> None:
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("scale", LARGE)
 def test_large_scales(law: str, scale: float) -> None:
-    x = sample(law, scale, 400_000)
+    x = sample(law, scale, 200_000)
     assert bin_test(x, law, scale) > 1e-3
     for wrong in (scale * 2 / 3, scale * 3 / 2):
         assert bin_test(x, law, wrong) < 1e-9
@@ -110,8 +109,8 @@ def test_large_scales(law: str, scale: float) -> None:
     assert bin_test(x, twin, math.sqrt(variance(law, scale) / variance(twin, 1e6)) * 1e6) < 1e-9
     spread = np.random.default_rng(1).uniform(-0.5, 0.5, len(x))  # so that Kolmogorov-Smirnov meets no ties
     continuous = {"laplace": stats.laplace, "gaussian": stats.norm}[law]
-    assert stats.kstest((x + spread) / scale, continuous.cdf).pvalue > 1e-3
-    assert stats.kstest((x + spread) / (scale * 1.05), continuous.cdf).pvalue < 1e-6
+    assert stats.kstest((x + spread) / scale, continuous.cdf, method="asymp").pvalue > 1e-3
+    assert stats.kstest((x + spread) / (scale * 1.05), continuous.cdf, method="asymp").pvalue < 1e-6
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -132,7 +131,7 @@ def test_joined_gaussian_integer_by_integer(scale: float) -> None:
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("scale", [*SMALL, *LARGE])
 def test_mean_symmetry_and_moments(law: str, scale: float) -> None:
-    n = 1_000_000
+    n = 250_000
     x = sample(law, scale, n).astype(float)
     v = variance(law, scale)
     fourth = np.mean(x**4)
@@ -153,11 +152,11 @@ def test_like_opendp(law: str, scale: float) -> None:
         mechanism = dp.m.make_laplace(domain, dp.l1_distance(T=int), scale=scale)
     else:
         mechanism = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=scale)
-    theirs = np.array(mechanism([0] * 40_000))  # seeded by the OS, hence the wide margin
-    assert two_samples(sample(law, scale, 400_000), theirs) > 1e-7
+    theirs = np.array(mechanism([0] * 10_000))  # seeded by the OS: once in 10^10 runs it looks like another law
+    assert two_samples(sample(law, scale, 400_000), theirs) > 1e-10
     for wrong in (scale * 2 / 3, scale * 3 / 2):
-        assert two_samples(sample(law, wrong, 400_000), theirs) < 1e-9
-    assert two_samples(sample(*other(law, scale), 400_000), theirs) < 1e-9
+        assert two_samples(sample(law, wrong, 400_000), theirs) < 1e-20
+    assert two_samples(sample(*other(law, scale), 400_000), theirs) < 1e-20
 
 
 def test_scales_near_zero_give_zero() -> None:
@@ -324,7 +323,7 @@ def test_same_key_same_noise_other_key_other_noise() -> None:
         assert np.mean(x == sample(law, 2.0**24, 20_000, bytes(32))) < 0.01
         y, z = (SAMPLERS[law](SecretStream(), 2.0**24, 20_000) for _ in range(2))
         assert np.mean(y == z) < 0.01
-        assert abs(np.corrcoef(y, z)[0, 1]) < 0.05
+        assert abs(np.corrcoef(y, z)[0, 1]) < 0.05  # seven standard errors: not once in 10^11 draws
         stream = SecretStream(KEY)
         assert not np.array_equal(SAMPLERS[law](stream, 2.0**24, 100), SAMPLERS[law](stream, 2.0**24, 100))
 
@@ -374,7 +373,7 @@ def test_stream_refuses_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_threads_never_get_the_same_words() -> None:
-    stream, parts = SecretStream(), []
+    stream, parts = SecretStream(KEY), []
     threads = [threading.Thread(target=lambda: parts.extend(stream.words(777) for _ in range(50))) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -431,17 +430,28 @@ def test_a_client_loads_neither_numba_nor_scipy() -> None:
     assert out.stdout.strip() == "[]"
 
 
+class Counted(SecretStream):
+    """Remembers how many words it was asked for, and when."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__(key)
+        self.asked: list[int] = []
+
+    def words(self, n: int) -> NDArray[np.uint64]:
+        self.asked.append(n)
+        return super().words(n)
+
+
 @pytest.mark.parametrize("law", LAWS)
-def test_speed(law: str) -> None:
-    """2 million a second is the target; half of it is asked for, because the machine may be busy."""
-    stream, n = SecretStream(), 500_000
-    for scale in (1.0, 2.0**10, 2.0**20, 2.0**30, 2.0**40):
-        SAMPLERS[law](stream, scale, 1)  # build the tables
-        times = []
-        for _ in range(3):
-            start = time.perf_counter()
-            SAMPLERS[law](stream, scale, n)
-            times.append(time.perf_counter() - start)
-        rate = n / min(times)
-        print(f"{law} {scale:.3g}: {rate / 1e6:.1f} million a second")
-        assert rate > 1e6
+@pytest.mark.parametrize(("scale", "dice"), [(1.0, 1), (2.0**10, 2), (2.0**20, 4), (2.0**30, 6), (2.0**40, 7)])
+def test_a_sample_is_one_word_for_every_die(law: str, scale: float, dice: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rejection, no loop over samples, and tables that are made once; `confide bench noise` has the rates."""
+    stream, n = Counted(KEY), 3 * noise.CHUNK
+    SAMPLERS[law](stream, scale, 1)  # builds the tables
+    monkeypatch.setattr(noise, "_die", lambda *_, **__: pytest.fail("a table was made again"))
+    stream.asked.clear()
+    SAMPLERS[law](stream, scale, n)
+    assert stream.asked == [noise.CHUNK] * (3 * len(noise._dice(law, scale)))
+    assert len(noise._dice(law, scale)) <= dice

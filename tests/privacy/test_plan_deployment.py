@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from confide import arithmetic
@@ -122,7 +122,6 @@ seconds = st.floats(1e-3, 1e6)
     identities, st.integers(1, 52), st.integers(2, 64), seconds, st.floats(0.0, 1.0), seconds, st.booleans(),
     st.integers(1, 10), st.sampled_from(["", key(7)]), st.text("aé日 x", min_size=1, max_size=9),
 )  # fmt: skip
-@settings(deadline=None)
 def test_round_trip(
     keys: list[str], bits: int, window: int, adapt: float, share: float, drain: float, replacement: bool, E: int,
     authority: str, name: str,

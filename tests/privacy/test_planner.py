@@ -77,7 +77,7 @@ def test_a_simulation_confirms_the_predicted_variance(name: str) -> None:
     f = Federation.from_clients([[(u, np.zeros(M))] for _ in range(P)])
     noise = scheme(name, 0.5, noise="gaussian", sigma_pair=1.0 if name == "pairwise" else 0.0)
     algorithm = GFL(scheme=noise, step=mu, sampled=1, local_steps=1, batch=M, replacement=False)
-    run = simulate(Problem(f, Linear(0.0)), graph, algorithm, rounds=T, repeats=400, seed=1)
+    run = simulate(Problem(f, Linear(0.0)), graph, algorithm, rounds=T, repeats=200, seed=1)
     centroid, individual = noise_variance(noise, graph, 1.0 - mu * 2.0 / M, T)
     measured = run.metrics["individual_msd"][:, -1].mean(), run.metrics["centroid_msd"][:, -1].mean()
     assert measured[0] == pytest.approx(M * individual, rel=0.12)

@@ -255,7 +255,7 @@ def test_clipping_a_whole_update_expands() -> None:
     assert np.linalg.norm(unclipped, 2) <= 1.0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.floats(0, 1), st.integers(1, 30), st.sampled_from(["public-point", "convex-glm:0.3", "regulariser:0.2"]))
 def test_deltas_grow_with_rounds_and_with_carry(carry: float, T: int, proof: str) -> None:
     found = deltas(facts(proof), carry, T)

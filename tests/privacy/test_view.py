@@ -241,7 +241,7 @@ def test_simulated_messages_have_the_covariance(each_scheme: Scheme, each_graph:
     """publish and combine with Gaussian noise, a coordinate a sample: the covariance of the messages is K K'."""
     if each_graph.P > 5 or each_graph.P == 1 or each_scheme.exchange == "nothing":
         return
-    T, samples, rng = 3, 40_000, np.random.default_rng(7)
+    T, samples, rng = 3, 20_000, np.random.default_rng(7)
     arith, up = FloatArithmetic(1), np.ones(len(each_graph.edges), dtype=bool)
     present = np.ones(each_graph.P, dtype=bool)
 

@@ -41,7 +41,7 @@ def objective(f: Federation, model: GLM, w: np.ndarray) -> float:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 6), st.sampled_from([0.0, 1e-3, 0.1, 3.0]))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_the_closed_form_and_the_solver_agree(seed: int, M: int, rho: float) -> None:
     f, model = federation(M, seed=seed), Linear(rho)
     np.testing.assert_allclose(solve(f, model), solve_iteratively(f, model), rtol=0, atol=TOLERANCE)
@@ -59,7 +59,7 @@ def test_the_closed_form_is_weighted_least_squares() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 5), st.sampled_from([1e-4, 0.03, 1.0]))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_the_logistic_optimum_has_no_gradient_left(seed: int, M: int, rho: float) -> None:
     f, model = federation(M, labels="sign", seed=seed), Logistic(rho)
     w = solve(f, model)

@@ -18,6 +18,7 @@ from confide.errors import InputError
 from confide.privacy.noise import SecretStream
 from confide.secure import encoding as module
 from confide.secure.encoding import RINGS, ROUNDINGS, Encoding, signed, truncate, words_of
+from exploring import more
 
 KEY = bytes(range(32))
 KINDS = [(ring, rounding) for ring in (32, 64) for rounding in ROUNDINGS]
@@ -59,7 +60,7 @@ def rounds(draw: st.DrawFn) -> tuple[Encoding, list[list[float]]]:
     return Encoding(ring, f, bound, n, rounding), updates
 
 
-@settings(deadline=None, max_examples=250)
+@settings(max_examples=more(100, 250))
 @given(rounds())
 def test_the_decoded_sum_is_exact_and_the_mean_as_near_as_stated(case: tuple[Encoding, list[list[float]]]) -> None:
     e, updates = case
@@ -103,7 +104,6 @@ def test_mean_of_fewer_is_taken_over_the_divisor() -> None:
 
 
 @pytest.mark.parametrize("bits", RINGS)
-@settings(deadline=None)
 @given(st.data())
 def test_words_stand_for_integers(bits: int, data: st.DataObject) -> None:
     half = 1 << (bits - 1)
@@ -129,7 +129,7 @@ def test_empty_update() -> None:
 # Rounding
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=more(100, 300))
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=20), st.integers(0, 40), st.sampled_from([1, 2, 3, 7]))
 def test_truncation_never_grows_a_norm(x: list[float], f: int, p: int) -> None:
     k, scaled = [int(v) for v in truncate(np.array(x), f)], [Fraction(v) * 2**f for v in x]
@@ -138,17 +138,18 @@ def test_truncation_never_grows_a_norm(x: list[float], f: int, p: int) -> None:
     assert all(v * s >= 0 for v, s in zip(k, scaled, strict=True))
 
 
+@pytest.fixture
+def known_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SecretStream", lambda: SecretStream(KEY))
+
+
+@pytest.mark.usefixtures("known_stream")
 def test_nearest_and_stochastic_may_grow_a_norm() -> None:
     """So that the test above says something."""
     x = np.full(1000, 0.6 / 256)
     for rounding in ("nearest", "stochastic"):
         k = Encoding(32, 8, 1.0, 4, rounding).encode(x).words
         assert np.linalg.norm(k.astype(float) / 256) > np.linalg.norm(x)
-
-
-@pytest.fixture
-def known_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SecretStream", lambda: SecretStream(KEY))
 
 
 def law_test(k: NDArray[np.int64], x: float) -> float:
@@ -240,6 +241,7 @@ def test_the_edge_of_the_ring(ring: int, n: int, quanta: int, rounding: str, f: 
             Encoding(ring, f, (quanta + 1) / 2**f, n, rounding)
 
 
+@pytest.mark.usefixtures("known_stream")
 def test_bounds_off_the_grid_are_counted_as_they_round() -> None:
     """1.6 quanta are one after truncation but two after rounding, which is one too many for half of the ring."""
     n = 2**30
@@ -264,7 +266,7 @@ def test_the_refused_sum_would_have_wrapped() -> None:
     assert remedy.mean(total(remedy, remedy.encode(np.array([8.0])).words, 1024), 1024).tolist() == [8.0]
 
 
-@settings(deadline=None, max_examples=250)
+@settings(max_examples=more(100, 250))
 @given(
     ring=st.sampled_from([32, 64]),
     f=st.integers(0, 52),
@@ -382,9 +384,9 @@ def test_noise_and_weights_are_counted() -> None:
     n, q, w, t = 10, 2**20, 3, 1000
     room = LARGEST[32] // n - w * q
     Encoding(32, 20, 1.0, n, noise=room, weight=w)
-    for more in ({"noise": room + 1, "weight": w}, {"noise": room, "weight": w + 1}):
+    for beyond in ({"noise": room + 1, "weight": w}, {"noise": room, "weight": w + 1}):
         with pytest.raises(InputError, match="could wrap"):
-            Encoding(32, 20, 1.0, n, **more)
+            Encoding(32, 20, 1.0, n, **beyond)
     e = Encoding(32, 20, 1.0, n, noise=t, weight=w)
     words, _ = e.encode(np.array([1.0, -1.0, 0.5]), np.array([t, -t, 7]), weight=w)
     one = [w * q + t, -w * q - t, w * q // 2 + 7]

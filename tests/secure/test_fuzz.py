@@ -35,6 +35,7 @@ from confide.secure.messages import (
 from confide.secure.parameters import Parameters
 from confide.secure.session import RefusedError, Session, Task, Why
 from confide.wire import MalformedError
+from exploring import more
 
 CASES = [
     Parameters(5, 4, 3, 3, 1),
@@ -193,7 +194,7 @@ cases = st.integers(0, len(CASES) - 1)
 
 
 @given(cases, st.binary(max_size=200))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=more(200, 1000))
 def test_random_bytes(case: int, raw: bytes) -> None:
     poke_all(a_world(case), raw)
 
@@ -217,7 +218,7 @@ kinds = st.sampled_from([*messages.FROM_CLIENT, *messages.FROM_SERVER])
 
 
 @given(cases, st.one_of(values, st.builds(lambda kind, rest: [kind, *rest], kinds, st.lists(values, max_size=5))))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=more(150, 600))
 def test_random_values_that_are_no_messages(case: int, value: Any) -> None:
     poke_all(a_world(case), msgpack.packb(value))
 
@@ -251,7 +252,7 @@ def mutated(draw: st.DrawFn) -> tuple[int, bytes]:
 
 
 @given(mutated())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=more(300, 1000))
 def test_true_messages_that_were_damaged(damaged: tuple[int, bytes]) -> None:
     poke_all(a_world(damaged[0]), damaged[1])
 
@@ -267,9 +268,9 @@ def test_every_true_message_cut_anywhere_is_malformed(case: int) -> None:
         for end in range(len(raw)):
             with pytest.raises(MalformedError):
                 decode(raw[:end], len(raw))
-        for more in (b"\0", b"\xc0", raw):
+        for tail in (b"\0", b"\xc0", raw):
             with pytest.raises(MalformedError):
-                decode(raw + more, 10 * len(raw))
+                decode(raw + tail, 10 * len(raw))
         with pytest.raises(MalformedError, match=f"at most {len(raw) - 1} are allowed"):
             decode(raw, len(raw) - 1)
         other = messages.from_server if decode is messages.from_client else messages.from_client
@@ -404,7 +405,7 @@ said = cases.flatmap(lambda case: st.tuples(st.just(case), of_every_kind(case, m
 
 
 @given(told, st.sampled_from([0, 0, ROUND]))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=more(250, 1000))
 def test_a_client_in_every_phase_is_told_something(news: tuple[int, FromServer], answered: int) -> None:
     case, message = news
     world = a_world(case)
@@ -414,7 +415,7 @@ def test_a_client_in_every_phase_is_told_something(news: tuple[int, FromServer],
 
 
 @given(said, st.integers(-1, 7))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=more(250, 1000))
 def test_a_server_in_every_phase_is_told_something(news: tuple[int, FromClient], who: int) -> None:
     case, message = news
     world = a_world(case)
@@ -427,7 +428,7 @@ def test_a_server_in_every_phase_is_told_something(news: tuple[int, FromClient],
 
 
 @given(st.data(), cases)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=more(70, 200))
 def test_a_client_hears_many_things(data: st.DataObject, case: int) -> None:
     """True messages in any order with made-up ones between; the end is one of the named ones."""
     world = a_world(case)
@@ -444,7 +445,7 @@ def test_a_client_hears_many_things(data: st.DataObject, case: int) -> None:
 
 
 @given(st.data(), cases)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=more(100, 300))
 def test_a_server_hears_many_things(data: st.DataObject, case: int) -> None:
     """Phases that end early, and messages in any order; no phase ends but in the next, a sum or a named abort."""
     world = a_world(case)

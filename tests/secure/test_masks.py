@@ -17,6 +17,7 @@ from scipy import stats
 from confide.secure import masks
 from confide.secure.encoding import RINGS
 from confide.secure.masks import KEYS_AT_ONCE, PIECE, apply
+from work import peak_bytes
 
 Words = NDArray[Any]
 
@@ -112,6 +113,13 @@ def test_the_zeros_stay_zero() -> None:
     apply(some(PIECE, RINGS[32]), [key(1)], [key(2)])
     assert not masks.ZEROS.any()
     assert not any(masks.COUNTER)
+
+
+def test_one_buffer_serves_all_keys() -> None:
+    """Memory for a piece, whatever the length and the number of neighbours: nothing is copied for each of them."""
+    words, keys = some(20 * PIECE, RINGS[8]), [key(i) for i in range(30)]
+    apply(words, keys[:1], [])
+    assert peak_bytes(lambda: apply(words, keys[:20], keys[20:])) < 2 * PIECE
 
 
 def test_no_keys_no_mask() -> None:

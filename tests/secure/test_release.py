@@ -43,7 +43,8 @@ def test_the_sum_of_states_and_shares_is_exact_although_single_words_wrap() -> N
 def test_honest_shares_put_sigma_on_the_mean(colluders: int) -> None:
     t = terms(length=20_000, colluders=colluders)
     still = np.zeros(t.length, np.int64)
-    honest = [Attempts().words_for(1, t, still, SecretStream())[1] for _ in range(t.servers - colluders)]
+    streams = [SecretStream(bytes([p]) * 32) for p in range(t.servers - colluders)]
+    honest = [Attempts().words_for(1, t, still, stream)[1] for stream in streams]
     deviation = float(np.std(sum(signed(w) for w in honest) * t.quantum / t.servers))
     assert deviation == pytest.approx(t.sigma, rel=0.03)  # 6 standard errors
 

@@ -13,6 +13,7 @@ import hashlib
 import logging
 import pickle
 import pprint
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from confide.secure.keys import Identity, KeyPair, pair_mask_key, self_mask_key
 from confide.secure.messages import Answer, FromClient, Inbox, Masked, Question, Roster
 from confide.secure.parameters import Parameters
 from confide.secure.session import Session, Task, Why
+from exploring import more
 
 Words = np.ndarray
 IDENTITIES = {i: Identity.of(hashlib.sha256(b"identity %d" % i).digest()) for i in range(4)}
@@ -273,6 +275,7 @@ def test_sanity_check_each_pair_adds_what_the_other_subtracts_and_nothing_else_c
 
 
 def found_in(text: str, secrets: dict[str, set[str]]) -> list[str]:
+    text = re.sub(r" at 0x[0-9a-f]+", "", text)  # where an object lies is no secret, and might look like one
     return sorted(name for name, forms in secrets.items() if any(form in text for form in forms))
 
 
@@ -374,8 +377,7 @@ def test_no_state_or_message_prints_a_secret(parameters: Parameters) -> None:
     seen = set()
     for thing in everything(trace):
         seen.add(type(thing).__name__)
-        for text in printed(thing):
-            assert found_in(text, secrets) == [], type(thing)
+        assert found_in("\n".join(printed(thing)), secrets) == [], type(thing)
     assert {"Advertised", "Shared", "Sent", "Answered", "Aborted"} <= seen
     assert {"Advertising", "Sharing", "Masking", "Unmasking", "Summed"} <= seen
     assert {"Advertise", "Roster", "Shares", "Inbox", "Masked", "Question", "Answer"} <= seen
@@ -421,7 +423,7 @@ def misshapen(content: Any) -> Iterator[Any]:
 def damaged(raw: bytes) -> Iterator[bytes]:
     """A message with a part of another shape, or with a byte lost, added or changed."""
     yield from map(msgpack.packb, misshapen(msgpack.unpackb(raw)))
-    for at in range(0, len(raw), 3):
+    for at in range(0, len(raw), more(7, 3)):
         yield raw[:at]
         yield raw[:at] + raw[at + 1 :]
         yield raw[:at] + b"\xc0" + raw[at:]
@@ -452,8 +454,7 @@ def test_no_exception_shows_a_secret(parameters: Parameters) -> None:
         texts += raised(lambda decode=decode, m=message: decode(messages.encode(m), 20))
     assert refused > 1000
     assert len(texts) - refused > 1000
-    for text in set(texts):
-        assert found_in(text, secrets) == []
+    assert found_in("\n".join(set(texts)), secrets) == []
 
 
 @both_servers

@@ -20,6 +20,7 @@ from confide.secure.messages import SEALED_BYTES, UNSIGNED, Entry
 from confide.secure.parameters import Parameters
 from confide.secure.session import Session, Task, Why, _hash, advertisement, commitment, consent
 from confide.secure.shares import SHARE_BYTES
+from exploring import more
 
 COMPLETE, SPARSE = Parameters(12, 11, 9, 11, 1), Parameters(40, 8, 5, 20, 2)
 
@@ -294,7 +295,7 @@ def test_neighbours_come_in_all_pairs(drawn: list[list[int]]) -> None:
 ids = st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 3), max_size=5, unique=True)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=more(80, 200))
 @given(ids, ids, ids, ids)
 def test_two_questions_are_never_one_statement(a: list[int], b: list[int], c: list[int], d: list[int]) -> None:
     same = (sorted(a), sorted(b)) == (sorted(c), sorted(d))
@@ -343,7 +344,7 @@ def test_statements_of_one_kind_are_none_of_another() -> None:
     assert len(found) == 7
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=more(80, 200))
 @given(st.lists(st.binary(max_size=3), max_size=4), st.lists(st.binary(max_size=3), max_size=4))
 def test_lists_of_parts_are_unambiguous(a: list[bytes], b: list[bytes]) -> None:
     assert (_hash(*a) == _hash(*b)) == (a == b)

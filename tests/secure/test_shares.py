@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import random
 from collections.abc import Callable
 
@@ -18,6 +17,7 @@ from scipy import stats
 from confide.errors import InputError
 from confide.secure import shares
 from confide.secure.shares import PRIME, SHARE_BYTES, WORDS, combine, lagrange, multiply, pack, share, uniform, unpack
+from exploring import more
 
 Field = NDArray[np.int64]
 SECRET = b"a secret key, thirty-two letters"
@@ -56,7 +56,6 @@ def test_two_are_not_enough_for_three() -> None:
 # Any t of n
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_any_t_of_n_give_the_secrets(data: st.DataObject) -> None:
     n = data.draw(st.integers(2, 14))
@@ -71,13 +70,13 @@ def test_any_t_of_n_give_the_secrets(data: st.DataObject) -> None:
 
 def test_a_threshold_of_one_is_a_copy_for_everybody() -> None:
     """It is accepted as a setting, so it must work."""
-    rows = share([SECRET], 3, 1, os.urandom)
+    rows = share([SECRET], 3, 1, dice(4))
     assert [combine((x,), [row]) for x, row in enumerate(rows, 1)] == [[SECRET]] * 3
 
 
 @pytest.mark.parametrize("secret", [bytes(32), b"\xff" * 32, SECRET])
 def test_every_subset_of_five(secret: bytes) -> None:
-    rows = share([secret], 5, 3, os.urandom)
+    rows = share([secret], 5, 3, dice(4))
     for size in range(1, 6):
         for holders in itertools.combinations(range(5), size):
             found = combine(tuple(x + 1 for x in holders), [rows[x] for x in holders])
@@ -94,8 +93,8 @@ def test_shares_are_values_of_a_polynomial() -> None:
 
 
 def test_a_thousand_holders() -> None:
-    secrets, t = [SECRET, os.urandom(32)], 667
-    rows = share(secrets, 1000, t, os.urandom)
+    secrets, t = [SECRET, SECRET[::-1]], 667
+    rows = share(secrets, 1000, t, dice(4))
     for seed in range(3):
         holders = random.Random(seed).sample(range(1000), t)  # noqa: S311
         points = tuple(x + 1 for x in holders)
@@ -106,7 +105,7 @@ def test_a_thousand_holders() -> None:
 
 
 def test_a_changed_share_changes_the_secret() -> None:
-    rows = share([SECRET], 4, 3, os.urandom)
+    rows = share([SECRET], 4, 3, dice(4))
     for x, word in itertools.product(range(3), range(WORDS)):
         changed = unpack(rows[x])
         changed[0, word] = (changed[0, word] + 1) % PRIME
@@ -115,7 +114,7 @@ def test_a_changed_share_changes_the_secret() -> None:
 
 
 def test_shares_at_other_places_do_not_fit() -> None:
-    rows = share([SECRET], 4, 3, os.urandom)
+    rows = share([SECRET], 4, 3, dice(4))
     assert combine((1, 2, 3), [rows[0], rows[2], rows[1]]) != [SECRET]
     assert combine((1, 2, 4), rows[:3]) != [SECRET]
 
@@ -149,7 +148,7 @@ def test_one_share_of_two_takes_every_value_once(x: int, word: int) -> None:
 
 def test_two_shares_of_three_fit_every_secret() -> None:
     """For each of the 2^16 + 1 secrets, the only polynomial through it and two real shares; all polynomials differ."""
-    first, second = (int(unpack(row)[0, 0]) for row in share([SECRET], 2, 2, os.urandom))
+    first, second = (int(unpack(row)[0, 0]) for row in share([SECRET], 2, 2, dice(4)))
     s = np.arange(PRIME)
     # f(1) = s + b + c, f(2) = s + 2b + 4c
     half = pow(2, -1, PRIME)
@@ -191,15 +190,16 @@ def test_the_test_of_uniformity_can_fail() -> None:
 
 def test_every_secret_has_its_own_polynomial() -> None:
     """Two secrets in one call must not be shared with the same coefficients: shares would give their difference."""
-    rows = share([SECRET, SECRET], 3, 2, os.urandom)
+    rows = share([SECRET, SECRET], 3, 2, dice(4))
     for a, b in rows:
         assert np.count_nonzero(unpack([a]) == unpack([b])) < 4
-    one = unpack(share([bytes(32)], 3, 2, os.urandom)[0])[0]
+    one = unpack(share([bytes(32)], 3, 2, dice(4))[0])[0]
     assert len(set(one.tolist())) > 12  # nor the words of one secret
 
 
 def test_shares_of_the_same_secret_never_repeat() -> None:
-    assert share([SECRET], 2, 2, os.urandom)[0] != share([SECRET], 2, 2, os.urandom)[0]
+    entropy = dice(5)
+    assert share([SECRET], 2, 2, entropy)[0] != share([SECRET], 2, 2, entropy)[0]
 
 
 # Numbers below the prime
@@ -236,7 +236,6 @@ def test_uniform_numbers() -> None:
 # Packing
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, PRIME - 1) | st.just(PRIME - 1), min_size=16, max_size=16), max_size=5))
 def test_pack_and_unpack(values: list[list[int]]) -> None:
     packed = pack(np.array(values, np.int64).reshape(-1, WORDS))
@@ -263,12 +262,12 @@ def test_shares_of_another_length_are_refused(length: int) -> None:
 @pytest.mark.parametrize("place", [0, 7, 15])
 def test_words_beyond_the_field_spoil_their_own_secret_only(bad: int, place: int) -> None:
     value = sum((bad if i == place else 12345) << (17 * i) for i in range(WORDS))
-    rows = share([SECRET, SECRET], 3, 2, os.urandom)
+    rows = share([SECRET, SECRET], 3, 2, dice(4))
     rows[0][1] = value.to_bytes(SHARE_BYTES, "little")
     assert combine((1, 2), rows[:2]) == [SECRET, None]
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=more(150, 500))
 @given(st.binary(min_size=30, max_size=38))
 def test_any_bytes_are_a_share_or_refused(raw: bytes) -> None:
     try:
@@ -294,7 +293,6 @@ def test_products_are_exact_at_the_largest_size() -> None:
     assert multiply(a, b).tolist() == exact
 
 
-@settings(deadline=None)
 @given(st.integers(1, 8), st.integers(1, 300), st.integers(1, 8), st.integers(0, 2**32))
 def test_products(rows: int, inner: int, columns: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -303,7 +301,6 @@ def test_products(rows: int, inner: int, columns: int, seed: int) -> None:
     assert multiply(a, b).tolist() == exact
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(1, PRIME - 1) | st.just(PRIME - 1), min_size=1, max_size=40), st.integers(0, 2**32))
 def test_lagrange_interpolates(places: set[int], seed: int) -> None:
     """Against the definition, in Python's integers, up to the largest place."""
@@ -332,13 +329,13 @@ def test_bad_points(points: tuple[int, ...]) -> None:
 )
 def test_bad_sharing(field: str, holders: int, threshold: int) -> None:
     with pytest.raises(InputError, match=f"^{field} = "):
-        share([SECRET], holders, threshold, os.urandom)
+        share([SECRET], holders, threshold, dice(4))
 
 
 @pytest.mark.parametrize("secret", [SECRET + b"!", SECRET[:-1], b""])
 def test_secrets_of_another_length_are_refused_and_not_shown(secret: bytes) -> None:
     with pytest.raises(InputError, match="must be 32 bytes") as error:
-        share([bytes(32), secret], 3, 2, os.urandom)
+        share([bytes(32), secret], 3, 2, dice(4))
     assert "letters" not in str(error.value)
 
 

@@ -14,7 +14,7 @@ from confide.federation import Federation
 from confide.graph import Graph
 from confide.models import Linear, Logistic
 from confide.problems.problem import Problem
-from confide.schemes import Scheme, scheme
+from confide.schemes import scheme
 from confide.theory.bounds_noise import (
     gradient_noise,
     gradient_noise_units,
@@ -138,11 +138,19 @@ CASES = {
 EVERY = [(name, model, seed) for seed, name in enumerate(CASES) for model in ("linear", "logistic")]
 
 
-@pytest.fixture(params=EVERY, ids=lambda case: "-".join(map(str, case[:2])))
-def case(request: pytest.FixtureRequest) -> tuple[Problem, GFL, Constants]:
+class Case(NamedTuple):
+    problem: Problem
+    alg: GFL
+    constants: Constants
+    rounds: list[tuple[np.ndarray, list[UnitRound]]]  # from states w, every outcome of each unit
+
+
+@pytest.fixture(params=EVERY, ids=lambda case: "-".join(map(str, case[:2])), scope="module")
+def case(request: pytest.FixtureRequest) -> Case:
     name, model, seed = request.param
-    problem = tiny(seed, model)
-    return problem, CASES[name], constants(problem, Graph.path(2), CASES[name], 0)
+    problem, alg = tiny(seed, model), CASES[name]
+    rounds = [(w, [enumerate_unit(problem, alg, p, w[p]) for p in range(len(w))]) for w in states(problem)]
+    return Case(problem, alg, constants(problem, Graph.path(2), alg, 0), rounds)
 
 
 def states(problem: Problem, far: tuple[float, ...] = (0.0, 0.1, 1.0, 10.0)) -> Iterator[np.ndarray]:
@@ -155,10 +163,10 @@ def states(problem: Problem, far: tuple[float, ...] = (0.0, 0.1, 1.0, 10.0)) -> 
 # ---- the lemmas
 
 
-def test_lemma_1_holds(case: tuple[Problem, GFL, Constants]) -> None:
-    problem, alg, c = case
-    for w in states(problem):
-        s = [enumerate_unit(problem, alg, p, w[p]).s for p in range(len(w))]
+def test_lemma_1_holds(case: Case) -> None:
+    problem, alg, c, rounds = case
+    for w, units in rounds:
+        s = [unit.s for unit in units]
         errors = np.sum((w - problem.optimum) ** 2, axis=1)
         for unit, bound in zip(s, gradient_noise_units(c.repaired, errors), strict=True):
             assert np.abs(unit.mean).max() < 1e-9  # zero mean
@@ -170,9 +178,10 @@ def test_lemma_1_holds(case: tuple[Problem, GFL, Constants]) -> None:
             assert exact <= gradient_noise(terms, centroid @ centroid, disagreement) * SLACK
 
 
-def test_sigma_s_is_twice_the_exact_moment_at_the_optimum(case: tuple[Problem, GFL, Constants]) -> None:
-    problem, alg, c = case
-    exact = [enumerate_unit(problem, alg, p, problem.optimum).s.square for p in range(2)]
+def test_sigma_s_is_twice_the_exact_moment_at_the_optimum(case: Case) -> None:
+    (w, units), c = case.rounds[0], case.constants
+    assert np.array_equal(w, [case.problem.optimum] * 2)
+    exact = [unit.s.square for unit in units]
     assert c.repaired.sigma_s2_units / 2 == pytest.approx(exact, rel=1e-9)
     assert c.repaired.sigma_s2 == pytest.approx(2 * sum(exact) / 4)
 
@@ -187,11 +196,11 @@ def test_beta_s_is_twice_the_exact_moment_of_the_difference_for_one_feature(name
         assert c.repaired.beta_s2_units[p] / 2 == pytest.approx((plus + minus) / 2 - zero, rel=1e-9)
 
 
-def test_lemma_2_holds(case: tuple[Problem, GFL, Constants]) -> None:
-    problem, alg, c = case
+def test_lemma_2_holds(case: Case) -> None:
+    problem, alg, c, rounds = case
     step = one_round(clients(problem, alg, 0), Graph.path(2), alg, alg.step)
-    for w in states(problem):
-        q = [enumerate_unit(problem, alg, p, w[p]).q for p in range(len(w))]
+    for w, units in rounds:
+        q = [unit.q for unit in units]
         errors = np.sum((w - problem.optimum) ** 2, axis=1)
         paper = incremental_noise_units(c, c.repaired, errors)
         sharp = (step.q0 + step.q1 * np.sqrt(errors)) ** 2
@@ -226,16 +235,16 @@ def test_one_local_step_has_no_incremental_noise() -> None:
 # ---- what a round is made of
 
 
-def test_mean_and_spread_of_a_unit(case: tuple[Problem, GFL, Constants]) -> None:
-    problem, alg, _ = case
+def test_mean_and_spread_of_a_unit(case: Case) -> None:
+    problem, alg, _, rounds = case
     c = clients(problem, alg, 0)
     mine, step = local(c, alg.step), one_round(c, Graph.path(2), alg, alg.step)
     alive, eye = 1 - alg.dropout, np.eye(problem.M)
     Phi, t = eye + alive * (c.unit_mean(mine.Phi) - eye), alive * c.unit_mean(mine.t)
     kappa, err = alive * c.unit_mean(mine.kappa), alive * c.unit_mean(mine.err)
-    for w in states(problem):
+    for w, units in rounds:
         for p, x in enumerate(w - problem.optimum):
-            psi = enumerate_unit(problem, alg, p, w[p]).psi
+            psi = units[p].psi
             off = np.linalg.norm(psi.mean - problem.optimum - Phi[p] @ x - t[p])
             size = np.linalg.norm(x)
             assert off <= kappa[p] * size + err[p] + 1e-9 * (1 + size)  # zero for squared loss
@@ -323,26 +332,28 @@ NOISES = [
 ]
 
 
-@pytest.mark.parametrize("noise", NOISES, ids=lambda s: s.name)
 @pytest.mark.parametrize("model", ["linear", "logistic"])
-def test_one_round_is_bounded(noise: Scheme, model: str) -> None:
+def test_one_round_is_bounded(model: str) -> None:
     """(I), (II) and the recursion over units from any states, the expectation over a round being exact."""
     graph, P = Graph.star(3, weights="metropolis"), 3
     for seed, dropout in ((0, 0.0), (1, 0.4)):
-        problem, alg = tiny(seed, model, P=P), settings(scheme=noise, dropout=dropout, step=0.8)
-        step = one_round(clients(problem, alg, 0), graph, alg, alg.step)
+        problem = tiny(seed, model, P=P)
+        algorithms = [settings(scheme=noise, dropout=dropout, step=0.8) for noise in NOISES]
+        steps = [one_round(clients(problem, alg, 0), graph, alg, alg.step) for alg in algorithms]
         for w in states(problem):
             x = w - problem.optimum
-            psi = [enumerate_unit(problem, alg, p, w[p]).psi for p in range(P)]
-            means = step.W @ (np.array([one.mean for one in psi]) - problem.optimum)
-            variances = np.array([one.variance for one in psi])
-            units = np.sum(means**2, axis=1) + step.W**2 @ variances + step.noise.units
-            centroid = np.sum(means.mean(axis=0) ** 2) + variances.sum() / P**2 + step.noise.centroid
-            r = np.array([np.linalg.norm(x.mean(axis=0)), np.sqrt(np.mean(np.sum((x - x.mean(axis=0)) ** 2, axis=1)))])
-            bound = step.advance(r) ** 2
-            assert centroid <= bound[0] * SLACK
-            assert units.mean() - centroid <= bound[1] * SLACK + 1e-12
-            assert np.all(units <= step.advance_units(np.linalg.norm(x, axis=1)) ** 2 * SLACK)
+            psi = [enumerate_unit(problem, algorithms[0], p, w[p]).psi for p in range(P)]  # before any noise
+            for noise, step in zip(NOISES, steps, strict=True):
+                means = step.W @ (np.array([one.mean for one in psi]) - problem.optimum)
+                variances = np.array([one.variance for one in psi])
+                units = np.sum(means**2, axis=1) + step.W**2 @ variances + step.noise.units
+                centroid = np.sum(means.mean(axis=0) ** 2) + variances.sum() / P**2 + step.noise.centroid
+                apart = x - x.mean(axis=0)
+                r = np.array([np.linalg.norm(x.mean(axis=0)), np.sqrt(np.mean(np.sum(apart**2, axis=1)))])
+                bound = step.advance(r) ** 2
+                assert centroid <= bound[0] * SLACK, noise.name
+                assert units.mean() - centroid <= bound[1] * SLACK + 1e-12, noise.name
+                assert np.all(units <= step.advance_units(np.linalg.norm(x, axis=1)) ** 2 * SLACK), noise.name
 
 
 # ---- where the printed formulas fail

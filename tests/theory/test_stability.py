@@ -20,12 +20,13 @@ from confide.federation import Federation
 from confide.graph import Graph
 from confide.models import Linear
 from confide.problems.problem import Problem
-from confide.schemes import Scheme, matrices, scheme
+from confide.schemes import FAMILIES, matrices, scheme
 from confide.theory import stability
 from confide.theory.moments import moments
 from confide.theory.prediction import predict
 from confide.theory.quadratics import linearise
 from confide.theory.stability import explain, max_stable_step, spectral_radius, sure_step
+from exploring import more
 
 Floats = np.ndarray[Any, Any]
 Maker = Callable[..., Problem]
@@ -150,7 +151,7 @@ def test_a_sure_step_is_the_limit_where_nothing_is_drawn() -> None:
 
 @pytest.mark.filterwarnings("ignore::confide.run.StabilityWarning")  # one of the two steps is meant to diverge
 @pytest.mark.parametrize("name", ["none", "local-only", "central"])
-@pytest.mark.parametrize("rule", ["lazy", "metropolis"])
+@pytest.mark.parametrize("rule", more(["lazy"], ["lazy", "metropolis"]))  # and `test_ten_problems.py`
 def test_full_participation_and_full_batches_diverge_where_predicted(name: str, rule: str) -> None:
     rng = np.random.default_rng(2)
     units = [[(rng.standard_normal((6, 2)), rng.standard_normal(6)) for _ in range(2)] for _ in range(4)]
@@ -166,8 +167,10 @@ def test_full_participation_and_full_batches_diverge_where_predicted(name: str, 
     assert curves[1][-1] > 1e3 * curves[1][200], "it grows without end"
 
 
-def test_the_limit_separates_steps_with_and_without_a_steady_state(ragged: Maker, each_scheme: Scheme) -> None:
-    problem, graph, alg = ragged(), Graph.ring(4), replace(RAGGED, scheme=each_scheme)
+@pytest.mark.parametrize("name", more(["homomorphic", "central", "local-only"], [*FAMILIES]))  # three ways to mix
+def test_the_limit_separates_steps_with_and_without_a_steady_state(ragged: Maker, name: str) -> None:
+    s = scheme(name, 0.0 if name in ("none", "local-only") else 0.7)
+    problem, graph, alg = ragged(), Graph.ring(4), replace(RAGGED, scheme=s)
     most = max_stable_step(problem, graph, alg)
     below, above = (replace(alg, step=part * most) for part in (0.995, 1.005))
     assert spectral_radius(problem, graph, below) < 1 < spectral_radius(problem, graph, above)

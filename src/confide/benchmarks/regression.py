@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from confide.algorithm import GFL
 from confide.benchmarks import floor
+from confide.benchmarks.timing import best
 from confide.engines.compiled import CompiledEngine
 from confide.engines.driver import simulate
 from confide.engines.plain import PlainEngine
@@ -23,10 +23,7 @@ ROUNDS, REFERENCE_ROUNDS, TRIES = 2000, 20, 5
 
 
 def bench(seed: int = 0) -> dict[str, Any]:
-    """The paper's regression (P=10, K=100, N=100, M=2, L=11) with homomorphic noise.
-
-    The best of several interleaved tries of each, so that a busy moment of the machine hits all alike.
-    """
+    """The paper's regression (P=10, K=100, N=100, M=2, L=11) with homomorphic noise."""
     whole("seed", seed, 0, 2**63 - 1)
     problem, graph, algorithm = regression(seed=seed), Graph.random(10, 0.4, seed=seed), GFL()
     # Repeats are an even number, so that two threads have the same amount of work.
@@ -53,21 +50,16 @@ def bench(seed: int = 0) -> dict[str, Any]:
     works = {"reference": reference, "engine": one, "floor": bare, "one_thread": threads(1), "two_threads": threads(2)}
     for work in works.values():
         work()  # compiles
-    best = dict.fromkeys(works, float("inf"))
-    for _ in range(TRIES):
-        for name, work in works.items():
-            began = time.perf_counter()
-            work()
-            best[name] = min(best[name], time.perf_counter() - began)
-    per_round = {"reference": best["reference"] / REFERENCE_ROUNDS}
-    per_round |= {name: best[name] / ROUNDS for name in ("engine", "floor")}
+    took = best(works, TRIES)
+    per_round = {"reference": took["reference"] / REFERENCE_ROUNDS}
+    per_round |= {name: took[name] / ROUNDS for name in ("engine", "floor")}
     return {
         "reference_rounds_per_s": 1.0 / per_round["reference"],
         "engine_rounds_per_s": 1.0 / per_round["engine"],
         "floor_rounds_per_s": 1.0 / per_round["floor"],
         "ratio": per_round["reference"] / per_round["engine"],
         "floor_ratio": per_round["engine"] / per_round["floor"],
-        "threads_speedup": best["one_thread"] / best["two_threads"],
+        "threads_speedup": took["one_thread"] / took["two_threads"],
         "gradients_per_round": _gradients(problem, algorithm, seed),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from confide.secure import client, messages, server
 from confide.secure.session import Task
+from confide.secure.shares import Entropy
 
 Words = NDArray[Any]
 
@@ -51,11 +53,13 @@ def rehearse(
     words: Mapping[int, Words],
     drops: Mapping[int, Phase] | None = None,
     watch: Callable[[], None] = lambda: None,
+    entropy: Entropy = os.urandom,
 ) -> Outcome:
     """Run a session in which each client of `drops` falls silent from its phase on.
 
     Args:
         watch: called after every turn of a client, for a progress bar.
+        entropy: of all clients; a seeded one gives the same keys, neighbours and shares again.
     """
     peers = {m.client: m.identity.public for m in members if m.identity is not None}
     outcome = Outcome(server.start(task, [m.client for m in members], peers), {})
@@ -73,7 +77,7 @@ def rehearse(
 
     for m in members:
         begun = clock()
-        outcome.clients[m.client], advertise = client.start(task, m, words[m.client], answered=0)
+        outcome.clients[m.client], advertise = client.start(task, m, words[m.client], answered=0, entropy=entropy)
         tell_server(m.client, advertise, begun)
     while True:
         begun = clock()

@@ -6,10 +6,8 @@ Noise is the operating system's: a message that was drawn twice would raise an a
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,36 +16,46 @@ from confide.config import parse
 from confide.deploy.cluster.layout import lay_out
 from confide.deploy.cluster.processes import Cluster
 from confide.deploy.cluster.try_out import TRY_OUT
+from patience import LIMIT, SCALE
+from ports import own_ports
+from soak import Auditor, Ways, settle_flows
 
 NAMES = ("alpha", "beta", "gamma", "delta")  # a ring: each is a neighbour of the one before and the one after
-ROUNDS, EXCHANGE = 900, 1.0
-MANY = 12  # rounds, three windows
-PATIENCE = 120.0
+ROUNDS = 5000  # more than there is time for
+ADAPT, EXCHANGE = 2.0 * SCALE, 1.0 * SCALE  # short: it is shown what happens when they have passed
+WINDOW = 4
+MANY = 3 * WINDOW  # rounds
 
 
 class Net(NamedTuple):
     cluster: Cluster
-    ways: Any
-    auditor: Any
+    ways: Ways
+    auditor: Auditor
+
+    def told(self, unit: str) -> dict[str, Any]:
+        return self.cluster.wait_round(unit, 0, LIMIT)
 
     def round(self, unit: str) -> int:
-        return int(self.cluster.wait_round(unit, 0, PATIENCE)["round"])
+        return int(self.told(unit)["round"])
 
     def go_on(self, units: tuple[str, ...], rounds: int = 3) -> None:
         """All of these decide so many rounds more."""
         for unit, round in {unit: self.round(unit) + rounds for unit in units}.items():
-            self.cluster.wait_round(unit, round, PATIENCE)
+            self.cluster.wait_round(unit, round, LIMIT)
 
     def peer(self, unit: str, other: str) -> dict[str, Any]:
-        told = self.cluster.wait_round(unit, 0, PATIENCE)
-        return next(peer for peer in told["peers"] if peer["unit"] == other)
+        return next(peer for peer in self.told(unit)["peers"] if peer["unit"] == other)
 
     def until(self, unit: str, other: str, **facts: Any) -> None:
         def so() -> bool:
             peer = self.peer(unit, other)
             return all(peer[name] == value for name, value in facts.items())
 
-        self.cluster.wait(f"{unit} sees {other} as {facts}", so, PATIENCE)
+        self.cluster.wait(f"{unit} sees {other} as {facts}", so, LIMIT)
+
+    def until_published(self, unit: str, messages: int) -> None:
+        """On a slow machine rounds are skipped: not all, and how many is not for a test to say."""
+        self.cluster.wait(f"{unit} publishes", lambda: self.told(unit)["published"] >= messages, LIMIT)
 
     def together(self) -> None:
         """All see all their neighbours again, and go on."""
@@ -62,18 +70,17 @@ def edges() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def net(soak: ModuleType, tmp_path: Path) -> Iterator[Net]:
+def net(tmp_path: Path) -> Iterator[Net]:
     """One network for everything here: each part begins when all are together, and leaves it healed."""
     config = parse(TRY_OUT | {"algorithm": TRY_OUT["algorithm"] | {"aggregation": "plain"}})
-    folder = tmp_path / "n"
     layout = lay_out(
-        folder, config, len(NAMES), 1, rounds=ROUNDS, adapt=6.0, tick=0.2, exchange=EXCHANGE, drain=20, log="json",
-        grace=0.5,
+        tmp_path / "n", config, len(NAMES), 1, rounds=ROUNDS, adapt=ADAPT, tick=0.1, exchange=EXCHANGE, window=WINDOW,
+        ports=own_ports,
     )  # fmt: skip
     assert layout.units == NAMES
-    with soak.Ways(layout) as ways, Cluster(layout, via=ways.via, log="json", grace=0.5) as cluster:
+    with Ways(layout) as ways, Cluster(layout, via=ways.via, log="json", grace=0.5) as cluster:
         cluster.start_all()
-        found = Net(cluster, ways, soak.Auditor(cluster))
+        found = Net(cluster, ways, Auditor(cluster))
         found.together()
         yield found
 
@@ -82,12 +89,19 @@ def cut_off(net: Net) -> None:
     """Behind a cable that was pulled out: no packet, no error. It stops nobody, and catches up by skipping."""
     others = tuple(name for name in NAMES if name != "gamma")
     net.ways.cut([way for name in others for way in ((name, "gamma"), ("gamma", name))], "freeze")
+    at = net.round("gamma")
     net.until("beta", "gamma", up=False)
     net.until("delta", "gamma", up=False)
     net.go_on(others, MANY)
-    net.go_on(("gamma",), 1)  # nor do they stop it
-    assert net.peer("alpha", "beta")["up"]
-    assert 0 < len(net.peer("beta", "gamma")["open"]) <= 4  # the window, and no more
+    net.cluster.wait_round("gamma", at + 2 * WINDOW + 2, LIMIT)  # nor do they stop it, even at the end of its leash
+    net.until("alpha", "beta", up=True)
+
+    def waiting() -> int:
+        held = len(net.peer("beta", "gamma")["open"])
+        assert held <= WINDOW
+        return held
+
+    net.cluster.wait("messages wait for gamma", waiting, LIMIT)
     net.ways.heal()
     net.together()
 
@@ -99,10 +113,10 @@ def halves_that_heal(net: Net) -> None:
     net.ways.cut(across, "drop")
     for a, b in (("alpha", "delta"), ("delta", "alpha"), ("beta", "gamma"), ("gamma", "beta")):
         net.until(a, b, up=False, dialed=False)
-    net.go_on(NAMES, 4)
+    net.go_on(NAMES)
     for a, b in halves:
-        assert net.peer(a, b)["up"]
-        assert net.peer(b, a)["up"]
+        net.until(a, b, up=True)
+        net.until(b, a, up=True)
     net.ways.heal()
     net.together()
 
@@ -110,48 +124,39 @@ def halves_that_heal(net: Net) -> None:
 def one_way_loss(net: Net) -> None:
     """beta hears alpha, and alpha does not hear beta."""
     net.ways.cut([("beta", "alpha")], "freeze")
+    known = net.round("beta")  # alpha can know of no later round
     net.until("alpha", "beta", up=False)
-    net.go_on(NAMES, 4)
+    net.go_on(NAMES)
     seen = net.peer("beta", "alpha")["round"]
-    assert net.peer("alpha", "beta")["round"] < seen
-    net.cluster.wait("beta still hears alpha", lambda: net.peer("beta", "alpha")["round"] > seen, PATIENCE)
+    net.cluster.wait("beta still hears alpha", lambda: net.peer("beta", "alpha")["round"] > seen, LIMIT)
+    assert net.peer("alpha", "beta")["round"] <= known
     net.ways.heal()
     net.together()
 
 
 def dead_for_many_rounds(net: Net) -> None:
-    """It stops nobody, and comes back."""
+    """It stops nobody, and comes back; without its client it can only skip what it has missed."""
+    cluster, (client,) = net.cluster, net.cluster.layout.clients("delta")
     others = tuple(name for name in NAMES if name != "delta")
-    net.cluster.kill("delta", signal.SIGKILL)
+    cluster.kill("delta")
+    cluster.kill(client)
     before = net.auditor.look("delta")
     net.go_on(others, MANY)
-    net.cluster.start("delta")
+    cluster.start("delta")
+    told = cluster.wait_round("delta", max(net.round(name) for name in others), LIMIT)
+    assert told["published"] == before.published
+    cluster.start(client)
+    net.until_published("delta", before.published + 1)
     net.together()
-
-    def speaks() -> bool:  # its clients take some seconds until they dial again
-        status = net.cluster.status("delta")
-        return status is not None and status["published"] > before.published
-
-    net.cluster.wait("delta publishes again", speaks, PATIENCE)
-    net.cluster.stop(["delta"])
-    after, rows = net.auditor.look("delta"), net.auditor.rows["delta"]
-    missed = [event.kind for event in rows[before.decided : before.decided + MANY - 1]]
-    assert missed == ["skip"] * (MANY - 1)
-    assert after.published > before.published
 
 
 def the_end(net: Net) -> None:
-    """The sum is conserved, and every ledger right. Without clients nothing new is published, and all is settled."""
-    cluster = net.cluster
-    assert max(net.round(name) for name in NAMES if cluster.alive(name)) < ROUNDS
-    cluster.stop(cluster.layout.nodes)
-    net.auditor.settle(drained=False)
+    """The sum is conserved, and every ledger right."""
     for name in NAMES:
-        cluster.start(name)
-    cluster.wait("nothing is open", lambda: not any(net.peer(a, b)["open"] for a, b in edges()), PATIENCE)
-    cluster.stop_all()
-    books = net.auditor.settle()
-    assert min(one.published for one in books) > MANY
+        net.until_published(name, MANY)
+    settle_flows(net.cluster, NAMES)
+    assert set(net.cluster.stop_all(LIMIT).values()) == {0}
+    net.auditor.settle()
 
 
 def test_cuts_stop_nobody_and_heal_and_nothing_is_lost(net: Net) -> None:

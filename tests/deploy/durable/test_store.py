@@ -31,7 +31,7 @@ def file(h: SimpleNamespace) -> Iterator[tuple[Store, Callable[[Store], Store]]]
         store.close()
         return SqliteStore.open(path, h.make_plan(), h.SERVER)
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=h.MEMORY) as folder:
         path = Path(folder) / "store.db"
         plan = h.make_plan().to_json()
         yield (
@@ -48,7 +48,7 @@ class Stop(BaseException):
 
 
 @STORES
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(r=st.randoms(use_true_random=False), steps=st.integers(0, 25))
 def test_any_history_gives_the_books_of_its_changes(
     maker: Maker, histories: SimpleNamespace, r: Random, steps: int

@@ -168,7 +168,7 @@ def test_every_flipped_bit_is_refused(world: dict[str, Any]) -> None:
             _refused(world, der[:at] + bytes([der[at] ^ 1 << bit]) + der[at + 1 :])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_mutated_certificates_are_refused_and_nothing_else_is_raised(
     world: dict[str, Any], data: st.DataObject
@@ -187,7 +187,7 @@ def _tlv(tag: int, content: bytes) -> bytes:
     return bytes([tag, *([size] if size < 128 else [0x82, size >> 8, size & 255])]) + content
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_whatever_an_authority_signs_nothing_else_is_raised(world: dict[str, Any], data: st.DataObject) -> None:
     cert = x509.load_der_x509_certificate(world["der"])
@@ -201,13 +201,13 @@ def test_whatever_an_authority_signs_nothing_else_is_raised(world: dict[str, Any
         assert authenticate(forged, world["authorities"], world["revoked"], utc_now()).org == "alpha"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(junk=st.binary(max_size=600), pem=st.booleans())
 def test_bytes_that_are_no_certificate_are_refused(world: dict[str, Any], junk: bytes, pem: bool) -> None:
     _refused(world, b"-----BEGIN CERTIFICATE-----\n" + junk if pem else junk)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_a_mutated_pem_is_refused_or_still_the_same_certificate(world: dict[str, Any], data: st.DataObject) -> None:
     pem = (world["alpha"].folder / "server-one.crt").read_bytes()

@@ -21,6 +21,7 @@ from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.certificates import Peer, RefusedPeer
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.errors import InputError
+from patience import LIMIT
 
 
 def _mode(path: Path) -> int:
@@ -214,13 +215,14 @@ def test_a_row_of_the_index_is_checked(alpha: Authority, change: dict[str, Any])
 def test_many_processes_issue_at_once(tmp_path: Path) -> None:
     Authority.create(tmp_path / "alpha")
     program = (
-        "import sys; from confide.deploy.keys.authority import Authority\n"
-        "a = Authority.open(sys.argv[1])\n"
+        "import sys; from confide.deploy.keys import authority\n"
+        f"authority.LOCK_SECONDS = {LIMIT}\n"
+        "a = authority.Authority.open(sys.argv[1])\n"
         "for n in range(8): a.issue('client', f'{sys.argv[2]}-{n}')"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "alpha")]
     running = [subprocess.Popen([*command, f"p{n}"]) for n in range(4)]
-    assert [p.wait(60) for p in running] == [0] * 4
+    assert [p.wait(LIMIT) for p in running] == [0] * 4
     entries = Authority.open(tmp_path / "alpha").entries()
     assert {e.name for e in entries} == {f"p{p}-{n}" for p in range(4) for n in range(8)}
     assert len({e.serial for e in entries}) == len({e.identity for e in entries}) == 32

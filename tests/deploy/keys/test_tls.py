@@ -14,6 +14,7 @@ from confide.deploy.keys.authentication import authenticate
 from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.certificates import utc_now
 from confide.deploy.keys.node_keys import NodeKeys
+from patience import LIMIT
 
 
 def _context(folder: Path, prefix: str | None, trusts: str, *, server: bool) -> ssl.SSLContext:
@@ -96,7 +97,7 @@ def test_grpc_between_two_nodes(world: dict[str, Any]) -> None:
         pair = (bytes(caller.key), caller.certificate) if caller else (None, None)
         credentials = grpc.ssl_channel_credentials(authorities[trusts], *pair)
         async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
-            answer = await channel.unary_unary("/confide.Test/Whoami")(b"", timeout=5)
+            answer = await channel.unary_unary("/confide.Test/Whoami")(b"", timeout=LIMIT)
         return str(answer.decode())
 
     async def scene() -> None:

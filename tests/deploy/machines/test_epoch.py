@@ -20,6 +20,7 @@ from confide.errors import InputError
 from confide.graph import Graph
 from confide.secure.keys import Identity
 from confide.wire import MalformedError
+from exploring import more
 
 PLAN, OTHER = hashlib.sha256(b"plan").digest(), hashlib.sha256(b"other").digest()
 KEYS = [Identity.of(hashlib.sha256(b"server" + bytes([p])).digest()) for p in range(9)]
@@ -69,7 +70,7 @@ def test_edges_of_a_graph() -> None:
     assert "no longer reaches" in refusal(signed(1, (1, 3)), edges=Graph.ring(5).edges)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=more(60, 150))
 @given(st.integers(1, 7), st.data())
 def test_accepted_exactly_when_it_should_be(P: int, data: st.DataObject) -> None:
     """Against a check that is written the other way round, with sets and networkx."""
@@ -282,7 +283,7 @@ def message_or_refusal(raw: bytes) -> Epoch | None:
     return found
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=more(80, 200))
 @given(epochs)
 def test_round_trip(epoch: Epoch) -> None:
     raw = encode(epoch)
@@ -302,7 +303,7 @@ def test_the_largest_epoch_is_read() -> None:
         decode(raw + bytes(e.LARGEST_BYTES))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=more(100, 300))
 @given(st.binary(max_size=300))
 def test_garbage(raw: bytes) -> None:
     assert message_or_refusal(raw) is None
@@ -310,7 +311,7 @@ def test_garbage(raw: bytes) -> None:
     message_or_refusal(b"\x95\xa5Epoch\xc4 " + PLAN + raw)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=more(100, 300))
 @given(epochs, st.data())
 def test_mutated(epoch: Epoch, data: st.DataObject) -> None:
     raw = bytearray(encode(epoch))

@@ -41,6 +41,7 @@ from confide.secure.client import Member
 from confide.secure.encoding import Encoding
 from confide.secure.parameters import choose
 from confide.wire import MalformedError
+from exploring import more
 
 TEXT = "the plan of these tests"
 PLAN = hashlib.sha256(TEXT.encode()).digest()
@@ -72,7 +73,7 @@ def train(k: int, round: int) -> np.ndarray:
 def secure_client(p: int, k: int, records: dict[tuple[int, int], MemoryRecord]) -> Client:
     terms = ClientTerms(TEXT, 1, T, p, k, 1.0, M, BITS, ENCODING, PARAMETERS)
     record = records.setdefault((p, k), MemoryRecord(terms.owner))
-    return Client(terms, lambda _, i, __: train(k, i), record, Member(k))
+    return Client(terms, lambda _, i, __: train(k, i), record, Member(k), np.random.default_rng([p, k]).bytes)
 
 
 def units_of(
@@ -942,7 +943,7 @@ def _a_flow(server: Server, before: Books, after: Books, m: int, said: FromServe
     assert np.array_equal(entered, flow(server.rules.weights[m], as_vector(theirs), mine))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 2**32))
 @example(0)
 def test_any_bytes_from_a_neighbour_at_any_moment(seed: int) -> None:
@@ -987,7 +988,7 @@ def from_a_client(machine: Machine, k: int, raw: bytes) -> None:
         assert after[name] == before[name]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 2**32), st.booleans())
 @example(0, False)
 @example(0, True)
@@ -1143,7 +1144,7 @@ def check_honest(net: Network, watch: Honest) -> None:
         assert said == true.said[key], key
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=more(16, 40))
 @given(st.lists(some_lies(), max_size=20), st.booleans(), st.integers(0, 9))
 def test_a_server_that_lies_at_will(lies: list[Lie], mute: bool, seed: int) -> None:
     """With or without an honest machine beside the lies: I3, I4, I5, and I1 and I2 between the honest.
@@ -1193,14 +1194,14 @@ def final_models(secure: bool) -> list[list[int]]:
 SHARES, LATER = st.sampled_from((0.05, 0.3)), st.sampled_from((1.0, 15.0, 80.0))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 2**32), SHARES, LATER)
 def test_any_message_replayed_at_any_later_time(seed: int, share: float, later: float) -> None:
     """Between servers, from clients and to clients: the models at the end are the same, and nobody is alarmed."""
     replay(seed, share, later, secure=False)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(st.integers(0, 2**32), SHARES, LATER)
 def test_any_message_replayed_with_secure_sums(seed: int, share: float, later: float) -> None:
     replay(seed, share / 3, later, secure=True)

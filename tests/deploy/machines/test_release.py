@@ -36,6 +36,7 @@ from confide.schemes import scheme
 from confide.secure import messages as secure_messages
 from confide.secure import server as secure_server
 from confide.secure.release import Terms
+from exploring import more
 
 QUANTUM = 2.0**-10
 COST = Cost(0.5, None, 1.0, 0.5, "discrete-gaussian")
@@ -120,7 +121,8 @@ class Box:
             if books is not None:
                 u.store = MemoryStore(books[p])
             identity, share, released = server_identity(p), self.shares.of(p), self.got[p].append
-            u.release = Part(terms, COST, attempts, identity, share, patience, released)
+            entropy = np.random.default_rng([seed, p]).bytes
+            u.release = Part(terms, COST, attempts, identity, share, patience, released, entropy)
         self.watch = Watch([u.store.load() for u in self.units])
         self.net = Network(
             self.units, weather, seed, committed=self.watch.committed, sent=self.watch.sent, log=self._log
@@ -435,6 +437,7 @@ class Lab:
             books = Books.fresh(np.arange(length) * (p + 1), tuple({(p - 1) % P, (p + 1) % P}))
             books.decided = ROUNDS
             store = MemoryStore(books)
+            share, entropy = self.shares.of(p), np.random.default_rng(p).bytes
 
             def commit(c: Changes, name: str, books: Books = books, store: MemoryStore = store) -> None:
                 store.commit(c, name=name)
@@ -443,7 +446,7 @@ class Lab:
             context = Context(
                 rules=Rules(p, PLAN, dict.fromkeys(books.neighbours, 1), ROUNDS, 4, length, 2**62),
                 identities=identities,
-                part=Part(terms, COST, attempts, server_identity(p), self.shares.of(p), 60.0, self.told.append),
+                part=Part(terms, COST, attempts, server_identity(p), share, 60.0, self.told.append, entropy),
                 books=books,
                 commit=commit,
                 finished=lambda: True,
@@ -686,7 +689,7 @@ def test_too_few_servers_for_the_colluders() -> None:
 ANY = st.one_of(st.integers(-1, 2**33), st.binary(max_size=40), st.text(max_size=8), st.booleans(), st.none())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=more(25, 60))
 @given(data=st.data())
 def test_no_bytes_from_outside_change_the_books(data: st.DataObject) -> None:
     """Garbage, and messages of which anything but the right things was changed."""

@@ -86,7 +86,7 @@ def test_a_message_comes_back(message: FromServer) -> None:
     assert decode(encode(message), LARGEST) == message
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(messages)
 def test_every_message_comes_back(message: FromServer) -> None:
     assert decode(encode(message), LARGEST) == message
@@ -224,7 +224,7 @@ def test_an_error_does_not_repeat_what_came() -> None:
     assert e.value.__cause__ is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(EXAMPLES), st.integers(0, 10), anything)
 def test_one_wrong_field(message: FromServer, at: int, value: Any) -> None:
     values = [getattr(message, f.name) for f in fields(message)]
@@ -259,7 +259,7 @@ def mutated(r: random.Random, raw: bytes) -> bytes:
     return bytes(found)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32))
 @example(0)
 def test_thousands_of_bytes_and_contents(seed: int) -> None:

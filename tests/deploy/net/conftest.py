@@ -26,9 +26,11 @@ from confide.deploy.net.endpoints import METHODS, SERVICE, Credentials, Limits, 
 from confide.deploy.net.frames import cut
 from confide.deploy.net.handshake import Common
 from confide.deploy.net.listener import Listener
+from patience import LIMIT
 
 COMMON = Common(1, "{}")
-QUICK = Limits(from_client=8 << 20, from_server=8 << 20, outbox=16 << 20, hello=0.5, connect=2.0)
+SHORT = 0.3  # seconds, for a test that waits until a limit has passed; honest peers have all the time
+LIMITS = Limits(8 << 20, 8 << 20, outbox=16 << 20, hello=LIMIT, connect=LIMIT, ping=LIMIT, pong=LIMIT)
 LOOP = asyncio.Runner()  # one for all: gRPC's last events of a test may come when the test is over
 
 
@@ -67,7 +69,7 @@ class World:
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]], *, errors: bool = False) -> None:
-    """To the end, within a time; neither asyncio nor gRPC complains, and our own log has errors where they belong."""
+    """To the end; neither asyncio nor gRPC complains, and our own log has errors where they belong."""
     complaints: list[Any] = []
 
     class Complaints(logging.Handler):
@@ -76,7 +78,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]], *, errors: bool = False) 
 
     async def watched() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT):
             await test()
 
     handler = Complaints(logging.ERROR)
@@ -89,9 +91,8 @@ def run(test: Callable[[], Coroutine[Any, Any, None]], *, errors: bool = False) 
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(8):
-        while not condition():
-            await asyncio.sleep(0.005)
+    while not condition():  # `run` has the limit
+        await asyncio.sleep(0.005)
 
 
 class Heard:
@@ -110,7 +111,7 @@ class Heard:
             lambda node: self.events.append(("connected", node)),
             lambda node: self.events.append(("disconnected", node)),
             lambda node, lines: self.events.append(("differs", node, lines)),
-            **{"limits": QUICK} | settings,
+            **{"limits": LIMITS} | settings,
         )
 
     def door(self, peer: Peer) -> Node:
@@ -148,7 +149,7 @@ class Dialed:
             lambda: self.events.append("connected"),
             lambda: self.events.append("disconnected"),
             self.events.append,
-            **{"limits": QUICK} | settings,
+            **{"limits": LIMITS} | settings,
         )
 
     @property
@@ -203,11 +204,10 @@ async def greet(call: Any, server: Heard) -> None:
 
 
 async def status(call: Any) -> tuple[StatusCode, str]:
-    async with asyncio.timeout(8):
-        with suppress(grpc.aio.AioRpcError):
-            while await call.read() is not grpc.aio.EOF:
-                pass
-        return await call.code(), await call.details()
+    with suppress(grpc.aio.AioRpcError):
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    return await call.code(), await call.details()
 
 
 class Wire:
@@ -217,6 +217,7 @@ class Wire:
         self.to, self.delay, self.passed, self.whole = to, 0.0, 0, asyncio.Event()
         self.whole.set()
         self._ends: list[asyncio.StreamWriter] = []
+        self._pipes: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Wire:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -225,8 +226,13 @@ class Wire:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+        await self.close()
+
+    async def close(self) -> None:
         self.break_off()
-        await asyncio.sleep(0.02)  # the pipes see it
+        for pipe in self._pipes:
+            pipe.cancel()
+        await asyncio.gather(*self._pipes, return_exceptions=True)
 
     def break_off(self) -> None:
         for end in self._ends:
@@ -240,7 +246,9 @@ class Wire:
             writer.transport.abort()
             return
         self._ends += [writer, there[1]]
-        await asyncio.gather(self._pipe(reader, there[1]), self._pipe(there[0], writer))
+        pipes = [asyncio.create_task(self._pipe(*ends)) for ends in ((reader, there[1]), (there[0], writer))]
+        self._pipes.update(pipes)
+        await asyncio.wait(pipes)
 
     async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

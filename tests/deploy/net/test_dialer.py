@@ -21,18 +21,20 @@ from confide.deploy.net.endpoints import SERVICE, Credentials
 from confide.deploy.net.frames import FRAME, cut
 from confide.errors import InputError
 from confide.secure.keys import Identity
+from ports import own_ports
 
 
 def test_a_lost_server_is_dialed_again(net: Any, world: Any) -> None:
     async def talk() -> None:
-        first = net.Heard(world)
+        address = f"127.0.0.1:{own_ports(1)[0]}"
+        first = net.Heard(world, address=address)
         async with net.running(first):
-            client = net.Dialed(world, [first.address])
+            client = net.Dialed(world, [address])
             client.dialer.start()
             await net.until(lambda: client.up)
         await net.until(lambda: not client.up)
         assert not client.dialer.send(b"nobody is there")
-        second = net.Heard(world, address=first.address)
+        second = net.Heard(world, address=address)
         async with net.running(second):
             await net.until(lambda: client.up)
             assert client.dialer.send(b"again")
@@ -57,7 +59,7 @@ def test_a_fallback_address_is_tried(net: Any, world: Any, monkeypatch: pytest.M
         silent = f"127.0.0.1:{hole.sockets[0].getsockname()[1]}"
         server = net.Heard(world)
         async with net.running(server):
-            limits = replace(net.QUICK, connect=0.5)
+            limits = replace(net.LIMITS, connect=net.SHORT)
             client = net.Dialed(world, ["127.0.0.1:1", silent, server.address], limits=limits)
             async with net.running(client):
                 await net.until(lambda: client.up)
@@ -69,13 +71,14 @@ def test_a_fallback_address_is_tried(net: Any, world: Any, monkeypatch: pytest.M
 def test_the_way_goes_through_an_http_proxy(net: Any, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def talk() -> None:
         asked: list[str] = []
+        wires: list[Any] = []
 
         async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             asked.append(head.split("\r\n")[0])
-            wire = net.Wire(head.split()[1])
+            wires.append(net.Wire(head.split()[1]))
             writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            await wire._accept(reader, writer)
+            await wires[-1]._accept(reader, writer)
 
         door = await asyncio.start_server(proxy, "127.0.0.1", 0)
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{door.sockets[0].getsockname()[1]}")
@@ -90,7 +93,8 @@ def test_the_way_goes_through_an_http_proxy(net: Any, world: Any, monkeypatch: p
                 await net.until(lambda: client.messages)
         assert asked == [f"CONNECT {server.address} HTTP/1.1"]
         door.close()
-        await asyncio.sleep(0.05)
+        for wire in wires:
+            await wire.close()
 
     for name in ("grpc_proxy", "http_proxy", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -160,16 +164,18 @@ def test_a_hostile_listener_does_not_disturb_a_dialer(net: Any, world: Any) -> N
             next(cut(handshake.encode(handshake.Differs(9, "[" * 1000)))),
             bytes(FRAME + 1),
         ]
+        asked = 0
 
         async def answer(_: Any, context: Any) -> None:
+            nonlocal asked
             await context.read()
-            await context.write(answers.pop() if answers else b"")
+            asked += 1
+            await context.write(answers[-asked] if asked <= len(answers) else b"")
 
         async with serving(world, world.node("alpha", "server", "one"), answer) as address:
             client = net.Dialed(world, [address] * 20)
             async with net.running(client):
-                await net.until(lambda: not answers)
-                await asyncio.sleep(0.2)
+                await net.until(lambda: asked > len(answers))  # it came again after the last of them
                 assert "connected" not in client.events
                 assert client.dialer.counts["malformed"] >= 3
                 assert not client.dialer.counts["failed"]

@@ -160,7 +160,7 @@ def test_an_expired_certificate_is_refused_at_the_start() -> None:
     def node(until: datetime) -> Any:
         return SimpleNamespace(org="alpha", name="one", not_after=until)
 
-    not_expired("x", node(datetime.now(UTC) + timedelta(seconds=60)))
+    not_expired("x", node(datetime.now(UTC) + timedelta(days=1)))
     with pytest.raises(InputError, match="confide pki renew alpha one"):
         not_expired("x", node(datetime.now(UTC) - timedelta(seconds=1)))
 

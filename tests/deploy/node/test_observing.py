@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from confide.deploy.node import observing
 from confide.deploy.node.observing import observe
-
-
-@pytest.fixture(autouse=True)
-def own_log() -> Iterator[None]:
-    root, ours = logging.getLogger(), logging.getLogger("confide")
-    before = root.handlers[:], root.level, ours.level
-    yield
-    root.handlers[:] = before[0]
-    root.setLevel(before[1])
-    ours.setLevel(before[2])
-    observing.hooks.clear()
 
 
 def test_a_line_for_people(capsys: pytest.CaptureFixture[str]) -> None:

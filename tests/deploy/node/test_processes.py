@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import logging
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,18 +26,21 @@ from confide.deploy.durable.sqlite import SqliteStore
 from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.certificates import Peer, RefusedPeer
 from confide.deploy.keys.node_keys import NodeKeys
-from confide.deploy.node import control, released_model
+from confide.deploy.node import control, probing, released_model
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import load_client, load_server
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
-from confide.errors import InputError
+from confide.errors import InputError, RunError
 from confide.privacy.ledger import write_events
 from confide.privacy.plan import Plan
 from confide.reference import prepare
+from patience import LIMIT, SCALE, until
+from ports import own_ports
 
 ROUNDS, SEED, UNITS, CLIENTS = 8, 5, ("alpha", "beta"), 3
 BUDGET = 2.1  # rho: all rounds cost 0.91, a release 1.10
+LONG = 180.0 * SCALE  # seconds: nobody is ever so late
 CONFIG = f"""
 rounds = {ROUNDS}
 repeats = 1
@@ -75,7 +77,7 @@ rho = {BUDGET}
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     """One of the commands, in a process of its own."""
     line = [sys.executable, "-m", "confide", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(line, capture_output=True, text=True, timeout=LIMIT, check=False)
 
 
 def run_here(*arguments: object) -> tuple[int, str, str]:
@@ -90,26 +92,12 @@ def run_here(*arguments: object) -> tuple[int, str, str]:
     return int(ended.value.code or 0), out.getvalue(), err.getvalue()
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-def until(condition: Callable[[], Any], seconds: float = 90.0) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
-    return found
-
-
 @dataclass
 class Site:
     """A folder with everything that two organisations need; each test runs in a copy of its own."""
 
     folder: Path
-    ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in UNITS})
+    ports: dict[str, int] = field(default_factory=lambda: dict(zip(UNITS, own_ports(len(UNITS)), strict=True)))
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -127,8 +115,8 @@ class Site:
             )
             (self.folder / f"{name}.toml").write_text(
                 f'plan = "plan.json"\nnode = "{name}/server-one"\nlisten = "127.0.0.1:{self.ports[name]}"\n'
-                f'store = "{name}.db"\ndataset = "{name} 2026"\nreleased = "{name}-released"\npatience = 20\n'
-                f'reload = 0.5\ngrace = 3\n{authorities}[servers.{other}]\norganisation = "{other}"\nname = "one"\n'
+                f'store = "{name}.db"\ndataset = "{name} 2026"\nreleased = "{name}-released"\npatience = {LONG}\n'
+                f'reload = 0.3\ngrace = 3\n{authorities}[servers.{other}]\norganisation = "{other}"\nname = "one"\n'
                 f'addresses = ["127.0.0.1:{self.ports[other]}"]\n'
             )
             for k in range(CLIENTS):
@@ -155,8 +143,8 @@ class Site:
     def status(self, name: str) -> dict[str, Any] | None:
         """None where no server answers."""
         try:
-            lines = list(control.ask(self.folder / f"{name}.db.sock", {"ask": "status"}, 10.0))
-        except control.NotRunningError:
+            lines = list(control.ask(self.folder / f"{name}.db.sock", {"ask": "status"}, LIMIT))
+        except (control.NotRunningError, RunError):  # not yet, or not any more
             return None
         found: dict[str, Any] = lines[-1]["done"]
         return found
@@ -169,13 +157,19 @@ class Site:
             found = self.status(name)
             return found is not None and found["round"] >= round and found
 
-        return until(there)
+        return until(there, f"round {round} of {name}")
+
+    def finished(self, name: str) -> Any:
+        return until(lambda: (s := self.status(name)) and s["phase"] == "finished" and s, f"the end of {name}")
+
+    def ended(self, name: str) -> int:
+        return self.processes[name].wait(LIMIT)
 
     def stop(self) -> dict[str, int]:
         for process in self.processes.values():
             if process.poll() is None:
                 process.terminate()
-        return {name: process.wait(60) for name, process in self.processes.items()}
+        return {name: self.ended(name) for name in self.processes}
 
 
 @pytest.fixture(scope="module")
@@ -196,19 +190,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for k in range(CLIENTS):
             X, y = federation.client(p, k)
             np.savez(folder / f"{name}-c{k}.npz", allow_pickle=False, X=X, y=y)
-    agree(folder, "--adapt", 40, "--tick", 0.05, "--exchange", 20, "--drain", 20)  # nothing is late here
+    agree(folder, "--adapt", LONG, "--tick", 0.05, "--exchange", LONG, "--drain", LONG)  # nothing is late here
     return folder
-
-
-@pytest.fixture(autouse=True)
-def own_log() -> Iterator[None]:
-    """Commands that run in this process set up their own log; pytest's comes back."""
-    root, ours = logging.getLogger(), logging.getLogger("confide")
-    before = root.handlers[:], root.level, ours.handlers[:], ours.level
-    yield
-    root.handlers[:], ours.handlers[:] = before[0], before[2]
-    root.setLevel(before[1])
-    ours.setLevel(before[3])
 
 
 def agree(folder: Path, *options: object, config: str = "config.toml") -> None:
@@ -241,25 +224,24 @@ def reference(e: Experiment) -> list[list[int]]:
     return found
 
 
-def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site) -> None:
+def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     seed = ("--test-seed", str(SEED))
     for name in UNITS:
         for k in range(CLIENTS):
             site.start(f"{name}-c{k}", *seed)
     site.start("beta", *seed)
-    crashing = site.start("alpha", *seed, crash="publish.committed:2")
-    assert crashing.wait(90) == -signal.SIGKILL, site.log("alpha")
+    site.start("alpha", *seed, crash="publish.committed:2")
+    assert site.ended("alpha") == -signal.SIGKILL, site.log("alpha")
 
     # alpha is gone after its third publication, of which no byte has left; beta goes in good order meanwhile.
     with SqliteStore.open(site.folder / "alpha.db") as store:
         assert store.load().decided == 3
     site.start("alpha", *seed)
     site.processes["beta"].terminate()
-    assert site.processes["beta"].wait(60) == 0, site.log("beta")
+    assert site.ended("beta") == 0, site.log("beta")
     site.start("beta", *seed)
-    until(lambda: all((site.status(name) or {}).get("phase") == "finished" for name in UNITS))
-    told = site.status("alpha")
-    assert told is not None
+    site.finished("beta")
+    told = site.finished("alpha")
     assert (told["round"], told["published"], told["alarms"]) == (ROUNDS, ROUNDS, [])
     assert told["clients"] == {"connected": CLIENTS, "of": CLIENTS}
     assert [(p["unit"], p["up"], p["dialed"], p["open"]) for p in told["peers"]] == [("beta", True, True, [])]
@@ -270,10 +252,14 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site) -
     small = {name: _resident(p.pid) for name, p in site.processes.items() if "-" in name}
     assert max(small.values()) < 80 * 1024, small  # KiB
 
+    monkeypatch.setattr(probing, "PATIENCE", LIMIT)
     code, out, err = run_here("check", site.toml("alpha"), "--peers")
     assert code == 0, out + err
     assert "FAIL" not in out
-    assert "ok    clock        beta: within 2 s of this machine" in out
+    clock = (
+        "ok    clock        beta: within 2 s of|warn  clock        beta: .* s behind"  # since the answer took so long
+    )
+    assert re.search(f"^({clock}) this machine", out, re.M)
     code, out, err = run_here("check", site.toml("alpha-c0"))
     assert (code, "in use: this client runs" in out) == (0, True), out + err
 
@@ -299,8 +285,8 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site) -
     assert (code, json.loads(out)["events"]) == (0, ROUNDS + 1), err
     assert run_here("ledger", site.toml("alpha"), "--out", site.folder / "led.jsonl")[0] == 2
 
-    site.authority("beta").revoke("c2")  # its list is read again every half second
-    until(lambda: (site.status("beta") or {})["clients"]["connected"] == CLIENTS - 1)
+    site.authority("beta").revoke("c2")  # its list is read again now and then
+    until(lambda: (s := site.status("beta")) and s["clients"]["connected"] == CLIENTS - 1, "c2 is shown the door")
 
     assert set(site.stop().values()) == {0}
     code, out, _ = run_here("status", site.toml("beta"), "--json")  # of the store
@@ -340,66 +326,69 @@ def test_a_client_loads_no_heavy_library() -> None:
     assert done.stdout.strip() == ""
 
 
-def test_without_a_test_seed_nothing_repeats_and_nothing_crashes(site: Site) -> None:
-    """The environment variable alone does nothing; a server alone waits for its neighbour, and ends when told."""
-    site.start("alpha", crash="boot.loaded:0")
-    found = site.reached("alpha", 0)
+def alone(site: Site) -> None:
+    """Without a test seed the environment variable does nothing; a server alone waits for its neighbour."""
+    site.start("beta", crash="boot.loaded:0")
+    found = site.reached("beta", 0)
     assert not found["test_seed"]
     assert not found["peers"][0]["dialed"]
     assert found["clients"]["connected"] == 0
-    second = command("server", site.toml("alpha"))  # the same store
-    assert second.returncode == 2
-    assert "in use by another process" in second.stderr
-    assert second.stderr.count("\n") == 1
+    code, _, err = run_here("server", site.toml("beta"))  # the same store
+    assert (code, "in use by another process" in err) == (2, True), err
+    assert err.count("\n") == 1
 
     taken = site.folder / "taken.toml"
-    taken.write_text(site.toml("alpha").read_text().replace('"alpha.db"', '"other.db"'))
-    third = command("server", taken)  # the same port
-    assert third.returncode == 2
-    assert "port" in third.stderr.splitlines()[-1]
-    assert "in use" in third.stderr.splitlines()[-1]
+    taken.write_text(site.toml("beta").read_text().replace('"beta.db"', '"other.db"'))
+    other = command("server", taken)  # the same port
+    assert other.returncode == 2
+    assert "port" in other.stderr.splitlines()[-1]
+    assert "in use" in other.stderr.splitlines()[-1]
     code, out, _ = run_here("check", taken)
     assert code == 1
     assert "FAIL  port" in out
-
-    code, _, err = run_here("release", site.toml("beta"))
+    code, _, err = run_here("release", site.toml("alpha"))
     assert (code, "no server runs" in err) == (1, True)
-    site.processes["alpha"].send_signal(signal.SIGINT)
-    assert site.processes["alpha"].wait(60) == 0, site.log("alpha")
 
 
 def test_real_noise_an_active_server_and_a_store_that_was_lost(site: Site) -> None:
     """Noise of pairs and of the operating system; the sum is conserved all the same. A lost store is not replaced."""
+    rounds = 3
     (site.folder / "plan.json").unlink()
     (site.folder / "pairs.toml").write_text(CONFIG.replace(f"rho = {BUDGET}\n", ""))  # no proof, so no budget
-    changes = ("scheme.name=pairwise", "scheme.sigma_pair=3", "secure.server=active", "rounds=3")
-    clocks = ("--adapt", 40, "--tick", 0.05, "--exchange", 1.5, "--drain", 20)
+    changes = ("scheme.name=pairwise", "scheme.sigma_pair=3", "secure.server=active", f"rounds={rounds}")
+    # A server that is to end when it has finished stays for two exchange times, so that is short: a slow machine may
+    # skip a round.
+    clocks = ("--adapt", LONG, "--tick", 0.05, "--exchange", 1.0 * SCALE, "--drain", LONG)
     agree(site.folder, *clocks, *(x for change in changes for x in ("--set", change)), config="pairs.toml")
+    alone(site)
     for name in UNITS:
         for k in range(CLIENTS):
             site.start(f"{name}-c{k}", "--until-finished")
-    site.start("beta")
-    assert site.start("alpha", "--until-finished").wait(90) == 0, site.log("alpha")
+    site.start("alpha", "--until-finished")
+    assert site.ended("alpha") == 0, site.log("alpha")
     for k in range(CLIENTS):
-        assert site.processes[f"alpha-c{k}"].wait(20) == 0, site.log(f"alpha-c{k}")
+        assert site.ended(f"alpha-c{k}") == 0, site.log(f"alpha-c{k}")
         assert '"event": "finished"' in site.log(f"alpha-c{k}")
-    until(lambda: (site.status("beta") or {})["phase"] == "finished")
+    site.finished("beta")
     with SqliteStore.open(site.folder / "alpha.db") as store:
         one = store.load()
-        assert [e.event.kind for e in store.entries()] == ["message"] * 3
+        kinds = [e.event.kind for e in store.entries()]
+    assert (len(kinds), kinds.count("message"), kinds.count("skip")) == (rounds, one.published, rounds - one.published)
 
     for end in ("", "-wal", "-shm"):
         (site.folder / f"alpha.db{end}").unlink(missing_ok=True)
-    assert site.start("alpha").wait(60) == 1
+    site.start("alpha")
+    assert site.ended("alpha") == 1
     assert "older than what left; rejoin with a new store" in site.log("alpha").splitlines()[-1]
     site.start("alpha", "--rejoin")
-    again = until(lambda: (s := site.status("alpha")) and s["phase"] == "finished" and s)
-    until(lambda: (site.status("alpha") or {})["peers"][0]["edge"] == "open")  # beta has told the balance
-    assert (again["round"], again["published"]) == (3, 3)  # paid for, though nobody knows what was published
+    again = site.finished("alpha")
+    until(lambda: (s := site.status("alpha")) and s["peers"][0]["edge"] == "open", "beta has told the balance")
+    assert (again["round"], again["published"]) == (rounds, rounds)  # paid for: nobody knows what was published
+    site.processes["beta"].send_signal(signal.SIGINT)
     assert set(site.stop().values()) == {0}
     with SqliteStore.open(site.folder / "beta.db") as store:
         other = store.load()
-    assert one.published == other.published == 3
+    assert other.published <= other.decided == rounds
     assert np.array_equal(one.balances[1].total, -other.balances[0].total)
     with SqliteStore.open(site.folder / "alpha.db") as store:
         assert np.array_equal(store.load().balances[1].total, one.balances[1].total)
@@ -605,7 +594,7 @@ def test_questions_at_a_long_way_and_wrong_ones(tmp_path: Path) -> None:
 
     def asked(sent: bytes | None = None) -> list[dict[str, Any]]:
         if sent is None:
-            return list(control.ask(path, {"ask": "x"}, 5.0))
+            return list(control.ask(path, {"ask": "x"}, LIMIT))
         with control._address(path) as address, socket.socket(socket.AF_UNIX) as sock:
             sock.connect(address)
             sock.sendall(sent)
@@ -621,10 +610,10 @@ def test_questions_at_a_long_way_and_wrong_ones(tmp_path: Path) -> None:
             await serving.wait_closed()
 
     with pytest.raises(control.NotRunningError):
-        list(control.ask(path, {}, 1.0))
+        list(control.ask(path, {}, LIMIT))
     asyncio.run(main())
     with pytest.raises(control.NotRunningError):
-        list(control.ask(path, {}, 1.0))
+        list(control.ask(path, {}, LIMIT))
     path.unlink()
     path.touch()
     with pytest.raises(InputError, match="another kind"):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from confide.deploy.node import worker
 from confide.deploy.node.worker import WAITING, Clock, Worker
+from patience import LIMIT, until
 
 
 class Machine:
@@ -31,20 +33,13 @@ class Machine:
         self.heard.append(what)
 
 
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + 5.0
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 def test_events_come_in_order_on_one_thread() -> None:
     m = Machine()
     m.worker.start()
     for n in range(100):
         assert m.worker.submit(m.take, n)
-    assert m.worker.ask(lambda _: len(m.heard)).result(5) == 100
-    assert m.worker.stop(5)
+    assert m.worker.ask(lambda _: len(m.heard)).result(LIMIT) == 100
+    assert m.worker.stop(LIMIT)
     assert m.heard == list(range(100))
     assert len(set(m.seen)) == 1
     assert m.seen[0] != threading.get_ident()
@@ -53,7 +48,7 @@ def test_events_come_in_order_on_one_thread() -> None:
 def test_too_much_of_one_peer_is_dropped_and_others_are_heard() -> None:
     m, gate = Machine(), threading.Event()
     m.worker.start()
-    m.worker.submit(lambda _: gate.wait(5))
+    m.worker.submit(lambda _: gate.wait(LIMIT))
     taken = [m.worker.submit(m.take, ("loud", n), peer="loud") for n in range(WAITING + 5)]
     assert taken == [True] * WAITING + [False] * 5
     assert m.worker.submit(m.take, ("quiet", 0), peer="quiet")
@@ -61,7 +56,7 @@ def test_too_much_of_one_peer_is_dropped_and_others_are_heard() -> None:
     until(lambda: len(m.heard) == WAITING + 1)
     assert m.worker.dropped == 5
     assert m.worker.submit(m.take, "again", peer="loud")  # there is room once it was heard
-    assert m.worker.stop(5)
+    assert m.worker.stop(LIMIT)
     assert m.heard[-1] == "again"
 
 
@@ -70,8 +65,8 @@ def test_the_clock_wakes_it() -> None:
     m.wakes = begin = time.monotonic() + 0.1
     m.worker.start()
     until(lambda: m.ticks)
-    assert begin <= m.ticks[0] < begin + 2.0
-    assert m.worker.stop(5)
+    assert m.ticks[0] >= begin
+    assert m.worker.stop(LIMIT)
 
 
 def test_a_stream_of_messages_does_not_hold_up_a_deadline() -> None:
@@ -88,24 +83,25 @@ def test_a_stream_of_messages_does_not_hold_up_a_deadline() -> None:
         until(lambda: m.ticks)
     finally:
         over.set()
-    assert m.worker.stop(5)
+    assert m.worker.stop(LIMIT)
 
 
 def test_what_an_event_raises_ends_it_and_is_told() -> None:
     m = Machine()
     m.worker.start()
     with pytest.raises(KeyError):
-        m.worker.ask(lambda _: {}["no such key"]).result(5)  # a question does no harm
+        m.worker.ask(lambda _: {}["no such key"]).result(LIMIT)  # a question does no harm
     m.worker.submit(lambda _: 1 / 0)
     until(lambda: m.failures)
     assert isinstance(m.failures[0], ZeroDivisionError)
-    assert m.worker.stop(5)
+    assert m.worker.stop(LIMIT)
 
 
 def test_a_clock_that_is_set_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, real = Clock(), time.time
-    before = clock()
-    assert abs(before - real()) < 1.0
-    monkeypatch.setattr(time, "time", lambda: real() + 3600.0)
-    assert 0.0 <= clock() - before < 60.0
-    assert 3599.0 < clock.jumped < 3601.0
+    now = SimpleNamespace(since_1970=1e9, since_start=7.0)
+    monkeypatch.setattr(worker, "time", SimpleNamespace(time=lambda: now.since_1970, monotonic=lambda: now.since_start))
+    clock = Clock()
+    assert (clock(), clock.jumped) == (1e9, 0.0)
+    now.since_start += 2.0
+    now.since_1970 += 2.0 + 3600.0
+    assert (clock(), clock.jumped) == (1e9 + 2.0, 3600.0)

@@ -23,6 +23,7 @@ from confide.errors import InputError, RunError
 CRASH: Final = "CONFIDE_CRASH_AT"  # `seeded.CRASH`, which only the nodes need
 POLL: Final = 0.1
 PATIENCE: Final = 10.0  # seconds for an answer of a server
+GRACE: Final = 60.0  # seconds for all to end in good order, on a machine that has other things to do
 TAIL: Final = 2**14  # bytes of a log in which its last line is looked for
 
 
@@ -131,7 +132,7 @@ class Cluster:
         if signal == signals.SIGKILL:
             process.wait()
 
-    def stop(self, nodes: Iterable[str], grace: float = 15.0) -> None:
+    def stop(self, nodes: Iterable[str], grace: float = GRACE) -> None:
         """SIGTERM to all of them, and SIGKILL to what is left after the grace."""
         end, nodes = time.monotonic() + grace, list(nodes)
         for node in nodes:
@@ -144,7 +145,7 @@ class Cluster:
                 except subprocess.TimeoutExpired:
                     self.kill(node)
 
-    def stop_all(self, grace: float = 15.0) -> dict[str, int]:
+    def stop_all(self, grace: float = GRACE) -> dict[str, int]:
         """Servers first, so that a round may end while the clients still answer; returns exit codes."""
         try:
             self.stop(self.layout.units, grace)
@@ -196,7 +197,7 @@ class Cluster:
             time.sleep(POLL)
         return found
 
-    def wait_round(self, unit: str, round: int, timeout: float = 60.0) -> dict[str, Any]:
+    def wait_round(self, unit: str, round: int, timeout: float) -> dict[str, Any]:
         def reached() -> Any:
             found = self.status(unit)
             return found is not None and found["round"] >= round and found

@@ -1,0 +1,43 @@
+"""`confide bench noise`: samples of the discrete laws beside NumPy's floating-point ones, rounded, in one run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.benchmarks.timing import best
+from confide.privacy.noise import LAWS, SecretStream, discrete_gaussian, discrete_laplace
+from confide.validation import whole
+
+EXPONENTS: Final = (0, 10, 20, 30, 40)  # of the scales, in quanta: each die more is a word more for every sample
+
+
+def bench(samples: int = 500_000, tries: int = 5, watch: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Samples a second of both laws at every scale, and how many times as long as NumPy each takes."""
+    whole("samples", samples, 1, 10**8)
+    whole("tries", tries, 1, 1000)
+    stream, rng = SecretStream(), np.random.default_rng(0)
+    ours = {"laplace": discrete_laplace, "gaussian": discrete_gaussian}
+    floor = {"laplace": rng.laplace, "gaussian": rng.normal}
+    works: dict[tuple[str, str, int], Callable[[], object]] = {}
+    for law, exponent in itertools.product(LAWS, EXPONENTS):
+        ours[law](stream, 2.0**exponent, 1)  # builds the tables
+        works["ours", law, exponent] = partial(ours[law], stream, 2.0**exponent, samples)
+        works["floor", law, exponent] = partial(_rounded, floor[law], 2.0**exponent, samples)
+    took = best(works, tries, watch)
+    rates: dict[str, float] = {}
+    ratios: dict[str, float] = {}
+    for law, exponent in itertools.product(LAWS, EXPONENTS):
+        seconds, bare = (took[whose, law, exponent] for whose in ("ours", "floor"))
+        rates |= {f"{law}_2^{exponent}_per_s": samples / seconds, f"floor_{law}_2^{exponent}_per_s": samples / bare}
+        ratios[f"{law}_2^{exponent}_ratio"] = seconds / bare
+    return {"samples": samples, **rates, **ratios, "worst_ratio": max(ratios.values())}
+
+
+def _rounded(draw: Callable[..., NDArray[np.float64]], scale: float, samples: int) -> NDArray[np.int64]:
+    return np.rint(draw(0.0, scale, samples)).astype(np.int64)
