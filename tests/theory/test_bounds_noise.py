@@ -216,7 +216,8 @@ def test_lemma_2_holds(case: Case) -> None:
 
 def test_network_bounds_are_the_means_of_like_units() -> None:
     """Like units with E|w_p - w^o|^2 <= 2 (1 + 3): (37) is the mean of (31), (28) of (24), with 1/P where repaired."""
-    problem, alg = of_parabolas(*[[([1.0, 3.0], 0.5), ([2.0], -1.0)]] * 3), settings(local_steps=2, sampled=1)
+    unit = [([[1.0], [2.0]], [1.0, 0.0]), ([[1.0]], [3.0])]  # the first client's gradients differ at its optimum
+    problem, alg = Problem(Federation.from_clients([unit] * 3), Linear(0.0)), settings(local_steps=2, sampled=1)
     c, errors = constants(problem, Graph.path(3), alg, 0), np.full(3, 8.0)
     for terms, averaging in ((c.repaired, 3), (c.printed, 1)):
         alone = gradient_noise_units(terms, errors).mean()

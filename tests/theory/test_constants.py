@@ -18,6 +18,7 @@ from confide.models import Linear, Logistic
 from confide.problems.gaussian import regression
 from confide.problems.problem import Problem
 from confide.schemes import Scheme, scheme
+from confide.theory.bounds_noise import incremental_noise_units
 from confide.theory.bounds_round import noise
 from confide.theory.constants import constants
 from confide.theory.constants_clients import clients
@@ -105,6 +106,8 @@ def test_incremental_noise_by_hand() -> None:
     assert c.repaired.sigma_q2_units == pytest.approx([3 * 2.25 / 2, 0], abs=1e-12)
     assert c.repaired.sigma_q2 == pytest.approx(3 * 2.25 / 4)
     assert c.printed.sigma_q2 == pytest.approx((as_printed * 1e-4 + 1e-2 / 6) * 13.5 / 4)
+    far, steps = 81**2 * (2 + repaired) * 0.01 * (4 + c.xi**2), (81**2 * 1e-4 + 81 / 6 * 1e-2) * 3 * 2.25 / 2  # (31)
+    assert incremental_noise_units(c, c.repaired, np.full(2, 4.0)) == pytest.approx([far + steps, far])
 
 
 def test_local_steps_may_differ_between_clients() -> None:

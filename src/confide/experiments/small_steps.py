@@ -182,7 +182,7 @@ def figure_h(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
     mu = np.array(STEPS)
     for axes, (name, fit) in zip(panels, found.items(), strict=True):
         colour, order = figures.COLOURS[name], {-1.0: r"1/\mu", 1.0: r"\mu"}[ORDERS[name]]
-        error = 1.96 * DECIBEL * fit.measured.std(axis=0, ddof=1) / math.sqrt(len(fit.measured)) / fit.level
+        error = 1.96 * DECIBEL * fit.measured.std(axis=0, ddof=1) / math.sqrt(len(fit.measured)) / np.abs(fit.level)
         axes.errorbar(mu, figures.decibel(fit.level), error, fmt="o", color=colour, capsize=3, label="measured (95%)")
         axes.plot(
             mu, figures.decibel(fit.predicted), color=colour, linestyle=(0, (4, 2)), linewidth=1.2, label="predicted"

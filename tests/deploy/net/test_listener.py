@@ -34,6 +34,22 @@ def test_a_port_that_is_in_use_is_named(net: Any, world: Any) -> None:
     net.run(talk)
 
 
+def test_when_it_has_stopped_no_call_is_left(net: Any, world: Any) -> None:
+    """One that was let in, and one that says nothing."""
+
+    async def test() -> None:
+        server = net.Heard(world)
+        await server.listener.start()
+        async with net.calling(world, server.address) as open_one, net.calling(world, server.address) as silent:
+            await net.greet(open_one, server)
+            await silent.wait_for_connection()
+            await server.listener.stop(0.0)
+            names = [getattr(task.get_coro(), "__name__", "") for task in asyncio.all_tasks()]
+            assert not [name for name in names if "schedule_rpc" in name]
+
+    net.run(test)
+
+
 def test_a_newer_stream_takes_the_place_of_an_older_one(net: Any, world: Any) -> None:
     async def talk() -> None:
         server, node = net.Heard(world), Node("client", 0)

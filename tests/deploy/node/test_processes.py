@@ -130,8 +130,10 @@ class Site:
         return self.folder / f"{name}.toml"
 
     def start(self, name: str, *options: str, crash: str = "") -> subprocess.Popen[bytes]:
-        kind = "client" if "-" in name else "server"
-        line = [sys.executable, "-m", "confide", kind, str(self.toml(name)), *options]
+        """One client of each unit by its command, the others at once as what the command becomes: that is quicker."""
+        command = ("confide", "client" if "-" in name else "server")
+        module = ("confide.deploy.node.client_main",) if name.endswith(("-c1", "-c2")) else command
+        line = [sys.executable, "-m", *module, str(self.toml(name)), *options]
         environment = os.environ | ({"CONFIDE_CRASH_AT": crash} if crash else {})
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(line, stderr=log, stdout=log, env=environment)
@@ -305,7 +307,8 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site, m
     for name in site.processes:
         text = site.log(name)
         assert "Traceback" not in text, text
-        assert "NOTHING OF THIS RUN IS PRIVATE" in text
+        assert "NOTHING HERE IS PRIVATE" in text
+        assert ("NOTHING OF THIS RUN IS PRIVATE" in text) == (not name.endswith(("-c1", "-c2")))  # the command says so
     lines = [line for line in site.log("alpha-c0").splitlines() if line.startswith("{")]
     assert {"started", "connected", "enrolled", "ended"} <= {json.loads(line)["event"] for line in lines}
 

@@ -22,6 +22,7 @@ from confide.deploy.net.streams import ClosingError, Stream
 from confide.errors import InputError
 
 GREETINGS: Final = 4  # of one node at a time
+LAST_CALLS: Final = 1.0  # seconds for gRPC's own tasks to end after its server has
 STREAMS: Final = 16  # of one connection; an honest node has one, or two while it reconnects
 _log = logging.getLogger(__name__)
 
@@ -105,6 +106,10 @@ class Listener:
         for _, (stream, _) in list(self._open.items()):
             stream.end(ClosingError(StatusCode.UNAVAILABLE, "the server stops", "stopped"))
         await self._server.stop(grace)
+        # gRPC's own tasks end a moment after that; cut off by the end of the loop they would print a traceback.
+        rest = {task for task in asyncio.all_tasks() if "rpc" in getattr(task.get_coro(), "__name__", "")}
+        if rest:
+            await asyncio.wait(rest, timeout=LAST_CALLS)
 
     def send(self, node: Node, raw: bytes) -> bool:
         """Whether it will be tried. A neighbour is spoken to through the stream that was dialed to it: False here."""
