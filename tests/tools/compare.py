@@ -50,7 +50,7 @@ def do(tree: Path, *line: str) -> tuple[int, Measured, str]:
             stream.seek(0)
         code, printed = os.waitstatus_to_exitcode(status), out.read()
         if code:
-            print(f"! {' '.join(line)} in {tree} ended with {code}\n{(printed + err.read())[-2000:]}", file=sys.stderr)
+            print(f"! {' '.join(line)} in {tree} ended with {code}\n{(printed + err.read())[-1000:]}", file=sys.stderr)
         return code, took, printed
 
 
@@ -80,8 +80,8 @@ def main() -> None:
     with worktree(arguments.base) as base:
         trees = {"base": base, "here": HERE}
         for tree in trees.values():
-            subprocess.run(["make", ".venv/.dev"], cwd=tree, check=True, stdout=subprocess.DEVNULL)
-            do(tree, ".venv/bin/confide", "reproduce", "--quick")  # compiles
+            if do(tree, "make", ".venv/.dev")[0] or do(tree, ".venv/bin/confide", "reproduce", "--quick")[0]:
+                sys.exit(f"{tree} could not be set up")
         for turn in range(arguments.times):
             for name in sorted(trees, reverse=turn % 2 == 1):
                 print(f"turn {turn + 1} of {arguments.times}: {name}", flush=True)
