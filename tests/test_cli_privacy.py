@@ -35,6 +35,7 @@ proof = "convex-glm:0.2"
 smoothness = 2.0
 """
 CLIENT = ("--level", "client", "--sampled", 5)
+OF_50 = (*CLIENT, "--clients", 50)
 Outcome = tuple[int, str, str]
 
 
@@ -111,8 +112,10 @@ def test_a_plan_for_the_sum(command: Callable[..., Outcome]) -> None:
         (("--scheme", "partial:1.5"), "1.5"),
         (CLIENT, "needs a proof"),
         (("--level", "client"), "sampled = None"),
-        ((*CLIENT, "--participation", "amplified:0.1", "--proof", "public-point"), "carry > 0"),
-        ((*CLIENT, "--participation", "random:0.1", "--scheme", "shared", "--threat", "own-client"), "learns who"),
+        ((*OF_50, "--participation", "amplified:0.1"), "carry > 0"),
+        ((*OF_50, "--participation", "random:0.2", "--scheme", "shared"), "sampling L = 5 of K = 50 gives 0.1"),
+        ((*CLIENT, "--participation", "random:0.1", "--scheme", "shared"), "give --sampled L and --clients K"),
+        ((*CLIENT, "--participation", "amplified:0.1", "--scheme", "shared"), "give --sampled L and --clients K"),
         (("--noise", "laplace", "--proof", "convex-glm:0.1"), "sqrt(M)"),
         (("--noise", "laplace", "--scheme", "pairwise", "--sigma-pair", 1), "Gaussian noise only"),
         (("--proof", "regulariser:9", "--step", 1), "2 rho mu/E <= 1"),
@@ -131,7 +134,7 @@ def test_a_plan_for_the_sum(command: Callable[..., Outcome]) -> None:
         ((*INSIDE, "--sum-honest", 0), "sum_noise.honest = 0"),
         ((*INSIDE, "--sum-corrupted", -1), "sum_noise.corrupted = -1"),
         ((*INSIDE, "--fraction-bits", 60), "fraction_bits = 60"),
-        ((*INSIDE, "--threat", "own-server", "--participation", "random:0.1"), "learns who"),
+        ((*INSIDE, "--threat", "own-server", "--participation", "random:0.1"), "give --sampled L and --clients K"),
     ],
 )
 def test_nonsense_is_refused_with_one_line(
@@ -142,6 +145,61 @@ def test_nonsense_is_refused_with_one_line(
     assert out == ""
     assert err.count("\n") == 1
     assert words in err
+
+
+def renyi(curve: Callable[[float], float], delta: float = 1e-5) -> float:
+    """epsilon of D_a <= curve(a) for every order a (Canonne, Kamath and Steinke 2020)."""
+    orders = [1 + 1.01**n / 100 for n in range(1200)]
+    return min(curve(a) + math.log1p(-1 / a) - (math.log(delta) + math.log(a)) / (a - 1) for a in orders)
+
+
+def drawn(q: float, rho: float, rounds: int) -> float:
+    """Given who took part a round costs a rho or nothing, independently."""
+
+    def curve(a: float) -> float:
+        x = (a - 1) * a * rho
+        one = math.log1p(q * math.expm1(x)) if x < 700 else x + math.log(q)
+        return rounds * one / (a - 1)
+
+    return renyi(curve)
+
+
+@pytest.mark.parametrize("threat", ["links", "own-client"])
+def test_random_participation_counts_also_where_it_becomes_known(command: Callable[..., Outcome], threat: str) -> None:
+    asked = ("--scheme", "shared", "--sigma", 0.1, "--threat", threat, "--rounds", 40, "--json")
+    _, out, _ = command("account", *OF_50, "--participation", "random:0.1", *asked)
+    found = json.loads(out)
+    assert found["epsilon"] == pytest.approx(drawn(0.1, (2 * 0.1 / 5 / 0.1) ** 2 / 2, 40), rel=1e-3)
+    assert (found["rho"], found["exact"], found["leak"]) == (None, False, False)
+    _, out, _ = command("account", *OF_50, *asked)
+    always = json.loads(out)
+    assert always["epsilon"] > 1.5 * found["epsilon"]
+    named = f"that of 'random'; all would give {always['epsilon']:.4g}"
+    assert any(named in assumption for assumption in found["assumptions"])
+
+
+def test_random_participation_counts_against_the_own_server(command: Callable[..., Outcome]) -> None:
+    asked = (*INSIDE, "--sum-corrupted", 1, "--threat", "own-server", "--clients", 50, "--json")
+    _, out, _ = command("account", *asked, "--participation", "random:0.1")
+    found = json.loads(out)
+    assert (found["by"], found["leak"], found["rho"]) == ("sum", False, None)
+    assert found["epsilon"] == pytest.approx(drawn(0.1, (2 * 0.1 / 5) ** 2 / (2 * 0.1**2), 100), rel=1e-3)
+    # Amplification needs a secret that this adversary knows: the same number, never less.
+    _, out, _ = command("account", *asked, "--participation", "amplified:0.1")
+    assert json.loads(out)["epsilon"] == found["epsilon"]
+
+
+def test_where_amplification_has_no_proof_another_bound_answers(command: Callable[..., Outcome]) -> None:
+    asked = (*OF_50, "--proof", "public-point", "--sigma", 2, "--rounds", 12, "--json")  # homomorphic: it remembers
+    numbers = {}
+    for part in ("amplified:0.1", "random:0.1", "all"):
+        code, out, _ = command("account", *asked, "--participation", part)
+        assert code == 0
+        numbers[part] = json.loads(out)
+    assert numbers["amplified:0.1"]["epsilon"] == numbers["random:0.1"]["epsilon"] < numbers["all"]["epsilon"]
+    note = numbers["amplified:0.1"]["assumptions"][-1]
+    assert "that of 'random'" in note
+    assert "amplified is refused (the state remembers earlier participations (carry > 0)" in note
 
 
 def test_the_papers_own_theorem(command: Callable[..., Outcome]) -> None:

@@ -132,6 +132,13 @@ def on_grid(graph: Graph) -> Graph:
     return replace(graph, edge_weights=weights / 2**WEIGHT_BITS, own_weights=own / 2**WEIGHT_BITS)
 
 
+def scheme_on_grid(scheme: Scheme) -> Scheme:
+    """With the carry of the integers: what is weighed with 1 - c is an integer times a multiple of 2^-16."""
+    if scheme.carry is None:
+        return scheme
+    return replace(scheme, carry=1.0 - round((1.0 - scheme.carry) * 2**WEIGHT_BITS) / 2**WEIGHT_BITS)
+
+
 def largest_state(a: FixedArithmetic, scheme: Scheme, graph: Graph, update: float, start: float, rounds: int) -> float:
     """What no state and no message exceeds in absolute value in `rounds` rounds; a server refuses a message beyond it.
 

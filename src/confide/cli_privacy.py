@@ -392,6 +392,7 @@ def verify(
     """Check a signed bundle, offline."""
     from confide.privacy.bundle import verify_bundle
     from confide.privacy.conversion import rho_epsilon
+    from confide.privacy.statement import lines
 
     report = verify_bundle(bundle, key, rho_epsilon)
     if as_json:
@@ -400,6 +401,10 @@ def verify(
         for check in report.checks:
             word = {True: "ok", False: "FAILED", None: "not checked"}[check.ok]
             print(f"{word:12} {check.name:10} {check.reason}")
+        if report.statement is not None:
+            print("by the plan, computed anew:")
+            for line in lines(dict(report.statement)):
+                print(f"  {line}")
     if not report.ok:
         raise typer.Exit(1)
 

@@ -37,12 +37,24 @@ class Clip:
 def clip(v: Floats, bound: float, norm: str = "l2") -> Floats:
     """Scale the last axis to norm at most `bound`; a vector inside is returned as it is, zero included.
 
+    A vector that is not finite becomes zero, so that no overflow gets around the bound; one of finite entries whose
+    norm overflows is scaled first.
+
     >>> clip(np.array([3.0, 4.0]), 1.0)
     array([0.6, 0.8])
-    >>> clip(np.zeros(2), 1.0)
-    array([0., 0.])
+    >>> clip(np.array([[3e200, 4e200], [np.inf, 0.0]]), 1.0)
+    array([[0.6, 0.8],
+           [0. , 0. ]])
     """
-    size = np.linalg.norm(v, ord=1 if norm == "l1" else 2, axis=-1, keepdims=True)
-    if (size <= bound).all():
-        return v
-    return np.where(size > bound, v * (bound / np.maximum(size, bound)), v)
+    order = 1 if norm == "l1" else 2
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = np.linalg.norm(v, ord=order, axis=-1, keepdims=True)
+        if (size <= bound).all():
+            return v
+        found = np.where(size > bound, v * (bound / np.maximum(size, bound)), v)
+        if np.isfinite(size).all():
+            return found
+        largest = np.abs(v).max(axis=-1, keepdims=True)
+        unit = v / largest
+        scaled = unit * (bound / np.linalg.norm(unit, ord=order, axis=-1, keepdims=True))
+    return np.where(np.isfinite(size), found, np.where(np.isfinite(largest), scaled, 0.0))

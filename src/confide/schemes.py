@@ -19,6 +19,8 @@ from confide.validation import number, one_of
 
 Floats = NDArray[np.float64]
 LAWS = ("laplace", "gaussian")
+NOISE_ON = ("server", "link", "network")
+EXCHANGES = ("graph", "average", "nothing")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class Scheme:
 
     def __post_init__(self) -> None:
         one_of("scheme.noise", self.law, LAWS)
+        one_of("scheme.noise_on", self.noise_on, NOISE_ON)
+        one_of("scheme.exchange", self.exchange, EXCHANGES)
+        if (self.noise_on == "network") != (self.exchange == "average"):
+            remedy = "one noise for all servers goes with exchange 'average', and only there"
+            raise InputError("scheme.noise_on", self.noise_on, remedy)
         for field in ("sigma", "sigma_pair", "sigma_client"):
             number(f"scheme.{field}", getattr(self, field), least=0.0)
         if self.carry is not None:

@@ -100,7 +100,8 @@ def test_a_release_is_paid_from_the_same_budget(tiny: q.EqualPrivacy) -> None:
     assert hidden.calibrated is not None
     assert released.calibrated is not None
     assert released.calibrated.scheme.sigma == pytest.approx(np.sqrt(2) * hidden.calibrated.scheme.sigma, rel=0.05)
-    extra = q.M * released.calibrated.release.sigma**2
+    # P - 1 of P shares put sigma on the mean; the mean carries all of them.
+    extra = q.M * released.calibrated.release.sigma**2 * q.P / (q.P - 1)
     np.testing.assert_allclose(released.released, released.centroid + extra)
     shared = tiny.point("mild", "shared", 2.0)
     np.testing.assert_array_equal(shared.released, shared.centroid)  # a public state costs nothing to reveal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from confide.errors import InputError
 from confide.graph import Graph
 from confide.privacy import accountant
 from confide.privacy.accountant import Account, account, account_general, paper_theorem
-from confide.privacy.conversion import gaussian_epsilon, pure_epsilon, zcdp_epsilon
+from confide.privacy.conversion import gaussian_epsilon, pure_epsilon, renyi_epsilon, zcdp_epsilon
+from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.sum_noise import SumNoise
 from confide.privacy.threat import Release, Threat
@@ -53,8 +55,15 @@ def mu2(s: Scheme, T: int = 5, sens: Sensitivity = ONE, graph: Any = RING, **giv
 def test_homomorphic_over_five_rounds() -> None:
     assert mu2(gauss("homomorphic")) == pytest.approx(55, abs=1e-10)
     assert mu2(gauss("homomorphic"), threat="neighbours") == pytest.approx(55, abs=1e-10)  # collusion-proof
-    assert mu2(gauss("homomorphic"), release="centroid:1") == pytest.approx(56.5625, abs=1e-10)
-    assert mu2(gauss("homomorphic"), release="centroid:0.1") == pytest.approx(211.25, abs=1e-10)
+    for sigma, mean in ((1.0, 56.5625), (0.1, 211.25)):  # s^2 T^2 / (P sigma)^2 more, of noise sigma on the mean
+        assert 55 + (5 / 4 / sigma) ** 2 == mean
+        # 3 of 4 shares put sigma on the mean: who knows one sees just that, who knows none sees 4/3 of the variance,
+        # the neighbours of a server on the ring (shares sized for two) see what the two others put there.
+        for threat, fraction in (("links", 4 / 3), ("colluders:2", 1.0), ("neighbours", 1.0)):
+            found = mu2(gauss("homomorphic"), threat=threat, release=f"centroid:{sigma}")
+            assert found == pytest.approx(55 + (mean - 55) / fraction, abs=1e-10)
+        unforeseen = mu2(gauss("homomorphic"), threat="neighbours", release=Release("centroid", sigma))
+        assert unforeseen == pytest.approx(55 + (mean - 55) * 3 / 2, abs=1e-10)  # shares sized for one server
 
 
 def test_per_link_over_five_rounds() -> None:
@@ -118,11 +127,18 @@ def test_closed_forms_of_sections_1_2_and_4(T: int, gamma: float) -> None:
         pure = account(scheme(name, sigma), g, sens, rounds=T, noise="discrete-laplace")
         assert pure.epsilon_pure == pytest.approx(copies * float(np.sum(D)) / b, rel=1e-10)
         released = account(gauss(name, sigma), g, sens, rounds=T, release="centroid:0.3")
-        extra = (c * D[-1] / P / 0.3) ** 2 / 2
+        extra = (c * D[-1] / P / 0.3) ** 2 / 2 * (P - 1) / P  # P - 1 of P shares have deviation 0.3 on the mean
         assert released.rho == pytest.approx((got.rho or 0) + extra, rel=1e-10)
+        # Of pure epsilons the rho is at most their squares by half, and them; the release's noise is Gaussian.
+        assert pure.rho == pytest.approx(copies * float(np.minimum((D / b) ** 2 / 2, D / b).sum()), rel=1e-10)
         released = account(scheme(name, sigma), g, sens, rounds=T, noise="discrete-laplace", release="centroid:0.3")
-        extra = c * D[-1] / P * math.sqrt(2) / 0.3
-        assert released.epsilon_pure == pytest.approx((pure.epsilon_pure or 0) + extra, rel=1e-10)
+        assert released.rho == pytest.approx((pure.rho or 0) + extra, rel=1e-10)
+        if c:
+            assert released.epsilon_pure is None
+            apart = (pure.epsilon_pure or 0.0) + zcdp_epsilon(extra, 1e-5)  # the messages at delta 0
+            assert released.epsilon == pytest.approx(min(zcdp_epsilon(released.rho or 0.0, 1e-5), apart), rel=1e-8)
+        else:
+            assert (released.epsilon_pure, released.epsilon) == (pure.epsilon_pure, pure.epsilon)
     if gamma == 1.0:
         assert account(gauss("homomorphic", sigma), g, sens, rounds=T).rho == pytest.approx(
             s**2 * T * (T + 1) * (2 * T + 1) / (12 * sigma**2), rel=1e-10
@@ -220,7 +236,7 @@ def test_the_general_accountant_takes_failed_links_and_chosen_targets() -> None:
         {"targets": [7]},
         {"targets": [1], "colluders": (1,)},
         {"rounds": []},
-        {"sensitivity": Sensitivity(1.0, 1.0, sampled=1, participation=Participation("random", 0.5))},
+        {"sensitivity": Sensitivity(1.0, 1.0, sampled=1, clients=2, participation=Participation("random", 0.5))},
     ],
 )
 def test_the_general_accountant_refuses_nonsense(given: dict[str, Any]) -> None:
@@ -385,23 +401,87 @@ def test_a_free_release_costs_nothing_and_a_release_adds() -> None:
         assert mu2(gauss(name), release="local") == mu2(gauss(name))
     for name in ("homomorphic", "own-clean", "per-link"):
         assert mu2(gauss(name), release="centroid:0.1") > mu2(gauss(name)) * 1.001
+    seen = 5 / 4 / (0.5 * math.sqrt(4 / 3))  # through all four shares, three of which put 0.5 on the mean
     alone = account(gauss("local-only", 0.0), RING, ONE, rounds=5, release="centroid:0.5")
-    assert alone.mu_gdp == pytest.approx(5 / 4 / 0.5)
-    alone = account(scheme("local-only"), RING, ONE, rounds=5, release="centroid:0.5")
-    assert alone.epsilon_pure == pytest.approx(5 / 4 * math.sqrt(2) / 0.5)
+    assert alone.mu_gdp == pytest.approx(seen)
+    alone = account(scheme("local-only"), RING, ONE, rounds=5, release="centroid:0.5")  # Gaussian all the same
+    assert alone.rho == pytest.approx(seen**2 / 2)
+    assert alone.epsilon_pure is None
+    assert alone.epsilon == pytest.approx(zcdp_epsilon(seen**2 / 2, 1e-5))
+
+
+@pytest.mark.parametrize("P", [3, 4, 6])
+@pytest.mark.parametrize("kind", ["path", "star", "turns"])
+@pytest.mark.parametrize("name", ["homomorphic", "own-clean"])
+def test_the_worst_target_of_a_release_is_who_has_most_neighbours(P: int, kind: str, name: str) -> None:
+    """Neighbours know their shares of a release's noise, so that the number of them counts, over all graphs that take
+    turns; the servers' messages alone may be equally dear."""
+    hub = P - 1  # the last, so that the first of equals is not the worst
+    star = Graph.from_edges(P, [(hub, p) for p in range(hub)])
+    other = Graph.from_edges(P, [*((p, p + 1) for p in range(P - 2)), (0, hub)])
+    graphs = {"path": [Graph.path(P)], "star": [star], "turns": [Graph.path(P), other]}[kind]
+    s, T, sigma, mu = gauss(name, 3.0), 4, 0.5, 0.1
+    found = account(
+        s, graphs, Sensitivity(mu, 1.0, level="unit"), rounds=T, threat="neighbours", release=f"centroid:{sigma}"
+    )
+    around = [{m for g in graphs for m in range(P) if m != p and g.A[p, m] > 0} for p in range(P)]
+    share = (P * sigma) ** 2 / (P - max(map(len, around)))  # variance of one share on the sum
+    rhos = []
+    for p in range(P):
+        x, rho = 0.0, 0.0
+        for j in range(T):
+            x = x + 2 * mu
+            rho += (x / 3.0) ** 2 / 2
+            x *= s.carries(graphs[j % len(graphs)])[p]
+        rhos.append(rho + x**2 / ((P - len(around[p])) * share) / 2)
+    assert found.rho == pytest.approx(max(rhos), rel=1e-12)
+    assert found.target is not None
+    assert rhos[found.target] == pytest.approx(max(rhos), rel=1e-12)
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 def test_a_release_under_random_participation_costs_as_it_should(noise: str) -> None:
-    """q = 1 has the answer in closed form: the Laplace release counts with its scale sigma / sqrt 2."""
+    """q = 1 has the answer in closed form; the release is Gaussian also where messages would be Laplace."""
     always = Sensitivity(
-        0.5, 1.0, norm="l1", sampled=1, proof=Proof("public-point"), participation=Participation("random", 1.0)
+        0.5,
+        1.0,
+        norm="l1",
+        sampled=1,
+        clients=1,
+        proof=Proof("public-point"),
+        participation=Participation("random", 1.0),
     )
     free = scheme("local-only", noise=noise)
     a = account(free, RING, always, rounds=3, release="centroid:0.5")
-    ratio = 3 / 4 / 0.5
-    expected = zcdp_epsilon(ratio**2 / 2, 1e-5) if noise == "gaussian" else ratio * math.sqrt(2)
-    assert a.epsilon == pytest.approx(expected, rel=0.01)
+    ratio = 3 / 4 / (0.5 * math.sqrt(4 / 3))
+    rho = ratio**2 / 2
+    expected = gaussian_epsilon(ratio, 1e-5) if noise == "gaussian" else zcdp_epsilon(rho, 1e-5)
+    assert a.epsilon == pytest.approx(expected, rel=1e-9)  # the smallest bound is that for one who is always there
+    half = replace(always, clients=2, participation=Participation("random", 0.5))
+    found = account(free, RING, half, rounds=3, release="centroid:0.5")
+
+    def curve(orders: Floats) -> Floats:
+        """Nothing but the release, after n of 3 rounds: D_a = a rho (n / 3)^2, each n with its probability."""
+        weights, n = np.array([1, 3, 3, 1]) / 8, np.arange(4)
+        exponents = np.log(weights) + np.multiply.outer((orders - 1) * orders, rho * (n / 3) ** 2)
+        return np.asarray(np.logaddexp.reduce(exponents, axis=1) / (orders - 1))
+
+    assert found.epsilon == pytest.approx(min(expected, renyi_epsilon(curve, 1e-5)), rel=1e-9)
+    assert (found.epsilon or 0.0) < expected
+
+
+def test_a_release_on_a_grid_is_no_gaussian() -> None:
+    """Its shares are integers, so that only their rho is known: no mu, and the conversion of any zCDP."""
+    unit = Sensitivity(0.1, 1.0, level="unit", dim=3)
+    grid = replace(unit, rounding=Rounding(2.0**-20, 1, False))
+    fine, real = (account(gauss("homomorphic"), RING, s, rounds=5, release="centroid:0.5") for s in (grid, unit))
+    assert fine.rho == pytest.approx(real.rho, rel=1e-4)
+    assert (fine.mu_gdp, fine.exact) == (None, False)
+    assert fine.epsilon == pytest.approx(zcdp_epsilon(fine.rho or 0.0, 1e-5), rel=1e-12)
+    assert (fine.epsilon or 0.0) > (real.epsilon or 0.0)
+    messages = account(gauss("homomorphic"), RING, grid, rounds=5)  # rounded after real noise was added
+    assert messages.epsilon == pytest.approx(gaussian_epsilon(messages.mu_gdp or 0.0, 1e-5), rel=1e-12)
+    assert not messages.exact
 
 
 # Noise inside the secure sum
@@ -477,15 +557,31 @@ def test_the_smaller_of_two_proofs_says_which() -> None:
 
 @pytest.mark.parametrize("participation", ["random:0.1", "amplified:0.1"])
 def test_who_takes_part_is_no_secret_inside_the_unit(participation: str) -> None:
-    sens = Sensitivity(0.1, 1.0, sampled=10, dim=3, participation=Participation.parse(participation))
-    for threat in ("own-server", "own-client"):
-        for name in ("homomorphic", "shared"):
-            with pytest.raises(InputError, match="learns who takes part"):
-                inside(gauss(name), sens, threat=threat)
-    a = inside(gauss("shared", 0.001), sens)  # outside it counts as every round
-    every = inside(gauss("shared", 0.001), PLAIN)
-    assert (a.by, a.epsilon) == ("sum", every.epsilon)
-    assert any("not credited" in x for x in a.assumptions)
+    """The own server and own clients see the list: what holds given the list is credited, amplification is not."""
+    sens = replace(PLAIN, clients=100, participation=Participation.parse(participation))
+    T, noise, every = 20, gauss("homomorphic"), inside(gauss("homomorphic"), threat="own-server")
+    each = every.costs[0]
+    assert every.costs == (each,) * T
+
+    def curve(orders: Floats) -> Floats:
+        """Of n rounds with the client, binomially: a zero-concentrated sum each."""
+        n = np.arange(T + 1)
+        weights = [math.log(math.comb(T, k)) + k * math.log(0.1) + (T - k) * math.log(0.9) for k in n]
+        exponents = np.array(weights) + np.multiply.outer((orders - 1) * orders, n * each)
+        return np.asarray(np.logaddexp.reduce(exponents, axis=1) / (orders - 1))
+
+    expected = renyi_epsilon(curve, 1e-5)
+    assert expected < 0.7 * (every.epsilon or 0.0)
+    for threat in ("own-server", "own-client", "links"):
+        a = inside(noise, sens, threat=threat)
+        assert (a.by, a.rho, a.costs) == ("sum", None, ())
+        assert a.epsilon == pytest.approx(expected, rel=1e-9)
+        assert any("who took part may become known; a client that is always there" in x for x in a.assumptions)
+    active = replace(INSIDE, server="active")  # who chooses the sample
+    with pytest.raises(InputError, match="an active server chooses who takes part"):
+        inside(noise, sens, noise=active, threat="own-server")
+    crowded = replace(sens, sampled=10, clients=10, participation=Participation(sens.participation.kind, 1.0))
+    assert inside(noise, crowded, threat="own-server").epsilon == every.epsilon
 
 
 def test_a_curious_clients_own_share_does_not_count() -> None:
@@ -596,7 +692,13 @@ def test_nonsense_is_refused_by_name(field: str, ask: Callable[[], object]) -> N
 @pytest.mark.parametrize("participation", ["all", "random:0.5"])
 def test_any_noise_has_a_finite_number(sigma: float, noise: str, participation: str) -> None:
     sens = Sensitivity(
-        0.5, 1.0, norm="l1", sampled=1, proof=Proof("public-point"), participation=Participation.parse(participation)
+        0.5,
+        1.0,
+        norm="l1",
+        sampled=1,
+        clients=2,
+        proof=Proof("public-point"),
+        participation=Participation.parse(participation),
     )
     s = scheme("homomorphic", sigma, noise=noise.removeprefix("discrete-"))
     a = account(s, RING, sens, rounds=3, noise=noise, release=f"centroid:{sigma!r}")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.optimize import brentq
 
 from confide.algorithm import GFL
 from confide.clipping import Clip
@@ -25,8 +26,10 @@ from confide.privacy.accountant import Account, account
 from confide.privacy.audit import AuditReport, Case, Row, audit, cases
 from confide.privacy.conversion import renyi_epsilon
 from confide.privacy.membership import Canary, epsilon_bound, listen, measure, mu_bound, rate_limit, scores
+from confide.privacy.of_run import Accounting
 from confide.privacy.participation import amplified_curve
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.settings import Privacy
 from confide.privacy.threat import Release, Threat
 from confide.problems.problem import Problem
 from confide.randomness import Purpose
@@ -180,6 +183,50 @@ def test_the_canary_realises_the_account(case: Case) -> None:
         assert mu == pytest.approx(upper.mu_gdp, rel=1e-9)
 
 
+SERVERS = [Threat(), Threat("colluders", frozenset({1})), Threat("colluders", frozenset({1, 3})), Threat("neighbours")]
+
+
+@pytest.mark.parametrize("sized", [1, 2])
+@pytest.mark.parametrize("threat", SERVERS, ids=str)
+def test_servers_receive_the_release_and_know_their_shares_of_its_noise(threat: Threat, sized: int) -> None:
+    """P shares, of which any P - C put sigma on the mean: an adversary with k of them faces the other P - k."""
+    b = bench(GRAPHS[:1])
+    released = Case(scheme("homomorphic", 2.0, noise="gaussian"), threat, Release("centroid", 0.3, sized))
+    upper = b.upper(released)
+    assert upper.target is not None
+    canary = b.canary(released, upper.target)
+    known = {"links": 0, "neighbours": 2}.get(threat.kind, len(threat.colluders))
+    share = 5 * 0.3 / math.sqrt(5 - sized)  # on the sum over the five servers
+    assert canary.release == pytest.approx(share * math.sqrt(5 - known) / 5)
+    messages = sum((2.0 * j / 4 / 2.0) ** 2 for j in range(1, 7))  # s = 2 mu B / L = 1/2, carry 1
+    mu = math.sqrt(messages + (6 * 0.5 / 5 / canary.release) ** 2)
+    low, high = canary.amounts
+    assert float(np.linalg.norm(listen(canary).response.sum(axis=1) * (high - low))) == pytest.approx(mu, rel=1e-9)
+    assert upper.mu_gdp == pytest.approx(mu, rel=1e-9)
+
+
+def test_a_release_is_gaussian_whatever_the_messages() -> None:
+    b = bench(GRAPHS[:1])
+    b = replace(b, sensitivity=replace(SENSITIVITY, norm="l1"))
+    case, setting = b.scaled(Case(scheme("homomorphic", 1.0, noise="laplace"), release=Release("centroid", 0.2)))
+    upper, ratios = b.upper(case), np.arange(1, 7) * 0.5 * math.sqrt(2.0) / case.scheme.sigma
+    assert ratios.max() < 2.0
+    released = 3.0 / 5 / (case.release.sigma * math.sqrt(5 / 4))
+    assert upper.rho == pytest.approx(np.sum(ratios**2) / 2 + released**2 / 2)
+    assert (upper.rho, upper.epsilon_pure) == (pytest.approx(auditing.RHO), None)
+    assert setting == "rho = 0.5"
+    c = replace(b.canary(case, upper.target), others=np.zeros((5, 1)))
+    found = listen(c)
+    assert found.gaussian.tolist() == [False] * 6 + [True]
+    z = found.whiten @ c.view(np.zeros((6, 4_000)), float_noise(3))
+    assert stats.kstest(z[-1], "norm").pvalue > 1e-3
+    for row in z[:-1]:
+        assert stats.kstest(row * math.sqrt(2.0), "laplace").pvalue > 1e-3
+    x = scores(c, found, False, 40_000, seed=4)  # the expected likelihood ratio in the world without the canary is 1
+    assert float(np.exp(x).mean()) == pytest.approx(1.0, abs=6 * float(np.exp(x).std()) / 200)
+    assert np.exp(x).std() < 2.0
+
+
 def test_scores_are_the_log_likelihood_ratio_of_a_gaussian_test() -> None:
     c = replace(canary(sigma=2.0), others=np.zeros((5, 1)))
     listener = listen(c)
@@ -195,6 +242,28 @@ def test_laplace_scores_never_exceed_the_pure_epsilon() -> None:
     c = b.canary(case, b.upper(case).target)
     x = scores(c, listen(c), True, 5_000, seed=4)
     assert 0.9 * auditing.PURE < x.max() <= auditing.PURE * (1 + 1e-9)
+
+
+def test_edge_noise_that_is_rounded_by_itself_has_no_price() -> None:
+    """Two servers, noise of 0.2 quanta: the sum of their messages is that of psi and of two rounded noises.
+
+    Priced as if the sum of both noises had been rounded, 20.68 was printed; an exact calculation attains 25.
+    """
+    q, law = 2.0**-8, np.arange(-9, 10)
+    mass = stats.norm.cdf((-np.abs(law) + 0.5) / 0.2) - stats.norm.cdf((-np.abs(law) - 0.5) / 0.2)
+    total = np.convolve(mass, mass)
+    here, there = np.append(total, 0.0), np.insert(total, 0, 0.0)  # psi one quantum apart: mu B, zero-out
+    attained = brentq(lambda e: np.maximum(here - math.exp(e) * there, 0.0).sum() - 1e-5, 0.0, 100.0)
+    federation = Federation.from_clients([[(np.ones((1, 1)), np.ones(1))] for _ in range(2)])
+    noise, clip = scheme("pairwise", 0.2 * q, noise="gaussian", sigma_pair=100 * q), Clip("update", 1.0)
+    algorithm = GFL(noise, step=q, sampled=1, local_steps=1, batch=1, clip=clip, arithmetic="fixed", fraction_bits=8)
+    privacy, problem = Privacy(level="unit", adjacency="zero-out"), Problem(federation, Linear())
+    floating = Accounting.of(privacy, problem, [Graph.path(2)], replace(algorithm, arithmetic="float"), 1, 0)
+    assert (floating.pricing.spend(1).epsilon or 0.0) < attained == pytest.approx(25.0, abs=0.01)
+    fixed = Accounting.of(privacy, problem, [Graph.path(2)], algorithm, 1, 0)
+    with pytest.raises(InputError, match="not for what is rounded"):
+        fixed.pricing.spend(1)
+    assert fixed.pricing.costs(1)[0][0].rho is None
 
 
 # ---- statistics
@@ -276,12 +345,18 @@ def test_naive_amplification_is_refuted_and_random_participation_stands(report: 
     assert row.setting.startswith("random:")
     assert row.ok
     q = float(row.setting.removeprefix("random:"))
+    assert q == pytest.approx(2 / 6, abs=1e-6)  # L of K
+    believed_with: list[float] = []
 
     def amplified(s: Any, graphs: Any, sensitivity: Any, *, rounds: int, **settings: Any) -> Account:
         a = account(s, graphs, sensitivity, rounds=rounds, **settings)
         if sensitivity.participation.kind != "random":
             return a
-        believed = replace(sensitivity, participation=Participation("amplified", q))
+        # The canary is exchanged for somebody who adds nothing: half of what an exchange may move psi by.
+        part = Participation("amplified", sensitivity.participation.value)
+        believed = replace(sensitivity, bound=sensitivity.bound / 2, participation=part)
+        assert believed.swap == sensitivity.single == 0.5 / 2
+        believed_with.append(part.value)
         curve, _ = amplified_curve(believed, "gaussian", np.full(rounds, s.sigma**-2.0))
         return replace(a, epsilon=renyi_epsilon(curve, a.delta))
 
@@ -290,6 +365,17 @@ def test_naive_amplification_is_refuted_and_random_participation_stands(report: 
     b, _ = auditing._bench(config, e, 10_000, 5_000, 10, amplified)
     refuted, _ = auditing._hidden(b, e)
     assert not refuted.ok
+    assert believed_with == [2 / 6]
+
+
+def test_a_rate_that_runs_cannot_tell_is_replaced_by_a_quarter() -> None:
+    config = small("algorithm.sampled=6")  # all take part
+    e = config.build()
+    b, _ = auditing._bench(config, e, 200, 100, 10, account)
+    row, naive = auditing._hidden(b, e)
+    assert row.setting == "random:0.25"
+    assert naive.numbers["participation"] == 0.25
+    assert not row.tight
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
@@ -358,7 +444,10 @@ def test_the_rows_follow_the_config() -> None:
     found = cases(mine, GRAPHS[:1], "neighbours", "centroid:0.5")
     own = [c for c in found if c.setting == "config"]
     assert [str(c.threat) for c in own] == ["links", "neighbours", "links"]
-    assert own[2].release == Release("centroid", 0.5)
+    # Servers receive the release too; its shares are sized for the two neighbours that the config fears.
+    assert [c.release for c in own] == [Release(), Release("centroid", 0.5, 2), Release("centroid", 0.5, 2)]
+    alone = [c for c in cases(mine, GRAPHS[:1], "links", "centroid:0.5") if c.setting == "config"]
+    assert [c.release for c in alone] == [Release(), Release("centroid", 0.5, 1)]
     assert {c.scheme.sigma_pair for c in found if c.setting is None and c.scheme.name == "pairwise"} == {3.0}
     turns = cases(mine, GRAPHS, "neighbours")
     assert all(c.threat.kind != "neighbours" for c in turns)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +33,20 @@ from confide.privacy.bundle import (
     unit_totals,
     verify_bundle,
 )
-from confide.privacy.ledger import Cost, Event, dataset_id, lines, read, write_events
-from confide.privacy.plan import Plan
+from confide.privacy.conversion import gaussian_epsilon
+from confide.privacy.ledger import FREE, Cost, Event, dataset_id, lines, read, write_events
+from confide.privacy.of_run import Pricing
+from confide.privacy.plan import Plan, scheme_fields
+from confide.schemes import scheme
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 DATA = dataset_id("tests")
+NONE = {"epsilon": None, "rho": None}
 VERSIONS = {"confide": "0.1.0", "python": "3.11"}
-CHECKS = ["signature", "signer", "plan", "ledger", "events", "rounds", "budget", "statement"]
+RHO = (2 * 0.1 * 1.0 / 5) ** 2 / 2  # of a round of `plan()`: (2 mu B / L)^2 / (2 sigma^2)
+PURE = 2 * 0.1 * 1.0 / 5 * math.sqrt(2)  # epsilon of a round of Laplace noise, of scale sigma / sqrt(2)
+CHECKS = ["signature", "signer", "plan", "ledger", "events", "rounds", "prices", "budget", "statement"]
 
 
 def plan(**changes: Any) -> Plan:
@@ -62,14 +70,22 @@ def plan(**changes: Any) -> Plan:
         "threat": "links",
         "release": "none",
         "delta": 1e-5,
-        "budget": {"epsilon": None, "rho": 0.4},
+        "budget": {"epsilon": None, "rho": 4 * RHO},
     }
     return Plan(**base | changes)
 
 
-def events(p: Plan, rho: float | None = 0.1, epsilon: float | None = None) -> list[Event]:
-    cost = Cost(rho, epsilon, 0.1, 1.0, "gaussian")
-    return [Event(p.hash, "message", t, unit, cost) for t in range(1, 5) for unit in range(3)]
+def noisy(name: str, sigma: float, law: str = "gaussian") -> dict[str, Any]:
+    return scheme_fields(scheme(name, sigma, noise=law))
+
+
+def priced(rho: float | None = RHO, epsilon: float | None = None, law: str = "gaussian", **changes: Any) -> Cost:
+    return Cost(**{"rho": rho, "epsilon": epsilon, "sensitivity": 0.04, "sigma": 1.0, "law": law} | changes)
+
+
+def events(p: Plan, cost: Cost | None = None) -> list[Event]:
+    """Four messages of each of three units; what `plan()` costs, unless a cost is given."""
+    return [Event(p.hash, "message", t, unit, cost or priced()) for t in range(1, 5) for unit in range(3)]
 
 
 def bundled(folder: Path, p: Plan, found: list[Event], **more: Any) -> Path:
@@ -105,7 +121,7 @@ def sign(path: Path, content: dict[str, Any], key: Ed25519PrivateKey = KEY) -> P
 def good(tmp_path: Path) -> Path:
     p = plan()
     write_events(tmp_path / "l", DATA, p, events(p))
-    text = make_bundle(p, tmp_path / "l", {"words": "rho 0.4 in 4 rounds"}, VERSIONS, KEY)
+    text = make_bundle(p, tmp_path / "l", {"words": "rho 0.0032 in 4 rounds"}, VERSIONS, KEY)
     save_bundle(tmp_path / "bundle.json", text)
     return tmp_path / "bundle.json"
 
@@ -127,7 +143,7 @@ def test_a_good_bundle_passes_every_check(good: Path) -> None:
     assert report.ok
     assert (report.plan_hash, report.dataset, report.signer) == (plan().hash, DATA, public_hex(KEY.public_key()))
     assert [dict(t) for t in report.totals] == [
-        {"unit": unit, "events": 4, "rho": pytest.approx(0.4), "epsilon": None} for unit in range(3)
+        {"unit": unit, "events": 4, "rho": pytest.approx(4 * RHO), "epsilon": None} for unit in range(3)
     ]
     json.dumps(report.to_dict(), allow_nan=False)
     assert report.to_dict()["checks"][0] == {"name": "signature", "ok": True, "reason": report.checks[0].reason}
@@ -151,7 +167,7 @@ def test_the_ledger_comes_out_as_it_went_in(good: Path) -> None:
 
 
 def test_the_same_inputs_give_the_same_bundle(good: Path) -> None:
-    again = make_bundle(plan(), good.parent / "l", {"words": "rho 0.4 in 4 rounds"}, VERSIONS, KEY)
+    again = make_bundle(plan(), good.parent / "l", {"words": "rho 0.0032 in 4 rounds"}, VERSIONS, KEY)
     assert again + "\n" == good.read_text()
 
 
@@ -237,77 +253,263 @@ def test_events_of_another_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "words"),
+    ("event", "names", "words"),
     [
-        ({"round": 5}, "outside"),
-        ({"unit": 3}, "outside"),
-        ({"round": 4}, "second time"),
-        ({"kind": "skip", "round": 4}, "second time"),
-        ({"kind": "release", "round": 4}, "not in the plan"),
+        ({"round": 5}, ("rounds", "prices"), "outside"),
+        ({"unit": 3}, ("rounds",), "outside"),
+        ({"round": 4}, ("rounds", "prices"), "second time"),
+        ({"kind": "skip", "round": 4, "cost": FREE}, ("rounds",), "second time"),
+        ({"kind": "release", "round": 4}, ("rounds", "prices"), "not in the plan"),
     ],
 )
-def test_events_that_the_plan_does_not_allow(tmp_path: Path, event: dict[str, Any], words: str) -> None:
-    p = plan()
-    extra = Event(**{"plan": p.hash, "kind": "message", "round": 1, "unit": 0} | event)
-    failed(bundled(tmp_path, p, [*events(p), extra]), "rounds", words=words)
+def test_events_that_the_plan_does_not_allow(
+    tmp_path: Path, event: dict[str, Any], names: tuple[str, ...], words: str
+) -> None:
+    p = plan(budget=NONE)
+    extra = Event(**{"plan": p.hash, "kind": "message", "round": 1, "unit": 0, "cost": priced()} | event)
+    report = failed(bundled(tmp_path, p, [*events(p), extra]), *names, words=words)
+    if len(names) > 1:  # a price for what the plan does not have is no price either
+        [prices] = [check for check in report.checks if check.name == "prices"]
+        assert prices.reason == f"event 13: the plan has no such {event.get('kind', 'message')}"
 
 
 def test_one_release_of_a_unit_where_the_plan_has_one(tmp_path: Path) -> None:
-    p = plan(release="centroid:0.5")
-    release = Event(p.hash, "release", 4, 0)
+    p = plan(release="centroid:0.5")  # of a state that the messages tell: it adds nothing
+    release = Event(p.hash, "release", 4, 0, priced(0.0, 0.0, sensitivity=0.0, sigma=0.5))
     assert verify_bundle(bundled(tmp_path, p, [*events(p), release])).ok
     failed(bundled(tmp_path, p, [*events(p), release, release]), "rounds", words="second time")
 
 
-NONE = {"epsilon": None, "rho": None}
+# ---- prices are computed anew
+
+
+def near(found: Sequence[Cost], expected: Sequence[Cost]) -> bool:
+    """Equal up to rounding, None and the law exactly."""
+    pairs = [(getattr(a, f.name), getattr(b, f.name)) for a, b in zip(found, expected, strict=True) for f in fields(a)]
+    return all(a == b or (isinstance(a, float) and isinstance(b, float) and math.isclose(a, b)) for a, b in pairs)
+
+
+def test_a_plan_costs_what_the_formula_says() -> None:
+    costs, release = Pricing.of_plan(plan()).costs(4)
+    assert near(costs, [priced()] * 4)
+    assert release is None
+
+
+FORGED = [
+    priced(1e-9),
+    priced(RHO * (1 - 1e-6)),
+    priced(RHO * (1 + 1e-6)),
+    priced(0.0, 0.0),
+    priced(None),
+    priced(RHO, 1e-9),
+    priced(law="none"),
+    priced(law="discrete-gaussian"),
+    priced(sigma=2.0),
+    priced(sensitivity=0.02),
+]
+
+
+@pytest.mark.parametrize("cost", FORGED, ids=range(len(FORGED)))
+def test_other_prices_than_the_plans_fail(tmp_path: Path, cost: Cost) -> None:
+    """A ledger that asks for less, or for more, in every event or in the last one only."""
+    p = plan(budget=NONE)
+    for found, event in ((events(p, cost), 1), ([*events(p)[:-1], events(p, cost)[-1]], 12)):
+        failed(bundled(tmp_path, p, found), "prices", words=f"event {event}, a message of unit")
+        (tmp_path / "l").unlink(missing_ok=True)
+        write_events(tmp_path / "l", DATA, p, found)
+        with pytest.raises(InputError, match=r"bundle\.prices"):
+            make_bundle(p, tmp_path / "l", {}, VERSIONS, KEY)
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+def test_a_laplace_ledger_cannot_be_converted_as_if_it_were_gaussian(tmp_path: Path, law: str) -> None:
+    """The law decides how a rho becomes an epsilon."""
+    p = plan(scheme=noisy("shared", 0.05, "laplace"), norm="l1", budget=NONE | {"epsilon": 4.0})
+    costs, _ = Pricing.of_plan(p).costs(4)
+    pure = 0.04 * math.sqrt(2) / 0.05
+    assert near(costs, [Cost(min(pure, pure**2 / 2), pure, 0.04, 0.05, "laplace")] * 4)
+    seen: list[bool] = []
+
+    def convert(rho: float, delta: float, gaussian: bool) -> float:
+        seen.append(gaussian)
+        return 3.0
+
+    path = bundled(tmp_path, p, events(p, replace(costs[0], law=law)))
+    assert verify_bundle(path, convert=convert).failed == (() if law == "laplace" else ("prices",))
+    assert seen == [law == "gaussian"] * 3
+
+
+def test_a_release_costs_what_the_plan_says(tmp_path: Path) -> None:
+    """Unit level, homomorphic: after 4 rounds the state is 4 * 0.2 away, a third of that is the mean's, and all but one
+    of three shares put 0.5 on it: all three, which who listens to links does not know, sqrt(3 / 2) times that."""
+    p = plan(scheme=noisy("homomorphic", 30.0), level="unit", release="centroid:0.5", budget=NONE)
+    costs, release = Pricing.of_plan(p).costs(4)
+    assert near(costs, [Cost((0.2 * j / 30) ** 2 / 2, None, 0.2 * j, 30.0, "gaussian") for j in (1, 2, 3, 4)])
+    rho = (0.8 / 3) ** 2 / (0.5**2 * 3 / 2) / 2
+    assert release is not None
+    assert near([release], [Cost(rho, None, 0.5 * math.sqrt(2 * rho), 0.5, "gaussian")])
+    sent = [Event(p.hash, "message", t, unit, costs[t - 1]) for t in range(1, 5) for unit in range(3)]
+    for cost in (release, FREE, replace(release, rho=rho / 2), replace(release, rho=1e-9)):
+        path = bundled(tmp_path, p, [*sent, *(Event(p.hash, "release", 4, unit, cost) for unit in range(3))])
+        if cost is release:
+            assert verify_bundle(path).ok
+        else:
+            failed(path, "prices", words="event 13, a release of unit 0")
+    late = [Event(p.hash, "message", t, unit, costs[0]) for t in range(1, 5) for unit in range(3)]
+    failed(bundled(tmp_path, p, late), "prices", words="event 4, a message of unit 0")  # each as cheap as the first
+
+
+def test_graphs_that_take_turns_are_priced_round_by_round(tmp_path: Path) -> None:
+    """Noise on every link, unit level: the worst server is the hub of the star, where it has three neighbours and in
+    the ring two; what it keeps of a deviation is its own weight in the graph of that round."""
+    star, ring = Graph.star(4), Graph.ring(4)
+    changes = {"graph": star.to_dict(), "scheme": noisy("per-link", 1.0), "level": "unit", "budget": NONE}
+    p = plan(**changes, turns=[ring.to_dict()])
+    costs, _ = Pricing.of_plan(p).costs(4)
+    deltas, expected = [0.2], []
+    for t in range(4):
+        graph = (star, ring)[t % 2]
+        expected.append(graph.degrees[0] * deltas[-1] ** 2 / 2)
+        deltas.append(graph.A[0, 0] * deltas[-1] + 0.2)
+    assert [cost.rho for cost in costs] == pytest.approx(expected)
+    book = [Event(p.hash, "message", t, unit, costs[t - 1]) for t in range(1, 5) for unit in range(4)]
+    assert verify_bundle(bundled(tmp_path, p, book)).ok
+    once, _ = Pricing.of_plan(plan(**changes)).costs(4)  # as if the star stayed
+    wrong = [Event(p.hash, "message", t, unit, once[t - 1]) for t in range(1, 5) for unit in range(4)]
+    failed(bundled(tmp_path, p, wrong), "prices", words="event 5, a message of unit 0")
 
 
 @pytest.mark.parametrize(
-    ("budget", "delta", "costs", "words"),
+    ("changes", "words"),
     [
-        ({"rho": 0.4}, 0.0, (0.1, None), None),  # exactly, up to rounding
-        ({"rho": 0.4}, 0.0, (0.1000001, None), "spent rho 0.4"),
-        ({"rho": 0.4}, 0.0, (None, 0.1), "no bound in rho"),
-        ({"epsilon": 0.4}, 0.0, (None, 0.1), None),
-        ({"epsilon": 0.4}, 0.0, (None, 0.1000001), "spent epsilon 0.4"),
-        ({"epsilon": 0.4}, 1e-5, (None, 0.1), None),
-        ({"epsilon": 0.4}, 0.0, (0.1, None), "no bound in epsilon"),
-        ({"epsilon": 4.0}, 1e-5, (0.1, None), "only by a conversion"),
-        ({"epsilon": 1.0, "rho": 0.4}, 0.0, (0.1, 1.0), "spent epsilon 4"),
-        ({"epsilon": 4.0, "rho": 0.3}, 0.0, (0.1, 1.0), "spent rho 0.4"),
-        ({}, 0.0, (None, None), None),
+        ({"delta": 0.0}, "by the plan None"),
+        ({"clip": "none", "bound": None}, "without a clip nothing has a price"),
+        ({"scheme": {"name": "mine", "law": "gaussian", "carry": 0.0, "noise_on": "server", "sigma": 1.0}}, "mine"),
+        (
+            {"scheme": {"name": "shared", "law": "gaussian", "carry": 0.0, "noise_on": "link", "sigma": 1.0}},
+            "of this name",
+        ),
     ],
 )
-def test_budgets(
-    tmp_path: Path, budget: dict[str, float], delta: float, costs: tuple[float | None, float | None], words: str | None
-) -> None:
-    p = plan(budget=NONE | budget, delta=delta)
-    path = bundled(tmp_path, p, events(p, *costs))
+def test_a_plan_without_a_price_passes_no_audit(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    p = plan(**{"budget": NONE} | changes)
+    failed(bundled(tmp_path, p, events(p)), "prices", words=words)
+    write_events(tmp_path / "l", DATA, p, events(p))
+    with pytest.raises(InputError, match=r"bundle\.prices"):
+        make_bundle(p, tmp_path / "l", {}, VERSIONS, KEY)
+
+
+def test_a_report_says_who_is_protected_and_how_well(good: Path) -> None:
+    said = verify_bundle(good).statement
+    assert said is not None
+    links = said["accounts"][0]
+    assert (links["threat"], links["level"], links["adjacency"], links["delta"]) == ("links", "client", "replace", 1e-5)
+    assert links["epsilon"] == pytest.approx(gaussian_epsilon(math.sqrt(8 * RHO), 1e-5))
+    assert {a["threat"].partition(":")[0]: a["leak"] for a in said["accounts"]}["own-server"]
+    assert verify_bundle(good).to_dict()["statement"] == said
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda a: [a[0] | {"epsilon": 0.9 * a[0]["epsilon"]}, *a[1:]],
+        lambda a: [a[0] | {"epsilon": None}, *a[1:]],
+        lambda a: [a[0] | {"level": "unit"}, *a[1:]],
+        lambda a: [a[0] | {"adjacency": "zero-out"}, *a[1:]],
+        lambda a: [a[0] | {"delta": 1e-3}, *a[1:]],
+        lambda a: [*a[:-1], a[-1] | {"leak": False, "epsilon": 1.0}],
+        lambda a: [*a[:-1], a[-1] | {"adversary": "nobody"}],
+        lambda a: a[:-1],
+        lambda a: [*a, {}],
+        lambda a: [*a[:-1], 1],
+        lambda a: a[0],
+        lambda a: None,
+    ],
+)
+def test_accounts_that_the_plan_does_not_give(good: Path, spoil: Callable[[Any], Any]) -> None:
+    content = canonical.loads(good.read_text().strip())
+    said = canonical.loads(canonical.dumps(verify_bundle(good).statement))
+    accounts = said["accounts"]
+    sign(good, content | {"statement": content["statement"] | {"accounts": accounts}})
+    assert verify_bundle(good).ok
+    spoilt = content["statement"] | {"accounts": spoil(accounts)}
+    sign(good, content | {"statement": spoilt})
+    failed(good, "statement")
+    with pytest.raises(InputError, match=r"bundle\.statement"):
+        make_bundle(plan(), good.parent / "l", spoilt, VERSIONS, KEY)
+
+
+# ---- budgets
+
+SILENT = {"scheme": noisy("none", 0.0)}  # a leak: no bound at all
+LAPLACE = {"scheme": noisy("shared", 1.0, "laplace"), "norm": "l1"}  # pure, and with a rho
+COSTS = {
+    "gaussian": priced(),
+    "laplace": priced(PURE**2 / 2, PURE, "laplace"),
+    "none": priced(None, sigma=0.0, sensitivity=0.0, law="none"),
+}
+
+
+@pytest.mark.parametrize(
+    ("budget", "changes", "words"),
+    [
+        ({"rho": 4 * RHO}, {}, None),  # exactly, up to rounding
+        ({"rho": 4 * RHO * (1 - 1e-6)}, {}, "spent rho 0.0032"),
+        ({"rho": 0.4}, SILENT, "no bound in rho"),
+        ({"epsilon": 4 * PURE}, LAPLACE, None),
+        ({"epsilon": 4 * PURE * (1 - 1e-6)}, LAPLACE, "only by a conversion"),
+        ({"epsilon": 0.4}, SILENT, "no bound in epsilon"),
+        ({"epsilon": 4.0}, {}, "only by a conversion"),
+        ({"epsilon": 4 * PURE, "rho": 2 * PURE**2}, LAPLACE, None),
+        ({"epsilon": 4 * PURE, "rho": 2 * PURE**2 * (1 - 1e-6)}, LAPLACE, "spent rho 0.0064"),
+        ({}, SILENT, None),
+    ],
+)
+def test_budgets(tmp_path: Path, budget: dict[str, float], changes: dict[str, Any], words: str | None) -> None:
+    p = plan(**changes, budget=NONE | budget)
+    law = p.scheme["law"] if p.scheme["sigma"] else "none"
+    path = bundled(tmp_path, p, events(p, COSTS[law]))
     if words is None:
         assert verify_bundle(path).ok
     else:
         failed(path, "budget", words=words)
 
 
+@pytest.mark.parametrize(
+    ("budget", "law", "words"),
+    [
+        ({"epsilon": 4 * PURE}, "laplace", None),
+        ({"epsilon": 4 * PURE * (1 - 1e-6)}, "laplace", "spent epsilon 0.226274"),
+        ({"epsilon": 0.4}, "gaussian", "no bound in epsilon"),
+        ({"epsilon": PURE, "rho": 0.4}, "laplace", "spent epsilon 0.226274"),
+    ],
+)
+def test_budgets_without_a_delta(tmp_path: Path, budget: dict[str, float], law: str, words: str | None) -> None:
+    """No run has such a plan, and nothing prices one: whatever its budget says, it does not pass."""
+    p = plan(**LAPLACE if law == "laplace" else {}, budget=NONE | budget, delta=0.0)
+    path = bundled(tmp_path, p, events(p, COSTS[law]))
+    failed(path, "prices", *([] if words is None else ["budget"]), words=words or "by the plan None")
+
+
 def test_epsilon_at_a_delta_by_the_callers_conversion(tmp_path: Path) -> None:
-    p = plan(budget=NONE | {"epsilon": 4.0})
+    p = plan(budget=NONE | {"epsilon": 0.04})
     path = bundled(tmp_path, p, events(p))
-    seen: list[tuple[float, float]] = []
+    seen: list[tuple[float, float, bool]] = []
 
     def convert(rho: float, delta: float, gaussian: bool) -> float:
-        seen.append((rho, delta))
+        seen.append((rho, delta, gaussian))
         return 10 * rho
 
     assert verify_bundle(path, convert=convert).ok
-    assert seen == [(pytest.approx(0.4), 1e-5)] * 3
-    failed(path, "budget", words="spent epsilon 40", convert=lambda rho, delta, gaussian: 100 * rho)
+    assert seen == [(pytest.approx(4 * RHO), 1e-5, True)] * 3
+    failed(path, "budget", words="spent epsilon 0.32", convert=lambda rho, delta, gaussian: 100 * rho)
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
         lambda t: t[:-1],
-        lambda t: [*t[:-1], t[-1] | {"rho": 0.39}],
+        lambda t: [*t[:-1], t[-1] | {"rho": 3.9 * RHO}],
         lambda t: [*t[:-1], t[-1] | {"rho": None}],
         lambda t: [*t[:-1], t[-1] | {"epsilon": 1.0}],
         lambda t: [*t[:-1], t[-1] | {"events": 3}],
@@ -332,7 +534,7 @@ def test_a_signed_plan_that_is_no_plan(tmp_path: Path) -> None:
     for wrong in ({}, p.to_dict() | {"rounds": -1}, p.to_dict() | {"more": 1}, p.to_dict() | {"step": 1}):
         report = failed(bundled(tmp_path, p, events(p), plan=wrong), "plan")
         assert report.plan_hash is None
-        assert [c.ok for c in report.checks[-4:]] == [None] * 4
+        assert [c.ok for c in report.checks[-5:]] == [None] * 5
 
 
 def test_a_signed_ledger_that_is_broken(tmp_path: Path) -> None:
@@ -414,10 +616,10 @@ def test_what_does_not_hold_together_is_not_signed(tmp_path: Path) -> None:
 
 
 def test_a_passed_budget_is_signed_for_the_auditor_to_see(tmp_path: Path) -> None:
-    p = plan(budget=NONE | {"rho": 0.1})
+    p = plan(budget=NONE | {"rho": 3.9 * RHO})
     write_events(tmp_path / "l", DATA, p, events(p))
     save_bundle(tmp_path / "b", make_bundle(p, tmp_path / "l", {}, VERSIONS, KEY))
-    failed(tmp_path / "b", "budget")
+    failed(tmp_path / "b", "budget", words="spent rho 0.0032")
 
 
 # ---- keys

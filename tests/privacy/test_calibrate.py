@@ -81,7 +81,9 @@ EVERY = list(itertools.product(("homomorphic", "shared", "own-clean"), ("gaussia
 
 @pytest.mark.parametrize(("name", "noise"), more([EVERY[0], EVERY[3], EVERY[4]], EVERY))
 def test_with_random_participation(name: str, noise: str) -> None:
-    s = unit(level="client", sampled=2, proof=Proof("public-point"), participation=Participation("random", 0.3))
+    s = unit(
+        level="client", sampled=3, clients=10, proof=Proof("public-point"), participation=Participation("random", 0.3)
+    )
     tight(name, s, Budget(epsilon=1.5), 4, noise)
 
 
@@ -113,8 +115,20 @@ def test_a_release_is_paid_from_the_same_budget(name: str, noise: str, size: flo
     assert not again.leak
     assert budget.allows(again)
     assert again.epsilon == pytest.approx(2.0, rel=1e-3)
-    smaller = Release("centroid", 0.999 * found.release.sigma)
+    smaller = replace(found.release, sigma=0.999 * found.release.sigma)
     assert not budget.allows(account(found.scheme, RING, s, rounds=3, noise=noise, release=smaller))
+
+
+@pytest.mark.parametrize(("threat", "colluders"), [("links", 1), ("colluders:0,1", 2), ("neighbours", 2)])
+def test_shares_of_a_release_are_sized_for_the_adversary(threat: str, colluders: int) -> None:
+    """Half of rho 1 for the release: (3 s / P)^2 / 2 / v, v of the noise on the mean that stays unknown."""
+    found = calibrate("homomorphic", RING, unit(), Budget(rho=1.0), rounds=3, threat=threat, release="centroid")
+    assert found.release.colluders == colluders
+    known = 0 if threat == "links" else colluders
+    unknown = found.release.sigma**2 * (4 - known) / (4 - colluders)
+    assert (3 * 0.2 / 4) ** 2 / 2 / unknown == pytest.approx(0.5, rel=1e-6)
+    again = account(found.scheme, RING, unit(), rounds=3, threat=threat, release=found.release)
+    assert again == found.account
 
 
 def test_half_of_rho_goes_to_each() -> None:
@@ -191,12 +205,23 @@ def test_no_noise_helps_against_a_leak(name: str) -> None:
         calibrate("none", RING, unit(), Budget(epsilon=1.0), rounds=3, release="centroid")
 
 
-def test_rho_does_not_exist_for_laplace_or_random_participation() -> None:
+@pytest.mark.parametrize("noise", ["laplace", "discrete-laplace"])
+@pytest.mark.parametrize(("rho", "each"), [(0.03, math.sqrt(0.02)), (6.0, 2.0), (15.0, 5.0)])
+def test_the_rho_of_a_pure_epsilon(noise: str, rho: float, each: float) -> None:
+    """Three rounds of 2 mu B / b each: a rho of half its square, or of itself where that is less, from 2 on."""
+    found = calibrate("shared", RING, unit(), Budget(rho=rho), rounds=3, noise=noise)
+    assert found.scheme.sigma == pytest.approx(math.sqrt(2) * 0.2 / each, rel=1e-8)
+    assert found.account.rho == pytest.approx(3 * min(each**2 / 2, each), rel=1e-7)
+    assert found.account.epsilon_pure == pytest.approx(3 * each, rel=1e-7)
+
+
+def test_rho_does_not_exist_for_random_participation() -> None:
+    s = unit(level="client", sampled=3, clients=10, participation=Participation("random", 0.3))
     with pytest.raises(InputError, match="has no rho; give epsilon and delta"):
-        calibrate("shared", RING, unit(), Budget(rho=1.0), rounds=3, noise="laplace")
-    s = unit(level="client", sampled=2, participation=Participation("random", 0.3))
-    with pytest.raises(InputError, match="has no rho"):
         calibrate("shared", RING, s, Budget(rho=1.0), rounds=3)
+    every = replace(s, sampled=10, participation=Participation("random", 1.0))  # the bound for all is the smaller
+    found = calibrate("shared", RING, every, Budget(rho=1.0), rounds=3)
+    assert found.scheme.sigma == pytest.approx(0.02 * math.sqrt(3 / 2), rel=1e-8)
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,7 @@ CHANGES: dict[str, Any] = {
         "corrupted": 1,
         "sigma": 0.25,
     },
+    "turns": [Graph.complete(4).to_dict(), Graph.path(4).to_dict()],
 }
 SECURE = CHANGES["aggregation"]
 
@@ -275,6 +276,56 @@ def test_secure_sums_are_in_a_plan_only_where_there_are_any() -> None:
     text = canonical.dumps(plan().to_dict() | {"aggregation": None})
     with pytest.raises(InputError, match=r"plan\.aggregation = None: must be left out"):
         Plan.from_json(text)
+
+
+def test_graphs_that_take_turns_are_in_a_plan_only_where_there_are_any() -> None:
+    """In their order and bit for bit; a plan with one graph has the text and hash that it always had."""
+    assert "turns" not in plan().to_json()
+    assert plan(turns=()).hash == plan(turns=[]).hash == plan().hash
+    graphs = [Graph.random(4, seed=3), Graph.path(4)]
+    a = plan(turns=[g.to_dict() for g in graphs])
+    b = Plan.from_json(a.to_json())
+    assert b == a
+    assert b.hash == a.hash
+    for read, made in zip(b.turns, graphs, strict=True):
+        assert np.array_equal(Graph.from_dict(read).A, made.A)
+        assert np.array_equal(Graph.from_dict(read).edges, made.edges)
+    assert len({a.hash, plan().hash, plan(turns=a.turns[::-1]).hash, plan(turns=a.turns[:1]).hash}) == 4
+    assert plan().diff(a) == ["turns: (absent) != 2 entries"]
+    weights = list(a.turns[1]["own_weights"])
+    weights[2] = 0.125
+    other = plan(turns=[a.turns[0], dict(a.turns[1]) | {"own_weights": weights}])
+    assert other.diff(a) == [f"turns[1].own_weights[2]: 0.125 != {a.turns[1]['own_weights'][2]!r}"]
+    for empty in (None, []):
+        with pytest.raises(InputError, match=r"plan\.turns = None: must be left out"):
+            Plan.from_json(canonical.dumps(plan().to_dict() | {"turns": empty}))
+
+
+@pytest.mark.parametrize(
+    ("turns", "field"),
+    [
+        ("ring", "plan.turns"),
+        (None, "plan.turns"),
+        (Graph.path(4).to_dict(), "plan.turns"),
+        ([Graph.path(5).to_dict()], "plan.turns"),
+        ([Graph.path(4).to_dict(), Graph.path(3).to_dict()], "plan.turns"),
+        ([3], "plan.graph"),
+        ([{}], "plan.graph.name"),
+        ([Graph.path(4).to_dict() | {"edges": [[0, 1]]}], "plan.graph"),
+        ([Graph.path(4).to_dict() | {"edges": [[0, 1], [0, 4], [1, 2]]}], "plan.graph.edges[1]"),
+    ],
+)
+def test_turns_refused_by_name(turns: Any, field: str) -> None:
+    with pytest.raises(InputError) as e:
+        plan(turns=turns)
+    assert e.value.field == field
+
+
+def test_a_threat_has_one_spelling() -> None:
+    assert plan(threat="colluders:2,1,2").threat == "colluders:1,2"
+    assert plan(threat="colluders:2,1").hash == plan(threat="colluders:1,2").hash
+    for known in ("links", "neighbours", "own-client", "own-server"):
+        assert plan(threat=known).threat == known
 
 
 @pytest.mark.parametrize(
@@ -405,6 +456,11 @@ def test_plans_travel_between_processes(copied: Any) -> None:
         ({"participation": "some"}, "plan.participation"),
         ({"threat": ""}, "plan.threat"),
         ({"threat": "Eve Dropper"}, "plan.threat"),
+        ({"threat": "nobody"}, "plan.threat"),
+        ({"threat": "colluders"}, "plan.threat"),
+        ({"threat": "colluders:4"}, "plan.threat"),
+        ({"threat": "colluders:0,1,2,3"}, "plan.threat"),
+        ({"threat": "links:1"}, "plan.threat"),
         ({"release": "centroid"}, "plan.release"),
         ({"release": "centroid:-1"}, "plan.release"),
         ({"delta": 1.0}, "plan.delta"),
@@ -458,7 +514,7 @@ def test_schemes_refused_by_name(key: str, value: Any) -> None:
     assert e.value.field == f"plan.scheme.{key}"
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Plan) if f.name not in ("aggregation", "deployment")])
+@pytest.mark.parametrize("name", [f.name for f in fields(Plan) if f.name not in ("aggregation", "deployment", "turns")])
 def test_missing_fields_are_named(name: str) -> None:
     data = json.loads(plan().to_json())
     del data[name]

@@ -45,6 +45,18 @@ def test_the_table_of_section_3() -> None:
     assert table(0.0, "none")["homomorphic"][1] == pytest.approx(4838, rel=0.01)
 
 
+@pytest.mark.parametrize("threat", ["links", "neighbours"])
+def test_all_shares_of_a_release_count_in_its_error(threat: str) -> None:
+    """Whoever knows some: the released mean carries the noise of all P. Rho 1, half of it for the release."""
+    s, P, T = Sensitivity(step=0.1, bound=1.0, level="unit"), 10, 100
+    (found,) = compare(
+        ("homomorphic",), RING, s, Budget(rho=1.0), lambda c: (0.25, 1.0), rounds=T, release="centroid", threat=threat
+    )
+    unknown = P - (2 if threat == "neighbours" else 0)
+    seen = (T * 0.2 / P) ** 2 / (2 * 0.5)  # variance that the unknown shares must have on the mean
+    assert found.released == pytest.approx(0.25 + seen * P / unknown, rel=1e-6)
+
+
 def test_baselines_are_shown_but_never_recommended() -> None:
     s = Sensitivity(step=0.1, bound=1.0, level="unit")
     options = compare(

@@ -16,6 +16,7 @@ from confide.clipping import Clip, clip
 from confide.errors import InputError
 from confide.local import LocalTask, sgd
 from confide.models import Linear, Logistic
+from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 
 Floats = NDArray[np.float64]
@@ -112,6 +113,79 @@ def test_examples_are_divided_by_the_batch_only_where_the_rest_stays() -> None:
     assert moved <= Sensitivity(mu, B, level="example", sampled=L, batch=batch, local_steps=E).single
 
 
+@pytest.mark.parametrize("adjacency", ["replace", "zero-out"])
+def test_unequal_local_steps_take_the_worse_end(adjacency: str) -> None:
+    """1/batch and the half of zero-out need one step of everybody; each proof contracts as its worst client does."""
+    given: dict[str, Any] = {"level": "example", "batch": 4, "adjacency": adjacency}
+    half = 2 if adjacency == "zero-out" else 1
+    for E, credited in ((1, True), ((1, 1), True), ((1, 3), False), ((3, 3), False), (3, False)):
+        for proof in ("none", "regulariser:0.1", "public-point"):
+            s = facts(proof, local_steps=E, **given)
+            assert (s.credits_batch, s.swap) == (credited, 0.4)
+            assert s.single == pytest.approx(0.4 / half / 4 if credited else 0.4)
+        assert facts("convex-glm:0.1", local_steps=E, **given).single == pytest.approx(0.4 / half / 4)
+        assert facts(local_steps=E, adjacency=adjacency).single == pytest.approx(0.4 / half)  # a whole client
+    shrink = {E: (1 - 2 * 0.3 * 0.5 / E) ** E for E in (2, 5)}
+    assert shrink[2] < shrink[5]
+    assert facts("regulariser:0.3", local_steps=(2, 5)).contraction == pytest.approx(shrink[2])  # adds most
+    assert facts("convex-glm:0.6", local_steps=(2, 5)).contraction == pytest.approx(shrink[5])  # keeps most
+
+
+@pytest.mark.parametrize("proof", ["none", "regulariser"])
+@pytest.mark.parametrize("carry", [1.0, 0.5])
+@pytest.mark.parametrize("rho", [0.2, 0.7])
+def test_clients_with_unequal_steps_stay_within_their_bound(proof: str, carry: float, rho: float) -> None:
+    """A unit of clients with 1, 2 and 6 steps, every clipped gradient wherever an adversary wants it in both runs."""
+    rng = np.random.default_rng(8)
+    step, B, T, M, steps = 0.7, 1.3, 15, 2, (1, 2, 6)
+    s = Sensitivity(
+        step, B, level="unit", local_steps=(1, 6), regulariser=rho,
+        proof=Proof("none") if proof == "none" else Proof("regulariser", rho),
+    )  # fmt: skip
+    bound = deltas(s, carry, T)
+    for trial in range(40):
+        w = v = np.zeros(M)
+        for j in range(T):
+            gap = (w - v) if trial % 2 and j else rng.standard_normal(M)
+            away = B * gap / np.linalg.norm(gap)
+            ends = []
+            for start, sign in ((w, 1.0), (v, -1.0)):
+                total = np.zeros(M)
+                for E in steps:
+                    x = start
+                    for _ in range(E):
+                        pull = sign * away if trial % 4 else sign * clip(rng.standard_normal(M) * 3, B)
+                        x = (1 - 2 * rho * step / E) * x + step / E * pull
+                    total = total + x / len(steps)
+                ends.append(total)
+            assert np.linalg.norm(ends[0] - ends[1]) <= bound[j] * (1 + 1e-12)
+            public = rng.standard_normal(M)
+            w, v = (carry * end + public for end in ends)
+
+
+def test_what_is_attained() -> None:
+    """Only where some data move psi as far in every round: not behind a decay that no proof credits, nor on a grid."""
+    for s, remembers, exact in (
+        (facts(), False, True),
+        (facts(regulariser=0.1), False, True),
+        (facts(regulariser=0.1, local_steps=2), False, False),  # the decay shrinks what the first step added
+        (facts(regulariser=0.1, local_steps=2, clip="update"), False, True),
+        (facts(level="unit"), True, True),
+        (facts(level="unit", regulariser=0.1), True, False),
+        (facts("regulariser:0.1", level="unit", regulariser=0.1), True, True),
+        (facts("regulariser:0.1", level="unit", regulariser=0.1, local_steps=4), True, True),
+        (facts("regulariser:0.1", level="unit", regulariser=0.1, local_steps=(3, 4)), True, False),
+        (facts("regulariser:0.1", regulariser=0.1), True, False),
+        (facts("convex-glm:0.2", regulariser=0.1), True, True),
+        (facts("convex-glm:0.1", regulariser=0.1), True, False),
+        (facts("convex-glm:0.2", regulariser=0.1, local_steps=2), True, False),
+        (facts(level="example", batch=4), False, True),
+        (facts(level="example", batch=4, local_steps=2), False, False),
+        (facts(dim=3, rounding=Rounding(2.0**-20, 5, False)), False, False),
+    ):
+        assert s.attained(remembers) is exact, s
+
+
 # Norms
 
 
@@ -144,11 +218,14 @@ def task(rho: float, step: float, E: int, batch: int, bound: float, key: int) ->
     return LocalTask(Logistic(rho), step, E, batch, False, Clip("example", bound), key)
 
 
-@pytest.mark.parametrize("E", [1, 3])
+@pytest.mark.parametrize("E", [1, 3, (1, 3)])
 @pytest.mark.parametrize("carry", [1.0, 0.5])
-def test_neighbouring_runs_of_a_clipped_logistic_model_stay_within_convex_glm(E: int, carry: float) -> None:
+def test_neighbouring_runs_of_a_clipped_logistic_model_stay_within_convex_glm(
+    E: int | tuple[int, int], carry: float
+) -> None:
     """Same messages, same batches, one client replaced: |psi - psi'| never passes Delta_j."""
-    rng = np.random.default_rng(E)
+    fewest, most = (E, E) if isinstance(E, int) else E
+    rng = np.random.default_rng(most)
     closest = 0.0
     for trial in range(25):
         L, N, M, T, B, rho = 3, 4, 3, 6, 0.5, 0.1
@@ -158,12 +235,13 @@ def test_neighbouring_runs_of_a_clipped_logistic_model_stay_within_convex_glm(E:
             other = (clients[0][0], -clients[0][1])
         everyone = np.vstack([x for x, _ in [*clients, other]])
         smooth = Logistic(rho).smoothness(everyone)
-        step = (1 - 1e-12) * E * 2.0 / (smooth + 2 * rho)  # the largest that is allowed
+        step = (1 - 1e-12) * fewest * 2.0 / (smooth + 2 * rho)  # the largest that is allowed
         s = Sensitivity(step, B, sampled=L, local_steps=E, proof=Proof("convex-glm", 2 * rho), smoothness=smooth)
         bound = deltas(s, carry, T)
         w, v = np.zeros(M), np.zeros(M)
         for j in range(T):
-            jobs = [task(rho, step, E, 2, B, 1000 * trial + 10 * j + k) for k in range(L)]
+            taken = [most if (k + trial) % 2 else fewest for k in range(L)]
+            jobs = [task(rho, step, taken[k], 2, B, 1000 * trial + 10 * j + k) for k in range(L)]
             mine = [sgd(w, *data, job) for data, job in zip(clients, jobs, strict=True)]
             theirs = [sgd(v, *data, job) for data, job in zip([other, *clients[1:]], jobs, strict=True)]
             psi, phi = w + sum(mine) / L, v + sum(theirs) / L
@@ -377,6 +455,13 @@ def test_counts_must_be_whole_and_positive(field: str, value: object) -> None:
         ({"proof": "convex-glm:0.5", "smoothness": 0.4}, "proof", "cannot exceed the smoothness"),
         ({"clients": 10, "participation": "random:0.4"}, "participation", "L = 5 of K = 10 gives 0.5"),
         ({"clients": 10, "participation": "amplified:0.6"}, "participation", "L = 5 of K = 10 gives 0.5"),
+        ({"participation": "random:0.5"}, "clients", "the rate is L / K: give"),
+        ({"participation": "amplified:0.5"}, "clients", "the rate is L / K: give"),
+        ({"local_steps": (3, 2)}, "local_steps", "the least comes first"),
+        ({"local_steps": (0, 2)}, "local_steps", "at least 1"),
+        ({"regulariser": -0.1}, "regulariser", "at least 0"),
+        ({"step": 3.0, "regulariser": 0.5}, "step", "beyond 2, where clipping bounds nothing: at most 2"),
+        ({"step": 3.0, "regulariser": 0.5, "local_steps": (1, 9)}, "step", "rho = 0.5 and E = 1 .* at most 2"),
     ],
 )
 def test_refused_combinations(given: dict[str, Any], field: str, reason: str) -> None:
@@ -390,10 +475,10 @@ def test_the_share_of_a_client_needs_a_proof_when_the_state_remembers() -> None:
         facts().added(True)
     assert e.value.field == "proof"
     assert facts().added(False) == 0.4
-    for participation in ("cap:3", "random:0.5"):
+    for participation, clients in (("cap:3", None), ("random:0.5", 10), ("amplified:0.5", 10)):
         with pytest.raises(InputError, match="updates of all clients of the unit may change"):
-            facts("regulariser:0.1", participation).added(True)
-        assert facts("regulariser:0.1", participation).added(False) == 0.4
+            facts("regulariser:0.1", participation, clients=clients).added(True)
+        assert facts("regulariser:0.1", participation, clients=clients).added(False) == 0.4
 
 
 def test_assumptions_say_what_was_used() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 
 import pytest
+from scipy.stats import norm
 
 from confide.graph import Graph
 from confide.privacy.accountant import Account, account
+from confide.privacy.conversion import gaussian_epsilon, zcdp_epsilon
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.statement import lines, statement
 from confide.privacy.sum_noise import SumNoise
@@ -45,19 +49,80 @@ def test_the_worst_single_colluder_is_the_worst(name: str, graph: Graph) -> None
 
 
 def test_words() -> None:
+    noisy = scheme("homomorphic", 1.0, noise="gaussian")
+    said = str(statement(noisy, RING, UNIT, rounds=3)).split("\n")
+    assert said[0].startswith("epsilon ")
+    assert " at delta 1e-05 (unit level, replace); the best test finds " in said[0]
+    servers = "any one colluding server; all neighbours of the server, colluding"
+    assert said[0].endswith(f"at 1% false alarms; against an eavesdropper on all links between servers; {servers}")
+    bad = [x for x in said if x.startswith("NOT PROTECTED from ")]
+    assert len(bad) == 2
+    assert "a client of the same unit" in bad[0]
+    assert "the unit's own server" in bad[1]
+
+
+def test_words_about_a_release_that_everybody_receives() -> None:
+    """A local model gives the clean updates away: to servers and clients as well, not only to its receiver."""
     said = str(statement(scheme("homomorphic", 1.0, noise="gaussian"), RING, UNIT, rounds=3, release="local")).split(
         "\n"
     )
-    assert said[0].startswith("epsilon ")
-    assert " at delta 1e-05 (unit level, replace); the best test finds " in said[0]
-    assert (
-        "at 1% false alarms; against an eavesdropper on all links between servers; any one colluding server" in said[0]
-    )
+    assert said[0].endswith("at 1% false alarms; against an eavesdropper on all links between servers")
     bad = [x for x in said if x.startswith("NOT PROTECTED from ")]
-    assert len(bad) == 3
-    assert "a client of the same unit" in bad[0]
-    assert "the unit's own server" in bad[1]
-    assert "a local model and the messages give the exact sum" in bad[2]
+    assert len(said) == 1 + len(bad) == 6
+    for x, who in zip(
+        bad,
+        (
+            "any one colluding server",
+            "all neighbours",
+            "a client of the same unit",
+            "the unit's own server",
+            "an eavesd",
+        ),
+        strict=True,
+    ):
+        assert x.startswith(f"NOT PROTECTED from {who}")
+        assert "and the release (local)" in x
+        why = "sees the sum of its clients' updates in clear" if "own server" in who else "give the exact sum of "
+        assert why in x
+
+
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+@pytest.mark.parametrize("threat", ["links", "neighbours", "colluders:0,2"])
+@pytest.mark.parametrize("graph", [Graph.path(4), Graph.star(4), RING], ids=lambda g: g.name)
+def test_servers_receive_the_release_and_know_their_shares(graph: Graph, threat: str, law: str) -> None:
+    """The worst server's: its neighbours know as many shares as it has neighbours, whoever comes first in the graph."""
+    noisy, T, P, sigma = scheme("homomorphic", 30.0, noise=law), 5, 4, 0.5
+    made = statement(noisy, graph, UNIT, rounds=T, threat=threat, release=f"centroid:{sigma}")
+    said = {a.threat.partition(":")[0] + "+" * ("release" in a.adversary): a for a in made.accounts}
+    assert set(said) == {"links", "colluders+", "neighbours+", "own-client+", "own-server+", "links+"}
+    degree = int(graph.degrees.max())
+    sized = {"links": 1, "neighbours": degree, "colluders:0,2": 2}[threat]
+    share = P**2 * sigma**2 / (P - sized)  # variance on the sum
+    deltas = [2 * 0.5 * j for j in range(1, T + 1)]  # all is kept
+    pure = [d * math.sqrt(2) / 30 for d in deltas]
+    messages = sum((d / 30) ** 2 / 2 for d in deltas) if law == "gaussian" else sum(min(e, e * e / 2) for e in pure)
+    assert said["links"].rho == pytest.approx(messages)
+    for who, known in (("colluders+", 1), ("neighbours+", degree), ("links+", 0)):
+        rho = messages + deltas[-1] ** 2 / ((P - known) * share) / 2
+        assert said[who].rho == pytest.approx(rho)
+        expected = gaussian_epsilon(math.sqrt(2 * rho), 1e-5)
+        if law == "laplace":  # all in rho, or the messages at delta 0 and the release at delta
+            expected = min(zcdp_epsilon(rho, 1e-5), sum(pure) + zcdp_epsilon(rho - messages, 1e-5))
+        assert said[who].epsilon == pytest.approx(expected)
+        assert said[who].epsilon_pure is None
+        assert f"{P - known} of {P} shares are not known to this adversary" in " ".join(said[who].assumptions)
+    assert said["own-client+"].leak  # carry > 0
+    assert said["own-server+"].leak
+
+
+def test_neighbours_in_any_of_the_graphs_that_take_turns_know_their_shares() -> None:
+    """Two neighbours in each graph, three in all."""
+    turns = [RING, Graph.from_edges(4, [(0, 2), (0, 1), (1, 3), (2, 3)])]
+    assert [int(g.degrees[0]) for g in turns] == [2, 2]
+    noisy = scheme("homomorphic", 30.0, noise="gaussian")
+    made = statement(noisy, turns, UNIT, rounds=5, release="centroid:0.5")
+    rho = sum((j / 30) ** 2 / 2 for j in range(1, 6)) + 5**2 / (16 * 0.5**2 / 3) / 2
+    assert next(a for a in made.accounts if a.threat == "neighbours").rho == pytest.approx(rho)
 
 
 def test_noise_inside_the_sum_protects_from_everybody() -> None:
@@ -82,16 +147,65 @@ def test_a_leak_in_all_messages_is_said_of_everybody() -> None:
         assert all(x.startswith("NOT PROTECTED") for x in str(made).split("\n"))
 
 
+def test_random_participation_is_answered_against_own_clients_too() -> None:
+    """Against who learns afterwards who took part: the exact mixture over the rounds in which it did."""
+    q, T, mu = 0.1, 3, 2 * 0.5 / 2
+    s = Sensitivity(0.5, 1.0, sampled=2, clients=20, participation=Participation("random", q))
+    made = statement(scheme("shared", 1.0, noise="gaussian"), RING, s, rounds=T)
+    assert not made.refused
+    said = {a.threat.partition(":")[0]: a for a in made.accounts}
+    assert said["own-server"].leak
+
+    def delta(epsilon: float) -> float:
+        """Of T rounds, each of which the client joined with probability q, known to the adversary."""
+        found = 0.0
+        for n in range(1, T + 1):
+            m = math.sqrt(n) * mu
+            one = norm.cdf(m / 2 - epsilon / m) - math.exp(epsilon) * norm.cdf(-m / 2 - epsilon / m)
+            found += math.comb(T, n) * q**n * (1 - q) ** (T - n) * one
+        return found
+
+    for who in ("links", "colluders", "neighbours", "own-client"):
+        epsilon = said[who].epsilon
+        assert epsilon is not None
+        assert epsilon == said["links"].epsilon
+        assert delta(epsilon) <= 1e-5  # true ...
+        assert delta(0.75 * epsilon) > 1e-5  # ... and not by much too large
+        assert any("the smallest of the bounds that hold is that of 'random'" in x for x in said[who].assumptions)
+        assert any("who took part may become known afterwards" in x for x in said[who].assumptions)
+    everywhere = account(
+        scheme("shared", 1.0, noise="gaussian"), RING, replace(s, participation=Participation()), rounds=T
+    )
+    assert (said["links"].epsilon or 0.0) < (everywhere.epsilon or 0.0)
+
+
+def test_amplification_is_not_credited_against_own_clients() -> None:
+    """They learn who takes part; `random` answers in its place, and the note says which refused."""
+    s = Sensitivity(0.5, 1.0, sampled=1, clients=100, participation=Participation("amplified", 0.01))
+    made = statement(scheme("shared", 2.0, noise="gaussian"), RING, s, rounds=3)
+    said = {a.threat.partition(":")[0]: a for a in made.accounts}
+    assert "is that of 'amplified'" in said["links"].assumptions[-1]
+    assert "is that of 'random'" in said["own-client"].assumptions[-1]
+    assert "amplified is refused (own-client learns who takes part" in said["own-client"].assumptions[-1]
+    other = account(
+        scheme("shared", 2.0, noise="gaussian"), RING, replace(s, participation=Participation("random", 0.01)), rounds=3
+    )
+    assert (said["links"].epsilon or 0.0) < (said["own-client"].epsilon or 0.0) == other.epsilon
+
+
 def test_what_cannot_be_answered_is_refused_with_the_reason() -> None:
-    s = Sensitivity(0.5, 1.0, sampled=2, participation=Participation("random", 0.1))
-    made = statement(scheme("shared", 1.0, noise="gaussian"), RING, s, rounds=3)
-    assert [t for t, _ in made.refused] == ["own-client"]
-    assert "learns who takes part" in str(made).split("\n")[-1]
-    assert "no statement against own-client" in str(made)
+    s = Sensitivity(0.5, 1.0, sampled=2, clients=20, participation=Participation("random", 0.1))
     nothing = statement(scheme("homomorphic", 1.0, noise="gaussian"), RING, s, rounds=3)
     assert all(a.leak for a in nothing.accounts)
-    assert len(nothing.refused) == 4  # links, two colluders, neighbours: no proof was given
-    assert "needs a proof" in nothing.refused[0][1]
+    assert [t for t, _ in nothing.refused] == [
+        "links",
+        "colluders:0",
+        "colluders:1",
+        "neighbours",
+    ]  # no proof was given
+    assert all("needs a proof" in why for _, why in nothing.refused)
+    assert "no statement against links" in str(nothing)
+    assert "needs a proof" in str(nothing).split("\n")[-1]
 
 
 @pytest.mark.parametrize("name", ["none", "homomorphic", "shared", "own-clean", "per-link", "central", "local-only"])

@@ -132,7 +132,7 @@ def _ledger(folder: Path, count: int) -> dict[str, Callable[[], object]]:
     """A ledger written and read with every check, and its lines as JSON in a file that is on the disk."""
     algorithm = GFL(scheme("shared", 1.0, noise="gaussian"), sampled=2, clip=Clip("update", 1.0))
     problem = regression(units=3, clients=2, samples=2)
-    plan = Accounting.of(Privacy(), problem, [Graph.ring(3)], algorithm, seed=0).plan(count)
+    plan = Accounting.of(Privacy(), problem, [Graph.ring(3)], algorithm, count, seed=0).plan(count)
     cost, ledger, bare = Cost(0.01, None, 0.1, 1.0, "gaussian"), folder / "ledger", folder / "bare"
 
     def write_and_read() -> None:

@@ -96,7 +96,8 @@ def _data(problem: Problem, algorithm: GFL, seed: int) -> kernel.Data:
     E, batch = algorithm.settle(f, seed)
     norms = np.empty(0)
     if algorithm.clip is not None and algorithm.clip.kind == "example":
-        norms = np.linalg.norm(f.X, ord=1 if algorithm.clip.norm == "l1" else 2, axis=1)
+        with np.errstate(over="ignore"):  # the kernel looks again at a norm that overflows
+            norms = np.linalg.norm(f.X, ord=1 if algorithm.clip.norm == "l1" else 2, axis=1)
     optimum = problem.optimum if problem.optimum is not None else np.full(problem.M, np.nan)
     X, d = (np.ascontiguousarray(a, dtype=np.float64) for a in (f.X, f.d))
     offsets = (np.ascontiguousarray(o, dtype=np.int64) for o in (f.client_offsets, f.unit_offsets))

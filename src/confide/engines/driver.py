@@ -87,7 +87,7 @@ def simulate(
     if privacy is not None:
         from confide.privacy.of_run import Accounting
 
-        accounting = Accounting.of(privacy, problem, graphs, algorithm, seed)
+        accounting = Accounting.of(privacy, problem, graphs, algorithm, rounds, seed)
         rounds = accounting.affordable(rounds)
     name = choose_engine(engine, problem, algorithm)
     work = make_engine(name, problem, graphs, algorithm, rounds, seed)

@@ -211,7 +211,29 @@ def dot(X, row, phi):
 
 
 @compiled
-def local_sgd(key, model, rho, eta, E, B, replacement, bound, X, d, norms, first, N, phi, grad, rows, swaps, picked):
+def add_clipped(s, v, bound, l1, total):
+    """total += s v scaled to norm `bound`, where the norm overflows; nothing where s v is not finite (`clipping`)."""
+    largest = 0.0
+    for x in v:
+        if not abs(s * x) < math.inf:
+            return
+        largest = max(largest, abs(x))
+    if not (abs(s) > 0.0 and largest > 0.0):
+        return
+    size = 0.0
+    for x in v:
+        u = x / largest
+        size += abs(u) if l1 else u * u
+    if not l1:
+        size = math.sqrt(size)
+    for m in range(v.shape[0]):
+        total[m] += math.copysign(bound / size, s) * (v[m] / largest)
+
+
+@compiled
+def local_sgd(
+    key, model, rho, eta, E, B, replacement, bound, l1, X, d, norms, first, N, phi, grad, rows, swaps, picked
+):
     """E steps of size eta from phi, in place, on the N samples from row `first` on  (3).
 
     `bound` is infinite without clipping.
@@ -230,6 +252,9 @@ def local_sgd(key, model, rho, eta, E, B, replacement, bound, X, d, norms, first
             s = slope(model, dot(X, row, phi), d[row])
             if bound < math.inf:
                 size = abs(s) * norms[row]
+                if not size < math.inf:
+                    add_clipped(s, X[row], bound, l1, grad)
+                    continue
                 if size > bound:
                     s *= bound / size
             for m in range(phi.shape[0]):
@@ -281,7 +306,7 @@ def adapt(root, i, p, rule, data, w, scratch):
         c = start + k
         a, b = client_offsets[c], client_offsets[c + 1]
         local_sgd(
-            fold(batches, k), rule.model, rule.rho, rule.step / E[c], E[c], batch[c], rule.replacement, bound,
+            fold(batches, k), rule.model, rule.rho, rule.step / E[c], E[c], batch[c], rule.replacement, bound, rule.l1,
             X, d, norms, a, b - a, phi, grad, rows, row_swaps, picked,
         )  # fmt: skip
         scale = 1.0
@@ -294,6 +319,13 @@ def adapt(root, i, p, rule, data, w, scratch):
                 size = math.sqrt(size)
             if size > rule.step * rule.bound:
                 scale = rule.step * rule.bound / size
+            if not size < math.inf:
+                for m in range(M):
+                    phi[m] -= w[p, m]
+                add_clipped(1.0, phi, rule.step * rule.bound, rule.l1, total)
+                for m in range(M):
+                    phi[m] = w[p, m]  # it is added, nothing is left
+                scale = 1.0
         for m in range(M):
             total[m] += scale * (phi[m] - w[p, m])
         if rule.sigma_client > 0.0:

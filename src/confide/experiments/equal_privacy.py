@@ -196,7 +196,7 @@ class EqualPrivacy:
         spent = account(c.scheme, graph, s, rounds=ROUNDS, release=c.release, delta=DELTA)
         centroid, individual = self._run(task, graph, c.scheme)
         # The noise of a release is independent of all else: it adds its variance, exactly.
-        released = centroid + task.problem.M * c.release.sigma**2 if c.release.kind == "centroid" else None
+        released = centroid + task.problem.M * c.release.hidden(P, 0) ** 2 if c.release.kind == "centroid" else None
         return Point(c, spent.epsilon, centroid, released, individual)
 
     def clip_costs(self, epsilon: float) -> float:

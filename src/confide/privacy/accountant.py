@@ -20,7 +20,7 @@ from confide.errors import InputError
 from confide.graph import Graph
 from confide.privacy import conversion
 from confide.privacy.participation import amplified_curve, random_curve
-from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.sensitivity import Participation, Sensitivity
 from confide.privacy.sum_noise import SumNoise, by_sums, release_rho, smaller
 from confide.privacy.threat import Release, Threat
 from confide.privacy.view import Exposure, Round, expose_each
@@ -120,10 +120,10 @@ def account(
     Args:
         graph: one graph, or several that take turns.
         noise: the law actually drawn; `scheme.law` by default. `scheme.sigma` is its standard deviation.
+        release: in words, its shares of noise are sized for `threat`; a `Release` says for how many they are.
         sum_noise: noise that the clients put inside every secure sum.
     """
     threat = Threat.parse(threat) if isinstance(threat, str) else threat
-    release = Release.parse(release) if isinstance(release, str) else release
     noise = one_of("noise", noise or scheme.law, NOISES)
     rounds = positive_int("rounds", rounds)
     if not 0.0 < number("delta", delta) < 1.0:
@@ -132,6 +132,7 @@ def account(
     if not graphs or any(g.P != graphs[0].P for g in graphs):
         raise InputError("graph", graphs, "give one graph, or several with the same servers")
     threat.check(graphs[0].P)
+    release = Release.parse(release).for_threat(threat, graphs) if isinstance(release, str) else release
     blank = _blank(sensitivity, threat, release, delta)
 
     def by_messages() -> Account:
@@ -194,9 +195,38 @@ def _by_messages(
     scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, rounds: int, noise: str, threat: Threat, release: Release,
     blank: Account,
 ) -> Account:  # fmt: skip
-    """The account that rests on the noise of servers and links alone."""
-    if scheme.name == "pairwise" and scheme.sigma_pair and noise != "gaussian":
-        remedy = "edge noise that cancels between two ends has a proof for Gaussian noise only"
+    """The account that rests on the noise of servers and links alone.
+
+    A client that is drawn at random is covered by every bound for a client that may always be there, and of the bounds
+    that hold the smallest is the answer.
+    """
+    part = s.participation
+    if part.kind not in ("random", "amplified"):
+        return _by_one_bound(scheme, graphs, s, rounds, noise, threat, release, blank)
+    found: list[tuple[str, Account]] = []
+    refused: list[tuple[str, InputError]] = []
+    for kind in ("amplified", "random", "all") if part.kind == "amplified" else ("random", "all"):
+        given = replace(s, participation=Participation(kind, part.value if kind != "all" else 0.0))
+        try:
+            found.append((kind, _by_one_bound(scheme, graphs, given, rounds, noise, threat, release, blank)))
+        except InputError as e:
+            refused.append((kind, e))
+    if not found:
+        raise refused[0][1]
+    kind, best = min(found, key=lambda x: math.inf if x[1].epsilon is None else x[1].epsilon)
+    others = [f"{k} would give {a.epsilon:.4g}" for k, a in found if k != kind and a.epsilon is not None]
+    others += [f"{k} is refused ({e.remedy})" for k, e in refused]
+    note = f"participation {part}: the smallest of the bounds that hold is that of '{kind}'"
+    return replace(best, exact=False, assumptions=(*best.assumptions, note + "".join(f"; {other}" for other in others)))
+
+
+def _by_one_bound(
+    scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, rounds: int, noise: str, threat: Threat, release: Release,
+    blank: Account,
+) -> Account:  # fmt: skip
+    if scheme.name == "pairwise" and scheme.sigma_pair and (noise != "gaussian" or s.rounding is not None):
+        # Rounded one by one, noises are no function of their sum: 0.2 quanta wide, 25.0 was attained where 20.7 is due.
+        remedy = "edge noise that cancels between two ends has a proof for Gaussian noise only, not for what is rounded"
         raise InputError("noise", noise, remedy)
     blank = replace(blank, assumptions=_about_noise(noise, release))
     why = _leak(scheme, graphs, threat, release)
@@ -204,14 +234,39 @@ def _by_messages(
         return replace(blank, leak=True, assumptions=(f"leak: {why}", *blank.assumptions))
     honest = [p for p in range(graphs[0].P) if p not in threat.colluders]
     try:
-        targets = _targets(scheme, graphs, threat, honest, rounds)
+        targets = _targets(scheme, graphs, threat, honest, rounds, release)
         found = [_spend(t, scheme, graphs, s, blank, noise, release, threat) for t in targets]
-        worst = max(found, key=lambda a: a.epsilon or 0.0)
+        worst = _of_all(found, noise)
     except OverflowError:
         worst = replace(blank, epsilon=math.inf)
     if not all(map(math.isfinite, (worst.epsilon or 0.0, worst.rho or 0.0))):
         raise InputError("sigma", scheme.sigma, "so little noise that epsilon is beyond every number; give more")
     return worst
+
+
+def _of_all(found: list[Account], noise: str) -> Account:
+    """The worst of several targets; its pure epsilon, rho and costs are made to hold for every one of them.
+
+    One target may be the worst of few rounds and another of many, or one in pure epsilon and another at delta. A ledger
+    charges the same cost to everybody, and may end early: costs add up, after every round, to no less than any
+    target's.
+    """
+    worst = max(found, key=lambda a: a.epsilon or 0.0)
+    if len(found) == 1:
+        return worst
+    pure = [a.epsilon_pure for a in found if a.epsilon_pure is not None]
+    rho = [a.rho for a in found if a.rho is not None]
+    costs = np.array([a.costs for a in found])
+    if noise.endswith("laplace"):  # a pure epsilon has a rho too, and neither may add up to less
+        costs = costs.max(axis=0)
+    elif costs.size:
+        costs = np.diff(np.cumsum(costs, axis=1).max(axis=0), prepend=0.0)
+    return replace(
+        worst,
+        epsilon_pure=max(pure) if worst.epsilon_pure is not None else None,
+        rho=max(rho) if worst.rho is not None else None,
+        costs=tuple(costs.tolist()) if costs.size else (),
+    )
 
 
 def _about_noise(noise: str, release: Release) -> tuple[str, ...]:
@@ -258,16 +313,22 @@ def _leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Rele
     return None
 
 
-def _targets(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, honest: list[int], rounds: int) -> list[_Target]:
-    """Servers that can be the worst: epsilon grows with carry, precision and copies, so the largest are enough."""
-    facts = np.array([_facts(scheme, g, threat, honest) for g in graphs]).transpose(1, 0, 2)  # (honest, graphs, 3)
+def _targets(
+    scheme: Scheme, graphs: Sequence[Graph], threat: Threat, honest: list[int], rounds: int, release: Release
+) -> list[_Target]:
+    """Servers that can be the worst: epsilon grows with carry, precision, copies and, where there is a release, with
+    the shares of its noise that are known, so the largest are enough."""
+    facts = np.array([_facts(scheme, g, threat, honest) for g in graphs]).transpose(1, 0, 2)
+    known = [threat.shares(graphs, p) if release.kind == "centroid" else 0 for p in honest]
+    column = np.broadcast_to(np.array(known, dtype=np.float64)[:, None, None], (len(honest), len(graphs), 1))
+    facts = np.concatenate([facts, column], axis=2)  # (honest, graphs, 4)
     _, first = np.unique(facts.reshape(len(honest), -1), axis=0, return_index=True)
     keys, remembers = facts[first], np.any(facts[first, :, 0] > 0, axis=1)
     turn, found = np.arange(rounds) % len(graphs), []
     for n, key in zip(first, keys, strict=True):
         above = np.all(keys >= key, axis=(1, 2)) & np.any(keys > key, axis=(1, 2))
         if not np.any(above & (remembers == np.any(key[:, 0] > 0))):
-            found.append(_Target(honest[n], *facts[n][turn].T))
+            found.append(_Target(honest[n], *facts[n][turn, :3].T))
     return found
 
 
@@ -319,54 +380,55 @@ def _spend(
     remembers = t.remembers or roundings > 0
     factor_to_norm, norm_notes = s.to_norm(noise)
     notes = [*blank.assumptions, *s.assumptions(remembers), *norm_notes]
+    known = threat.shares(graphs, t.p)
     released = 0.0 if release.kind != "centroid" else float(t.carry[-1]) / P  # Delta w_c = c Delta_T / P
     if release.kind == "centroid":
-        notes.append("release: a secure sum over servers reveals only the mean plus noise; honest shares alone counted")
+        notes.append(
+            "release: a secure sum over servers reveals only the mean plus noise, to everybody; every server adds a "
+            f"Gaussian share, and {P - known} of {P} shares are not known to this adversary"
+        )
+        if known > min(release.colluders, P - 1):  # else fewer servers, with wider shares, hide no less
+            notes.append("release: of all servers; shares are not sized for so many colluders after one is removed")
     gaussian = noise.endswith("gaussian")
     if s.participation.kind in ("random", "amplified"):
         if s.rounding is not None and (remembers or s.level == "example"):
             remedy = "roundings add up whoever takes part, which this proof does not know; use all or cap:N"
             raise InputError("participation", str(s.participation), remedy)
-        curve, why = _curve(t, s, noise, release, released, threat, scheme.sigma)
+        hidden = release.hidden(P, known)
+        curve, why = _curve(t, s, noise, released / hidden if released else 0.0, threat, scheme.sigma)
         epsilon = conversion.renyi_epsilon(curve, blank.delta)
         return replace(blank, epsilon=epsilon, target=t.p, assumptions=(*notes, *why))
     costs, ones = t.factor if gaussian else t.copies, s.ones(noise)
     deltas = factor_to_norm * s.deltas(
         lambda j, before: float(t.carry[j - 1] * before[-1]), T, remembers, costs, ones=ones, roundings=roundings
     )
-    last = released * deltas[-1]
-    shared = 0.0  # rho of a release by shares, where the states are integers
+    shared = 0.0  # rho of the release
     if s.rounding is not None:
         notes.append(s.rounding.words)
-        if remembers and release.kind == "centroid":
-            kept = float(t.carry[-1] * deltas[-1] / factor_to_norm) + roundings * s.rounding.quantum * ones
-            shared, last = _release_by_shares(kept, P, s, release, threat, max(g.degrees.max() for g in graphs)), 0.0
+    if release.kind == "centroid" and (released or roundings):
+        shared = _release_rho(t, float(deltas[-1]), factor_to_norm, roundings * ones, s, P, release, known)
     common: dict[str, Any] = {"target": t.p, "deltas": tuple(deltas.tolist()), "assumptions": tuple(notes)}
     # per-link's own noise is assumed known, which no data attains.
     hidden = scheme.noise_on == "link" and scheme.own_noise
-    exact = s.participation.kind == "all" and not noise.startswith("discrete") and not hidden
+    exact = s.participation.kind == "all" and not noise.startswith("discrete") and not hidden and s.attained(remembers)
     if gaussian:
-        mu_squared = float(np.sum(t.factor * deltas**2)) + ((last / release.sigma) ** 2 if last > 0 else 0.0)
-        rho, mu = mu_squared / 2.0 + shared, math.sqrt(mu_squared)
+        rho = float(np.sum(t.factor * deltas**2)) / 2.0 + shared
         common["costs"] = tuple((t.factor * deltas**2 / 2.0).tolist())
-        if noise == "discrete-gaussian":
-            return replace(blank, epsilon=conversion.zcdp_epsilon(rho, blank.delta), rho=rho, exact=False, **common)
+        if noise == "discrete-gaussian" or (shared and s.rounding is not None):  # shares on a grid are discrete
+            return replace(blank, epsilon=conversion.zcdp_epsilon(rho, blank.delta), rho=rho, **common)
+        mu = math.sqrt(2.0 * rho)
         epsilon = conversion.gaussian_epsilon(mu, blank.delta)
         return replace(blank, epsilon=epsilon, rho=rho, mu_gdp=mu, exact=exact, **common)
     scale = scheme.sigma / math.sqrt(2.0) if scheme.sigma else math.inf
     ratios = deltas / scale if scale < math.inf else np.zeros(T)
     common["costs"] = tuple((t.copies * ratios).tolist())
-    parts = [np.repeat(ratios, t.copies.astype(int)) if np.all(t.copies == np.rint(t.copies)) else t.copies * ratios]
-    if last > 0:
-        parts.append(np.array([last * math.sqrt(2.0) / release.sigma]))
-    every = np.concatenate(parts)
+    every = np.repeat(ratios, t.copies.astype(int)) if np.all(t.copies == np.rint(t.copies)) else t.copies * ratios
+    # Of an epsilon the rho is at most epsilon^2 / 2, and at most epsilon: D_a <= epsilon <= a epsilon.
+    common["rho"] = float(np.minimum(every**2 / 2.0, every).sum()) + shared
     pure = float(every.sum())
-    if s.rounding is not None:
-        # Of an epsilon the rho is at most epsilon^2 / 2, and at most epsilon: D_a <= epsilon <= a epsilon.
-        rho = float(np.minimum(every**2 / 2.0, every).sum()) + shared
-        common["rho"] = rho
-        if shared:
-            return replace(blank, epsilon=conversion.zcdp_epsilon(rho, blank.delta), **common)
+    if shared:  # either all in rho, or the messages at delta 0 and the release at delta
+        apart = pure + conversion.zcdp_epsilon(shared, blank.delta)
+        return replace(blank, epsilon=min(conversion.zcdp_epsilon(common["rho"], blank.delta), apart), **common)
     composed = conversion.laplace_epsilon if noise == "laplace" else conversion.pure_epsilon
     epsilon = min(pure, composed(every, blank.delta))
     return replace(
@@ -378,21 +440,26 @@ def _spend(
     )
 
 
-def _release_by_shares(kept: float, P: int, s: Sensitivity, release: Release, threat: Threat, degree: int) -> float:
-    """rho of the noisy mean of integer states, each `kept` (l2) away from that of an adjacent data set."""
-    assert s.rounding is not None and s.dim is not None  # noqa: S101, PT018 - only called for integers
-    colluders = degree if threat.kind == "neighbours" else len(threat.colluders)
+def _release_rho(
+    t: _Target, last: float, to_norm: float, rounded: float, s: Sensitivity, P: int, release: Release, known: int
+) -> float:
+    """rho of the noisy mean: given the messages the target's state is c Delta_T away (l2), the mean 1/P of it."""
+    kept = float(t.carry[-1]) * last / to_norm
+    if s.rounding is None:
+        return (kept / P / release.hidden(P, known)) ** 2 / 2.0
+    assert s.dim is not None  # noqa: S101 - integers have a dimension
     quantum = s.rounding.quantum
-    return release_rho(kept, release.sigma, servers=P, colluders=colluders, quantum=quantum, dim=s.dim)
+    return release_rho(
+        kept + rounded * quantum, release.sigma, servers=P, colluders=min(release.colluders, P - 1), known=known,
+        quantum=quantum, dim=s.dim,
+    )  # fmt: skip
 
 
-def _curve(
-    t: _Target, s: Sensitivity, noise: str, release: Release, released: float, threat: Threat, sigma: float
-) -> tuple[Any, list[str]]:
-    if threat.kind in ("own-client", "own-server"):
-        remedy = f"{threat.kind} learns who takes part; random participation counts only for those who cannot"
-        raise InputError("participation", str(s.participation), remedy)
+def _curve(t: _Target, s: Sensitivity, noise: str, final: float, threat: Threat, sigma: float) -> tuple[Any, list[str]]:
     if s.participation.kind == "amplified":
+        if threat.kind in ("own-client", "own-server"):
+            remedy = f"{threat.kind} learns who takes part; amplification counts only for those who cannot"
+            raise InputError("participation", str(s.participation), remedy)
         if t.remembers:
             remedy = "the state remembers earlier participations (carry > 0): amplification has no proof; use random:Q"
             raise InputError("participation", str(s.participation), remedy)
@@ -405,7 +472,7 @@ def _curve(
         keep=(s.contraction if t.remembers else 1.0) * t.carry,
         factor=t.factor if gaussian else t.copies * math.sqrt(2.0) / sigma if sigma else t.copies,
         noise=noise,
-        final=released * (1.0 if gaussian else math.sqrt(2.0)) / release.sigma if release.sigma else 0.0,
+        final=final / factor_to_norm,  # an l2 distance, x is in the norm of the messages' noise
     )
 
 
@@ -431,7 +498,7 @@ def _spend_exposed(e: Exposure, p: int, T: int, s: Sensitivity, threat: Threat, 
         rho=mu_squared / 2.0,
         mu_gdp=mu,
         valid=valid,
-        exact=bool(np.all(e.S >= -1e-12)) and s.participation.kind == "all",
+        exact=bool(np.all(e.S >= -1e-12)) and s.participation.kind == "all" and s.attained(remembers),
         deltas=tuple(deltas.tolist()),
         assumptions=tuple(notes),
     )

@@ -36,6 +36,7 @@ Accountant = Callable[..., Account]
 
 MU: Final = 2.0  # of the calibrated rows
 PURE: Final = 4.0  # epsilon of the calibrated Laplace rows, at delta = 0
+RHO: Final = 0.5  # of the calibrated rows that mix Laplace messages with a Gaussian release
 TIGHT: Final = 0.7  # of the upper bound that the lower must reach, for Gaussian noise with mu in RANGE
 RANGE: Final = (0.5, 4.0)
 COORDINATES: Final = 16  # over which a canary is spread, at most, where Laplace noise meets an l2 clip
@@ -189,7 +190,8 @@ class _Bench:
         # Given the messages only, the hidden g_pp protects more (often several times) than the account says.
         loose = case.scheme.noise_on == "link" and case.scheme.own_noise and not case.own_noise_known
         in_range = upper.mu_gdp is not None and RANGE[0] <= upper.mu_gdp <= RANGE[1]
-        row = replace(row, tight=gaussian and in_range and not loose)
+        hidden = self.sensitivity.participation.kind != "all"
+        row = replace(row, tight=gaussian and in_range and not loose and not hidden)
         canary = self.canary(case, upper.target)
         found = self.measured(row, canary, fresh(self.seed, number, 1))
         return found if found.below else replace(self.measured(row, canary, fresh(self.seed, number, 2)), repeated=True)
@@ -201,14 +203,23 @@ class _Bench:
         )  # fmt: skip
 
     def scaled(self, case: Case) -> tuple[Case, str]:
-        """All noises times one factor, so that the account says mu = 2 (Laplace: epsilon 4 at delta 0)."""
-        a = self.upper(case)
-        spent, aim, name = (a.mu_gdp, MU, "mu") if a.mu_gdp is not None else (a.epsilon_pure, PURE, "pure epsilon")
-        if a.leak or not spent:
-            return case, "no noise"
-        x, s, release = spent / aim, case.scheme, case.release
-        louder = replace(s, sigma=x * s.sigma, sigma_pair=x * s.sigma_pair)
-        return case._replace(scheme=louder, release=replace(release, sigma=x * release.sigma)), f"{name} = {aim:g}"
+        """All noises times one factor, so that the account says mu = 2. Laplace: epsilon 4 at delta 0; with a release,
+        whose noise is Gaussian, rho = 0.5."""
+        while True:
+            a = self.upper(case)
+            if a.mu_gdp is not None:
+                x, setting = a.mu_gdp / MU, f"mu = {MU:g}"
+            elif a.epsilon_pure is not None:
+                x, setting = a.epsilon_pure / PURE, f"pure epsilon = {PURE:g}"
+            else:
+                x, setting = math.sqrt((a.rho or 0.0) / RHO), f"rho = {RHO:g}"
+            if a.leak or not x:
+                return case, "no noise"
+            s, release = case.scheme, case.release
+            louder = replace(s, sigma=x * s.sigma, sigma_pair=x * s.sigma_pair)
+            case = case._replace(scheme=louder, release=replace(release, sigma=x * release.sigma))
+            if "rho" not in setting or abs(x - 1.0) < 1e-9:  # the rho of Laplace noise is no power of the factor
+                return case, setting
 
     def canary(self, case: Case, target: int) -> Canary:
         s = self.sensitivity
@@ -227,9 +238,16 @@ class _Bench:
             self.others[:, :coordinates],
             case.threat.against(self.graphs[0], target),
             case.own_noise_known,
-            case.release.sigma if case.release.kind == "centroid" else None,
+            self.hidden(case, target) if case.release.kind == "centroid" else None,
             s.participation.value if s.participation.kind == "random" else 1.0,
         )
+
+    def hidden(self, case: Case, target: int) -> float:
+        """Standard deviation on the released mean of those servers' shares that the adversary does not know."""
+        P = self.graphs[0].P
+        known = len(case.threat.against(self.graphs[0], target))
+        sized = min(case.release.colluders, P - 1)  # all but so many shares put sigma on the mean
+        return case.release.sigma * math.sqrt((P - known) / (P - sized))
 
     def measured(self, row: Row, canary: Canary, seed: int) -> Row:
         gaussian = row.mu_upper is not None
@@ -306,14 +324,13 @@ def cases(configured: Scheme, graphs: Sequence[Graph], threat: str = "links", re
     one = Threat("colluders", frozenset({int(around[0])}))
     # Neighbours change where graphs take turns: there the same servers collude throughout.
     all_around = Threat("neighbours") if len(graphs) == 1 else Threat("colluders", frozenset(map(int, around)))
-    asked = {Threat(), all_around if threat == "neighbours" else Threat.parse(threat)}
-    found = [
-        Case(mine, threat=t, setting="config")
-        for t in sorted(asked, key=lambda t: t.kind != "links")
-        if t.kind in ("links", "colluders", "neighbours")
-    ]
-    if release.startswith("centroid"):
-        found.append(Case(mine, release=Release.parse(release), setting="config"))
+    asked = all_around if threat == "neighbours" else Threat.parse(threat)
+    revealed = Release.parse(release).for_threat(asked, graphs)
+    found = [Case(mine, setting="config")]
+    if asked.kind in ("colluders", "neighbours"):  # servers receive the release too
+        found.append(Case(mine, threat=asked, release=revealed, setting="config"))
+    if revealed.kind == "centroid":
+        found.append(Case(mine, release=revealed, setting="config"))
     partial = configured.name if configured.name.startswith("partial") else "partial:0.5"
     ratio = configured.sigma_pair / configured.sigma if configured.sigma_pair and configured.sigma else PAIR_RATIO
     end = Release("centroid", 1.0 / graphs[0].P)
@@ -376,9 +393,11 @@ def _bench(
 
 def _hidden(bench: _Bench, e: Experiment) -> tuple[Row, Attack]:
     """A client that takes part at random in homomorphic rounds: the valid account, and amplification, which is not."""
-    q = e.algorithm.sampled / float(e.problem.federation.K.min())
-    q = q if OFTEN[0] <= q <= OFTEN[1] else 0.25
-    once = replace(bench.sensitivity, level="client", adjacency="zero-out", participation=Participation("random", q))
+    L, K = e.algorithm.sampled, int(e.problem.federation.K.min())
+    K = K if OFTEN[0] <= L / K <= OFTEN[1] else 4 * L
+    q = L / K
+    part = Participation("random", q)
+    once = replace(bench.sensitivity, level="client", adjacency="zero-out", clients=K, participation=part)
     bench = replace(bench, sensitivity=once, rounds=HIDDEN)
     if HIDDEN * len(bench.others) > VIEW:  # the graph does not matter here
         bench = replace(bench, graphs=(Graph.ring(5),), others=bench.others[:5])
@@ -387,7 +406,9 @@ def _hidden(bench: _Bench, e: Experiment) -> tuple[Row, Attack]:
     case = case._replace(scheme=replace(case.scheme, sigma=case.scheme.sigma / 2.0), setting=f"random:{q:g}")
     row = bench.row(case, 10_000)
     factor = np.full(bench.rounds, case.scheme.sigma**-2.0)
-    curve, _ = amplified_curve(replace(once, participation=Participation("amplified", q)), "gaussian", factor)
+    # Who is drawn instead adds what the canary adds when it is absent: an exchange moves psi by s here, not by 2 s.
+    naively = replace(once, bound=once.bound / 2.0, participation=Participation("amplified", q))
+    curve, _ = amplified_curve(naively, "gaussian", factor)
     naive = conversion.renyi_epsilon(curve, bench.delta)
     lower = row.lower or 0.0
     return row, Attack(

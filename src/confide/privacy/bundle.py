@@ -13,16 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confide.errors import InputError, RunError
 from confide.files import atomic_file
 from confide.privacy import canonical
-from confide.privacy.ledger import Book, Total, all_gaussian, compose, lines, read, verify_lines
+from confide.privacy.ledger import Book, Cost, Total, all_gaussian, compose, lines, read, verify_lines
 from confide.privacy.plan import Plan
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+    from confide.privacy.statement import Statement
 
 FORMAT = 1
 LARGEST = 256 * 2**20  # bytes of a bundle
@@ -57,6 +59,7 @@ class Report:
     plan_hash: str | None
     dataset: str | None
     totals: tuple[Mapping[str, Any], ...]
+    statement: Mapping[str, Any] | None = None  # computed anew from the plan
 
     @property
     def ok(self) -> bool:
@@ -76,6 +79,7 @@ class Report:
             "plan": self.plan_hash,
             "dataset": self.dataset,
             "totals": [dict(t) for t in self.totals],
+            "statement": None if self.statement is None else dict(self.statement),
         }
 
 
@@ -93,7 +97,11 @@ def make_bundle(
     """
     book = read(ledger_path)
     statement = {"totals": unit_totals(book)} | dict(statement)
-    for check in (_same_plan(plan, book), _rounds(plan, book), _statement(statement, book)):
+    priced = _priced(plan)
+    said = None if isinstance(priced, str) else priced.statement.to_dict()
+    for check in (
+        _same_plan(plan, book), _rounds(plan, book), _prices(priced, book), _statement(statement, book, said),
+    ):  # fmt: skip
         if check.ok is False:
             raise InputError(f"bundle.{check.name}", str(ledger_path), check.reason)
     content = {
@@ -149,16 +157,20 @@ def verify_bundle(
     checks.append(check)
     if plan is None or book is None:
         reason = f"needs a valid {'plan' if plan is None else 'ledger'}"
-        checks += [Check(name, None, reason) for name in ("events", "rounds", "budget", "statement")]
+        checks += [Check(name, None, reason) for name in ("events", "rounds", "prices", "budget", "statement")]
+        said = None
     else:
-        checks += [_same_plan(plan, book), _rounds(plan, book), _budget(plan, book, convert)]
-        checks.append(_statement(content["statement"], book))
+        priced = _priced(plan)
+        said = None if isinstance(priced, str) else priced.statement.to_dict()
+        checks += [_same_plan(plan, book), _rounds(plan, book), _prices(priced, book), _budget(plan, book, convert)]
+        checks.append(_statement(content["statement"], book, said))
     return Report(
         tuple(checks),
         signer,
         plan.hash if plan else None,
         book.dataset if book else None,
         tuple(unit_totals(book)) if book else (),
+        said,
     )
 
 
@@ -300,6 +312,51 @@ def _rounds(plan: Plan, book: Book) -> Check:
     return Check("rounds", True, f"{len(book.events)} events within {T} rounds of {P} units, none twice")
 
 
+class _Priced(NamedTuple):
+    """What a plan costs, computed anew: the j-th message of any unit, the release, and the statement."""
+
+    messages: Sequence[Cost]
+    release: Cost | None
+    statement: Statement
+
+
+def _priced(plan: Plan) -> _Priced | str:
+    """Or why the plan has no price."""
+    from confide.deploy.plan import agreement
+    from confide.privacy.of_run import Pricing
+
+    try:
+        if plan.deployment is not None:
+            found = agreement.price(plan)
+            return _Priced(found.messages, found.release, found.statement)
+        pricing = Pricing.of_plan(plan)
+        return _Priced(*pricing.costs(plan.rounds), pricing.statement(plan.rounds))
+    except InputError as e:
+        return str(e)
+
+
+def _prices(priced: _Priced | str, book: Book) -> Check:
+    """Does every event carry the cost that follows from the plan?"""
+    if isinstance(priced, str):
+        return Check("prices", False, f"cannot be computed from the plan: {priced}")
+    published: dict[int, int] = {}
+    for n, event in enumerate(book.events, 1):
+        if event.kind == "skip":
+            continue
+        true = priced.release
+        if event.kind == "message":
+            j = published[event.unit] = published.get(event.unit, 0) + 1
+            true = priced.messages[j - 1] if j <= len(priced.messages) else None
+        if true is None:
+            return Check("prices", False, f"event {n}: the plan has no such {event.kind}")
+        for name in ("rho", "epsilon", "law", "sigma", "sensitivity"):  # the law decides how a rho is converted
+            said, found = getattr(event.cost, name), getattr(true, name)
+            if not _agree(said, found):
+                reason = f"event {n}, a {event.kind} of unit {event.unit}: {name} {said!r}, by the plan {found!r}"
+                return Check("prices", False, reason)
+    return Check("prices", True, "every event costs what the plan says, computed anew")
+
+
 def _budget(plan: Plan, book: Book, convert: Callable[[float, float, bool], float] | None) -> Check:
     limits = {name: limit for name, limit in plan.budget.items() if limit is not None}
     gaussian = all_gaussian([book])
@@ -339,8 +396,19 @@ def _within(spent: float, limit: float) -> bool:
     return spent <= limit * (1.0 + TOLERANCE)
 
 
-def _statement(statement: Mapping[str, Any], book: Book) -> Check:
-    """Do the statement's totals agree with the ledger's?"""
+def _statement(statement: Mapping[str, Any], book: Book, anew: Mapping[str, Any] | None = None) -> Check:
+    """Do the statement's totals agree with the ledger's, and its epsilons with those computed `anew`?"""
+    if anew is not None and "accounts" in statement:
+        said = statement["accounts"]
+        if not isinstance(said, list | tuple) or len(said) != len(anew["accounts"]):
+            reason = f"accounts must be a list of the {len(anew['accounts'])} that follow from the plan"
+            return Check("statement", False, reason)
+        for claim, true in zip(said, anew["accounts"], strict=True):
+            for name in ("threat", "adversary", "level", "adjacency", "delta", "leak", "epsilon"):
+                a, b = claim.get(name) if isinstance(claim, Mapping) else None, true[name]
+                if not _agree(a, b):
+                    reason = f"{true['adversary']}: {name} is stated as {a!r:.80}, by the plan it is {b!r}"
+                    return Check("statement", False, reason)
     stated, found = statement.get("totals"), unit_totals(book)
     if not isinstance(stated, list | tuple) or len(stated) != len(found):
         return Check("statement", False, f"totals must be a list for the {len(found)} units in the ledger")
@@ -352,7 +420,7 @@ def _statement(statement: Mapping[str, Any], book: Book) -> Check:
                 claim = f"{name} is stated as {said[name]!r:.80}, the ledger adds to {true[name]!r}"
                 reason = f"totals of unit {true['unit']}: {claim}"
                 return Check("statement", False, reason)
-    return Check("statement", True, "its totals are the ledger's")
+    return Check("statement", True, "its totals are the ledger's, its epsilons those of the plan")
 
 
 def _agree(a: object, b: object) -> bool:

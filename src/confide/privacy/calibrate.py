@@ -87,16 +87,18 @@ def calibrate(
     `release` is "none", "local", "centroid:SIGMA" (its noise given) or "centroid": its noise is sized too, the
     messages getting half of the budget and the release the rest, unless one of the two costs nothing.
     """
-    law = noise.removeprefix("discrete-")
+    law, graphs = noise.removeprefix("discrete-"), [graph] if isinstance(graph, Graph) else list(graph)
+    threat = Threat.parse(threat) if isinstance(threat, str) else threat
 
     def at(sigma: float, released: str) -> Account:
         s = _noisy(name, sigma, law, pair_ratio)
         return account(
-            s, graph, sensitivity, rounds=rounds, noise=noise, threat=threat, release=released, delta=budget.delta
+            s, graphs, sensitivity, rounds=rounds, noise=noise, threat=threat, release=released, delta=budget.delta
         )
 
     def done(sigma: float, released: str) -> Calibrated:
-        return Calibrated(_noisy(name, sigma, law, pair_ratio), Release.parse(released), at(sigma, released))
+        sized = Release.parse(released).for_threat(threat, graphs)
+        return Calibrated(_noisy(name, sigma, law, pair_ratio), sized, at(sigma, released))
 
     noiseless = name in NOISELESS
     if release != "centroid":

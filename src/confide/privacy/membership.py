@@ -45,7 +45,8 @@ class Canary:
         others: what everybody else adds, fixed, (P, coordinates).
         colluders: servers whose noises the adversary knows. It subtracts them, so here they are not drawn at all.
         own_noise_known: the noise g_pp of per-link is given away too, as the account does to allow adaptive updates.
-        release: standard deviation of the noise on the mean of the final models; None when they stay secret.
+        release: standard deviation of the Gaussian noise on the mean of the final models, without the shares of it that
+            the adversary knows; None when they stay secret.
         participation: probability that the canary takes part in a round, hidden.
     """
 
@@ -79,7 +80,7 @@ class Canary:
             heard, w = self._round(i, w, total, noise)
             seen.append(heard)
         if self.release is not None:
-            last = noise(Purpose.NETWORK_NOISE, (self.rounds + 1,), self.scheme.law, self.release, columns)
+            last = noise(Purpose.NETWORK_NOISE, (self.rounds + 1,), "gaussian", self.release, columns)
             seen.append(w.mean(axis=0, keepdims=True) + last)
         return np.concatenate(seen)
 
@@ -117,6 +118,7 @@ class Listener(NamedTuple):
     whiten: Floats  # (numbers, rows of the view)
     response: Floats  # (numbers, rounds): to one unit added in that round
     mean: Floats  # (rows of the view, coordinates): without canary and noise
+    gaussian: NDArray[np.bool_]  # (numbers,): the law of each, else it is Laplace's
 
 
 def listen(canary: Canary) -> Listener:
@@ -143,7 +145,9 @@ def listen(canary: Canary) -> Listener:
     traces = whiten @ response
     telling = np.abs(traces).max(axis=1) > 1e-9 * np.abs(traces).max()
     mean = canary.view(np.zeros((T, canary.coordinates)), silence)
-    return Listener(whiten[telling], traces[telling], mean)
+    gaussian = np.full(len(K), canary.scheme.law == "gaussian")
+    gaussian[-1] |= canary.release is not None  # whatever the law of the messages
+    return Listener(whiten[telling], traces[telling], mean, gaussian[telling])
 
 
 def scores(canary: Canary, listener: Listener, present: bool, runs: int, seed: int) -> Floats:
@@ -174,7 +178,7 @@ def _log_likelihood(canary: Canary, listener: Listener, z: Floats, present: bool
         if len(patterns) > 1:
             weight = took_part.sum() * math.log(q) + (T - took_part.sum()) * math.log1p(-q)
         rest = z - (listener.response @ took_part * amount)[:, None]
-        one = -0.5 * np.square(rest) if canary.scheme.law == "gaussian" else -math.sqrt(2.0) * np.abs(rest)
+        one = np.where(listener.gaussian[:, None], -0.5 * np.square(rest), -math.sqrt(2.0) * np.abs(rest))
         total = np.logaddexp(total, weight + one.sum(axis=0).reshape(-1, canary.coordinates).sum(axis=1))
     return total
 

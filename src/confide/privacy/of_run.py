@@ -9,59 +9,203 @@ from pathlib import Path
 from typing import Any
 
 from confide.algorithm import GFL
+from confide.arithmetic import FixedArithmetic, largest_state, on_grid, scheme_on_grid
 from confide.errors import InputError
 from confide.graph import Graph
 from confide.privacy.accountant import Account, account
 from confide.privacy.calibrate import affordable_rounds
-from confide.privacy.ledger import Cost, Event, dataset_id, federation_id, write_events
+from confide.privacy.ledger import FREE, Cost, Event, dataset_id, federation_id, write_events
 from confide.privacy.plan import Plan, scheme_fields
-from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.rounding import Rounding
+from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.settings import Privacy
-from confide.privacy.statement import statement
+from confide.privacy.statement import Statement, statement
 from confide.privacy.sum_noise import SumNoise
 from confide.privacy.threat import Release
 from confide.problems.problem import Problem
+from confide.schemes import Scheme, scheme
 
 PLAN, LEDGER = "plan.json", "ledger.jsonl"
+GRID = ("rounding.quantum", "rounding.survivors", "rounding.decays", "rounding.floating")  # facts of a plan
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """What a run's price depends on, and nothing else: read from the run before it starts, or from its plan."""
+
+    scheme: Scheme  # as the run computes it, in fixed point with weights on their grid
+    graphs: Sequence[Graph]
+    sensitivity: Sensitivity
+    threat: str
+    release: str
+    delta: float
+    sum_noise: SumNoise | None = None
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> Pricing:
+        """The same from the plan alone; a scheme that is not one of confide's is refused."""
+        s, facts = plan.scheme, plan.facts
+        if plan.bound is None:
+            raise InputError("plan.clip", plan.clip, "without a clip nothing has a price")
+        made = scheme(s["name"], s["sigma"], noise=s["law"], sigma_pair=s["sigma_pair"], sigma_client=s["sigma_client"])
+        made = replace(made, carry=s["carry"])
+        if scheme_fields(made) != dict(s):
+            raise InputError("plan.scheme", s["name"], "is not the scheme of this name")
+        grid = [facts.get(name) for name in GRID]
+        a = plan.aggregation
+        inside = None
+        if a is not None and a["sigma"] and plan.sampled is not None and plan.dim is not None:
+            inside = SumNoise.sized(
+                a["sigma"], a["quorum"] - a["corrupted"], sampled=plan.sampled, fraction_bits=a["fraction_bits"],
+                dim=plan.dim, corrupted=a["corrupted"], server=a["server"],
+            )  # fmt: skip
+        return cls(
+            made,
+            [Graph.from_dict(g) for g in (plan.graph, *plan.turns)],
+            Sensitivity(
+                step=plan.step,
+                bound=plan.bound,
+                norm=plan.norm,
+                level=plan.level,
+                adjacency=plan.adjacency,
+                sampled=plan.sampled,
+                clients=plan.clients,
+                dim=plan.dim,
+                local_steps=plan.local_steps,
+                batch=plan.batch[0] if isinstance(plan.batch, tuple) else plan.batch,
+                proof=Proof.parse(plan.proof),
+                participation=Participation.parse(plan.participation),
+                smoothness=_number(facts, "smoothness"),
+                clip=plan.clip,
+                regulariser=_number(facts, "regulariser") or 0.0,
+                rounding=None
+                if None in grid
+                else Rounding(
+                    quantum=_number(facts, GRID[0]) or 0.0,
+                    survivors=int(_number(facts, GRID[1]) or 0),
+                    decays=bool(facts[GRID[2]]),
+                    floating=_number(facts, GRID[3]) or 0.0,
+                ),
+            ),
+            plan.threat,
+            plan.release,
+            plan.delta,
+            inside,
+        )
+
+    def spend(self, rounds: int, release: str = "none") -> Account:
+        """The account of the first `rounds` rounds against the adversary that the settings name."""
+        return account(
+            self.scheme,
+            self.graphs,
+            self.sensitivity,
+            rounds=rounds,
+            threat=self.threat,
+            release=release,
+            delta=self.delta,
+            sum_noise=self.sum_noise,
+        )
+
+    def statement(self, rounds: int) -> Statement:
+        return statement(
+            self.scheme,
+            self.graphs,
+            self.sensitivity,
+            rounds=rounds,
+            threat=self.threat,
+            release=self.release,
+            delta=self.delta,
+            sum_noise=self.sum_noise,
+        )
+
+    def costs(self, rounds: int) -> tuple[list[Cost], Cost | None]:
+        """What each round costs every unit (the worst unit's cost), and the release.
+
+        A leak, a refusal, or participation that counts only as a whole has no price per round: its events carry none,
+        so that it cannot vanish from a sum. One proof prices all events: that of the statement about rounds and
+        release together.
+        """
+        released = Release.parse(self.release)
+        total = self._answered(rounds, self.release)
+        if self.sum_noise is not None and total is not None and total.by == "sum":
+            sigma = self.sum_noise.sigma
+            each = list(zip(total.costs or (None,) * rounds, total.deltas, strict=True))  # None: only as a whole
+            paid = [_cost(c, 0.0 if c is None else d, sigma, "discrete-gaussian") for c, d in each]
+            return paid, None if released.kind == "none" else FREE
+        law, sigma = self.scheme.law, self.scheme.sigma
+        spent = replace(self, sum_noise=None)._answered(rounds, "none")
+        if spent is None or not spent.costs:
+            paid = [_cost(None, 0.0, sigma, law)] * rounds
+        else:
+            paid = [_cost(c, d, sigma, law) for c, d in zip(spent.costs, spent.deltas, strict=True)]
+        if released.kind == "none":
+            return paid, None
+        shares = "gaussian" if self.sensitivity.rounding is None else "discrete-gaussian"
+        if total is None or total.leak or total.rho is None or spent is None or spent.rho is None:
+            return paid, _cost(None, 0.0, released.sigma, shares)
+        rho = max(0.0, total.rho - spent.rho)
+        return paid, _cost(rho, released.sigma * math.sqrt(2.0 * rho), released.sigma, shares)
+
+    def _answered(self, rounds: int, release: str) -> Account | None:
+        try:
+            return self.spend(rounds, release)
+        except InputError:
+            return None
+
+
+def _cost(cost: float | None, sensitivity: float, sigma: float, law: str) -> Cost:
+    """Of a rho, for Gaussian noise, or of a pure epsilon, which has a rho too."""
+    law = law if sigma else "none"
+    if cost is None:
+        return Cost(None, None, sensitivity, sigma, law)
+    if law.endswith("laplace"):
+        return Cost(min(cost * cost / 2.0, cost), cost, sensitivity, sigma, law)
+    return Cost(cost, None if cost else 0.0, sensitivity, sigma, law)
+
+
+def _number(facts: Mapping[str, float | str | bool], name: str) -> float | None:
+    x = facts.get(name)
+    return x if isinstance(x, float) else None
 
 
 @dataclass(frozen=True)
 class Accounting:
     privacy: Privacy
-    graphs: Sequence[Graph]
     algorithm: GFL
-    sensitivity: Sensitivity
+    pricing: Pricing
     dataset: str
-    sum_noise: SumNoise | None = None
 
     @classmethod
-    def of(cls, privacy: Privacy, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, seed: int) -> Accounting:
+    def of(
+        cls, privacy: Privacy, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int
+    ) -> Accounting:
         name = privacy.dataset
         dataset = federation_id(problem.federation) if name is None else dataset_id(name)
-        inside = inside_sums(algorithm, problem.M)
-        return cls(privacy, graphs, algorithm, privacy.sensitivity(problem, algorithm, seed), dataset, inside)
-
-    def spend(self, rounds: int, release: str = "none") -> Account:
-        """The account of the first `rounds` rounds against the adversary that the settings name."""
-        return account(
-            self.algorithm.scheme,
-            self.graphs,
-            self.sensitivity,
-            rounds=rounds,
-            threat=self.privacy.threat,
-            release=release,
-            delta=self.privacy.delta,
-            sum_noise=self.sum_noise,
+        _check_absence(algorithm, graphs)
+        sensitivity, scheme = privacy.sensitivity(problem, algorithm, seed), algorithm.scheme
+        if algorithm.arithmetic == "fixed":
+            graphs, scheme = [on_grid(g) for g in graphs], scheme_on_grid(scheme)
+            grid = rounding_of_run(problem, graphs, algorithm, sensitivity, rounds, seed)
+            sensitivity = replace(sensitivity, rounding=grid)
+        pricing = Pricing(
+            scheme,
+            graphs,
+            sensitivity,
+            privacy.threat,
+            privacy.release,
+            privacy.delta,
+            inside_sums(algorithm, problem.M),
         )
+        return cls(privacy, algorithm, pricing, dataset)
 
     def affordable(self, rounds: int) -> int:
         """Rounds that the budget pays for, the release at the end included; all of them without a budget."""
         budget = self.privacy.budget
         if budget is None:
             return rounds
-        allowed = affordable_rounds(lambda T: self.spend(T, self.privacy.release), budget, rounds)
+        allowed = affordable_rounds(lambda T: self.pricing.spend(T, self.privacy.release), budget, rounds)
         if allowed == 0:
-            one = self.spend(1, self.privacy.release)
+            one = self.pricing.spend(1, self.privacy.release)
             spent = "a leak" if one.leak else f"{budget.spent(one):.4g}"
             field = "privacy.epsilon" if budget.rho is None else "privacy.rho"
             raise InputError(field, budget.limit, f"does not pay for a single round, which costs {spent}; add noise")
@@ -72,21 +216,29 @@ class Accounting:
 
         Nor where participation counts only as a whole: each number would take seconds, and the statement has the last.
         """
-        if self.sensitivity.participation.kind not in ("all", "cap"):
+        if self.pricing.sensitivity.participation.kind not in ("all", "cap"):
             return []
         try:
-            found = [self.spend(i).epsilon for i in rounds]
+            found = [self.pricing.spend(i).epsilon for i in rounds]
         except InputError:
             return []
         return [] if None in found else [float(e) for e in found if e is not None]
 
     def plan(self, rounds: int) -> Plan:
         """Everything the statement rests on, as one object with one hash."""
-        s, p, clip = self.sensitivity, self.privacy, self.algorithm.clip
+        s, p, clip = self.pricing.sensitivity, self.privacy, self.algorithm.clip
         assert clip is not None  # noqa: S101 - Privacy.sensitivity refuses an algorithm without one
+        facts: dict[str, float | bool] = {} if p.smoothness is None else {"smoothness": p.smoothness}
+        if s.regulariser:
+            facts["regulariser"] = s.regulariser
+        if s.rounding is not None:
+            grid = s.rounding
+            facts |= zip(GRID, (grid.quantum, float(grid.survivors), grid.decays, grid.floating), strict=True)
+        first, *turns = self.pricing.graphs
         return Plan(
-            graph=self.graphs[0].to_dict(),
-            scheme=scheme_fields(self.algorithm.scheme),
+            graph=first.to_dict(),
+            turns=tuple(g.to_dict() for g in turns),
+            scheme=scheme_fields(self.pricing.scheme),
             rounds=rounds,
             step=float(s.step),
             bound=float(s.bound),
@@ -105,70 +257,56 @@ class Accounting:
             release=p.release,
             delta=p.delta,
             budget={"epsilon": p.epsilon, "rho": p.rho},
-            facts={} if p.smoothness is None else {"smoothness": p.smoothness},
+            facts=facts,
             aggregation=aggregation_fields(self.algorithm),
         )
 
-    def ledger(self, rounds: int) -> dict[str, Any] | None:
-        """Plan, data set and what each round costs every unit (the worst unit's cost).
-
-        A leak, a refusal, or participation that counts only as a whole has no price per round: its events carry none,
-        so that it cannot vanish from a sum. Graphs that take turns have no plan yet, and no ledger. One proof prices
-        all events: that of the statement about rounds and release together.
-        """
-        if len(self.graphs) > 1:
-            return None
-        scheme = self.algorithm.scheme
-        named = {"dataset": self.dataset, "plan": self.plan(rounds).to_json(), "law": scheme.law, "sigma": scheme.sigma}
-        total = self._answered(rounds, self.privacy.release)
-        if self.sum_noise is not None and total is not None and total.by == "sum":
-            free = None if self.privacy.release == "none" else {"cost": 0.0, "sigma": 0.0, "sensitivity": 0.0}
-            priced = {"law": "discrete-gaussian", "sigma": self.sum_noise.sigma, "release": free}
-            return named | priced | {"costs": list(total.costs), "sensitivities": list(total.deltas)}
-        spent = replace(self, sum_noise=None)._answered(rounds, "none")
-        if spent is None or not spent.costs:
-            return named | {"costs": [None] * rounds, "sensitivities": [0.0] * rounds, "release": None}
-        release = self._release_cost(spent, total)
-        return named | {"costs": list(spent.costs), "sensitivities": list(spent.deltas), "release": release}
-
-    def _answered(self, rounds: int, release: str) -> Account | None:
-        try:
-            return self.spend(rounds, release)
-        except InputError:
-            return None
-
-    def _release_cost(self, messages: Account, total: Account | None) -> dict[str, float | None] | None:
-        """What a release at the end adds, in the unit of the messages' costs; None where it has no bound."""
-        release = Release.parse(self.privacy.release)
-        if release.kind == "none":
-            return None
-        if total is None or total.leak:
-            return {"cost": None, "sigma": release.sigma, "sensitivity": 0.0}
-        if messages.rho is not None and total.rho is not None:
-            cost = total.rho - messages.rho
-            return {"cost": cost, "sigma": release.sigma, "sensitivity": release.sigma * math.sqrt(2.0 * cost)}
-        assert messages.epsilon_pure is not None and total.epsilon_pure is not None  # noqa: S101, PT018 - Laplace
-        cost = total.epsilon_pure - messages.epsilon_pure
-        return {"cost": cost, "sigma": release.sigma, "sensitivity": release.sigma / math.sqrt(2.0) * cost}
-
     def summary(self, rounds: int) -> dict[str, Any]:
         """What a run says about privacy, as plain data."""
-        said = statement(
-            self.algorithm.scheme,
-            self.graphs,
-            self.sensitivity,
-            rounds=rounds,
-            release=self.privacy.release,
-            delta=self.privacy.delta,
-            sum_noise=self.sum_noise,
-        )
         budget = self.privacy.budget
+        costs, release = self.pricing.costs(rounds)
         return {
-            "statement": said.to_dict(),
+            "statement": self.pricing.statement(rounds).to_dict(),
             "settings": asdict(self.privacy),
             "budget": None if budget is None else asdict(budget),
-            "ledger": self.ledger(rounds),
+            "ledger": {
+                "dataset": self.dataset,
+                "plan": self.plan(rounds).to_json(),
+                "costs": [asdict(cost) for cost in costs],
+                "release": None if release is None else asdict(release),
+            },
         }
+
+
+def _check_absence(algorithm: GFL, graphs: Sequence[Graph]) -> None:
+    """An absent unit keeps its whole deviation, which a graph with a smaller own weight would have shrunk."""
+    scheme, failures = algorithm.scheme, algorithm.failures
+    absent = failures.unit or failures.units or (algorithm.aggregation is not None and algorithm.dropout)
+    by_graph = scheme.exchange == "graph" and (scheme.noise_on == "link" or scheme.carry is None)
+    if absent and by_graph and any((g.own_weights != graphs[0].own_weights).any() for g in graphs[1:]):
+        remedy = (
+            f"takes turns between graphs with other own weights: what a unit that misses a round keeps has no bound "
+            f"with scheme {scheme.name}; use one graph, or a scheme whose carry does not depend on it"
+        )
+        raise InputError("graph", graphs[0].name, remedy)
+
+
+def rounding_of_run(
+    problem: Problem, graphs: Sequence[Graph], algorithm: GFL, s: Sensitivity, rounds: int, seed: int
+) -> Rounding:
+    """The grid of a simulation in fixed point. Its noise is rounded to the grid, which is post-processing."""
+    assert algorithm.clip is not None  # noqa: S101 - fixed point has a clip
+    arithmetic = FixedArithmetic(algorithm.sampled, algorithm.fraction_bits)
+    update, noise, survivors = s.step * s.bound, 0, 0 if algorithm.dropout else algorithm.sampled
+    if algorithm.aggregation is not None:
+        noise = algorithm.encoding(algorithm.aggregation).noise
+        survivors = algorithm.aggregation.parameters(algorithm.sampled).quorum
+    reach = update + noise * arithmetic.client_quantum
+    largest = max(largest_state(arithmetic, algorithm.scheme, g, reach, 0.0, rounds) for g in graphs)
+    E, batch = algorithm.settle(problem.federation, seed)
+    error = Rounding.error(int(E.max()), int(batch.max()), problem.M, s.proof.kind, largest, update)
+    decays = algorithm.clip.kind == "example" and problem.model.rho > 0.0
+    return Rounding(arithmetic.quantum, survivors, decays, error)
 
 
 def inside_sums(algorithm: GFL, dim: int) -> SumNoise | None:
@@ -200,21 +338,13 @@ def write_ledger(ledger: Mapping[str, Any], folder: Path, run: str) -> None:
     """plan.json and ledger.jsonl of a simulated run: an event for every message of every unit."""
     plan = Plan.from_json(ledger["plan"])
     plan.save(folder / PLAN)
-    law, own = ledger.get("law", plan.scheme["law"]), ledger.get("sigma", plan.scheme["sigma"])
-
-    def price(cost: float | None, sensitivity: float, sigma: float) -> Cost:
-        if cost is None:
-            return Cost(None, None, sensitivity, sigma, law if sigma else "none")
-        gaussian = law.endswith("gaussian")
-        rho, pure = (cost, None if cost else 0.0) if gaussian else (None if cost else 0.0, cost)
-        return Cost(rho, pure, sensitivity, sigma, law if sigma else "none")
 
     def events() -> Iterator[Event]:
-        for i, (cost, sensitivity) in enumerate(zip(ledger["costs"], ledger["sensitivities"], strict=True), 1):
-            one = price(cost, sensitivity, own)
+        for i, cost in enumerate(ledger["costs"], 1):
+            one = Cost(**cost)
             yield from (Event(plan.hash, "message", i, unit, one) for unit in range(plan.units))
         if ledger["release"] is not None:
-            one = price(ledger["release"]["cost"], ledger["release"]["sensitivity"], ledger["release"]["sigma"])
+            one = Cost(**ledger["release"])
             yield from (Event(plan.hash, "release", plan.rounds, unit, one) for unit in range(plan.units))
 
     write_events(folder / LEDGER, ledger["dataset"], plan, events(), run)

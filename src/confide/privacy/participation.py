@@ -19,6 +19,7 @@ from confide.privacy.sensitivity import Sensitivity
 
 Floats = NDArray[np.float64]
 Curve = Callable[[Floats], Floats]
+MOST_NOISE = 1e6  # in swap distances
 CELLS = 64  # of the deviation's grid per unit of s, where the carry is neither 0 nor 1
 
 
@@ -33,7 +34,7 @@ def random_curve(
     Args:
         factor: precision 1/sigma^2 of Gaussian noise, or copies/b of Laplace noise, in each round.
         noise: the law; of discrete Laplace only the pure epsilon is used.
-        final: of a release: (carry / P) / sigma for Gaussian noise, (carry / P) / b for Laplace.
+        final: of a release: (carry / P) / sigma, whose noise is Gaussian.
     """
     T = len(keep)
     steady = bool(np.all((keep == 0.0) | (keep == 1.0)))
@@ -66,50 +67,55 @@ def random_curve(
                 absent = math.log1p(-q) + log_mass if q < 1.0 else np.full(size, -np.inf)
                 log_mass = np.logaddexp(absent, math.log(q) + up)
                 log_mass = log_mass + (a - 1.0) * _cost(grid, float(factor[j]), float(a), noise)
-            last = final**2 if noise.endswith("gaussian") else final
-            log_mass = log_mass + (a - 1.0) * _cost(grid, last, float(a), noise)
+            log_mass = log_mass + (a - 1.0) * _cost(grid, final**2, float(a), "gaussian")
             found[n] = np.logaddexp.reduce(log_mass) / (a - 1.0)
         return np.where(np.isfinite(found), found, np.inf)
 
     return curve, [
-        f"random participation: in each round with probability {q:g}, independently, hidden from the adversary; "
-        "sampling is uniform over the enrolled and participant lists are secret"
+        f"random participation: in each round with probability {q:g}, independently of the data and of other rounds, "
+        "uniformly over the enrolled; who took part may become known afterwards"
     ]
 
 
 def amplified_curve(s: Sensitivity, noise: str, factor: Floats) -> tuple[Curve, list[str]]:
-    """Subsampled Gaussian (dp-accounting): Poisson for zero-out, fixed size for replace."""
+    """Gaussian noise behind a sample of L of K clients without replacement (Wang, Balle & Kasiviswanathan 2019).
+
+    The bound compares samples in which one whole client is exchanged for another, so that it needs the swap distance
+    2 mu B / L at every level and adjacency: one example, or no contribution, is a special case of other data. What
+    nothing clips must not tell who was drawn: with a regulariser outside the clip all clients take equally many steps.
+    """
     if noise != "gaussian":
         raise InputError("noise", noise, "amplification is implemented for Gaussian noise; use random:Q or all")
+    if s.clip == "example" and s.regulariser and s.steps[0] != s.steps[1]:
+        remedy = (
+            "with a regulariser outside the clip and unequal local steps the decay tells who was drawn; use random:Q, "
+            "or give all clients the same number of local steps"
+        )
+        raise InputError("participation", str(s.participation), remedy)
     import dp_accounting as dp
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
     q = s.participation.value
-    multipliers = 1.0 / (np.sqrt(factor) * s.single)
+    # dp-accounting takes the logarithm of 0 for very much noise; less noise than there is can only cost more.
+    multipliers = np.minimum(1.0 / (np.sqrt(factor) * s.swap), MOST_NOISE)
 
     def curve(orders: Floats) -> Floats:
-        usable = np.unique(np.maximum(2, np.rint(orders)))  # the fixed-size bound knows whole orders
+        usable = np.unique(np.maximum(2, np.rint(orders)))  # the bound knows whole orders
         total = np.zeros(len(usable))
         for multiplier, count in zip(*np.unique(multipliers, return_counts=True), strict=True):
-            inner = dp.GaussianDpEvent(float(multiplier))
-            if s.adjacency == "zero-out":
-                relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
-                event: dp.DpEvent = dp.PoissonSampledDpEvent(q, inner)
-            else:
-                relation = dp.NeighboringRelation.REPLACE_ONE
-                event = dp.SampledWithoutReplacementDpEvent(10**9, math.ceil(q * 10**9), inner)
-            accountant = rdp.RdpAccountant(orders=usable.tolist(), neighboring_relation=relation)
-            accountant.compose(dp.SelfComposedDpEvent(event, int(count)))
+            sampled = dp.SampledWithoutReplacementDpEvent(
+                10**9, math.ceil(q * 10**9), dp.GaussianDpEvent(float(multiplier))
+            )
+            accountant = rdp.RdpAccountant(usable.tolist(), dp.NeighboringRelation.REPLACE_ONE)
+            accountant.compose(dp.SelfComposedDpEvent(sampled, int(count)))
             total += np.asarray(accountant._rdp)
         # (a - 1) R_a is convex in a, so its chords lie above it; those of R_a itself may not.
-        return np.asarray(np.interp(orders, usable, (usable - 1.0) * total, left=np.inf) / (orders - 1.0))
+        return np.asarray(np.interp(orders, usable, (usable - 1.0) * total, left=np.inf, right=np.inf) / (orders - 1.0))
 
-    how = (
-        "Poisson sampling: each client takes part with this probability, independently"
-        if s.adjacency == "zero-out"
-        else "fixed-size sampling without replacement"
-    )
-    return curve, [f"amplification by subsampling at rate {q:g}, {how}, hidden from the adversary"]
+    return curve, [
+        f"amplification by subsampling at rate {q:g}, fixed-size sampling without replacement, hidden from the "
+        "adversary; priced for the exchange of a whole client"
+    ]
 
 
 def _gather(log_mass: Floats, to: NDArray[np.int64], size: int) -> Floats:

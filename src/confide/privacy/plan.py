@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from confide.errors import InputError
 from confide.files import atomic_file
 from confide.privacy import canonical, plan_deployment
+from confide.privacy.threat import Threat
 from confide.validation import number, one_of, positive, positive_int, whole
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _GRAPH = ("name", "weights", "edges", "edge_weights", "own_weights")
 _LATER = {  # tables that came after the first plans: not written where there is none, so that those keep their hash
     "aggregation": "must be left out where updates are not summed securely",
     "deployment": "must be left out where nothing is deployed",
+    "turns": "must be left out where the graph does not change",
 }
 _AGGREGATION = ("server", "ring_bits", "fraction_bits", "threshold", "quorum", "corrupted", "sigma")
 
@@ -64,6 +66,7 @@ class Plan:
             (fewest clients in a sum), corrupted (clients, at most), sigma (on psi, of the honest shares of noise).
         deployment: who takes part, the grid and the clocks (`plan_deployment`). Like `aggregation` it is not written
             where it is None, so that plans without it have the text and hash that they always had.
+        turns: the graphs of the rounds after the first, where several take turns; likewise not written where empty.
     """
 
     graph: Mapping[str, Any]
@@ -90,6 +93,7 @@ class Plan:
     version: int = VERSION
     aggregation: Mapping[str, Any] | None = None
     deployment: Mapping[str, Any] | None = None
+    turns: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         for name, value in _checked(self).items():
@@ -105,14 +109,14 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         table = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: value for name, value in table.items() if name not in _LATER or value is not None}
+        return {name: value for name, value in table.items() if name not in _LATER or value not in (None, ())}
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
         """The plan with exactly these fields; a missing or unknown one is refused by name."""
         given = [name for name in _LATER if isinstance(data, Mapping) and name in data]
         for name in given:
-            if data[name] is None:  # type: ignore[index]
+            if data[name] in (None, []):  # type: ignore[index]
                 raise InputError(f"plan.{name}", None, _LATER[name])
         known = [f.name for f in fields(cls) if f.name not in _LATER or f.name in given]
         return cls(**canonical.check_keys("plan", data, known))
@@ -203,7 +207,7 @@ def _checked(p: Plan) -> dict[str, Any]:
         "level": one_of("plan.level", p.level, LEVELS),
         "adjacency": one_of("plan.adjacency", p.adjacency, ADJACENCIES),
         "participation": _worded("plan.participation", p.participation, ("all", "cap:N", "random:Q", "amplified:Q")),
-        "threat": _word("plan.threat", p.threat),
+        "threat": _threat(p.threat, len(graph["own_weights"])),
         "release": _worded("plan.release", p.release, ("none", "local", "centroid:SIGMA")),
         "delta": delta,
         "budget": {
@@ -213,6 +217,7 @@ def _checked(p: Plan) -> dict[str, Any]:
         "facts": _facts(p.facts),
         "aggregation": _optional(_aggregation, "plan.aggregation", p.aggregation),
         "deployment": _optional(plan_deployment.table, "plan.deployment", p.deployment),
+        "turns": _turns(p.turns, len(graph["own_weights"])),
     }
 
 
@@ -241,6 +246,15 @@ def _graph(value: object) -> dict[str, Any]:
     return {"name": name, "weights": rule, "edges": pairs} | {
         key: [_float(f"plan.graph.{key}[{n}]", x, 0.0) for n, x in enumerate(rows)] for key, rows in weights.items()
     }
+
+
+def _turns(value: object, P: int) -> tuple[dict[str, Any], ...]:
+    if not isinstance(value, list | tuple):
+        raise InputError("plan.turns", value, "must be a list of graphs")
+    found = tuple(_graph(graph) for graph in value)
+    if any(len(graph["own_weights"]) != P for graph in found):
+        raise InputError("plan.turns", len(found), f"all graphs must have {P} servers")
+    return found
 
 
 def _scheme(value: object) -> dict[str, Any]:
@@ -305,6 +319,16 @@ def _worded(name: str, value: object, forms: tuple[str, ...]) -> str:
         ranges = {"N": "a whole number of at least 1", "Q": "in (0, 1]", "RHO": "positive"}
         raise InputError(name, value, f"{arguments[kind]} must be {ranges[arguments[kind]]}")
     return value
+
+
+def _threat(value: object, P: int) -> str:
+    """In the one spelling that `Threat` gives it."""
+    try:
+        threat = Threat.parse(_word("plan.threat", value))
+        threat.check(P)
+    except InputError as e:
+        raise InputError("plan.threat", value, e.remedy) from None
+    return str(threat)
 
 
 def _word(name: str, value: object) -> str:

@@ -85,7 +85,7 @@ def compare(
                 Option(name, None, None, None, "talks to nobody: without a release nothing is learnt together")
             )
             continue
-        extra = dim * c.release.sigma**2 if c.release.kind == "centroid" else 0.0
+        extra = dim * c.release.hidden(graph.P, 0) ** 2 if c.release.kind == "centroid" else 0.0  # all shares
         found.append(Option(name, c, centroid + extra, individual))
 
     def order(o: Option) -> tuple[bool, bool, float]:

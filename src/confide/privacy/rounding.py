@@ -37,7 +37,7 @@ each coordinate (root mean square); a clipped norm exceeds its bound by less tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from confide.validation import number, positive, whole
@@ -70,6 +70,13 @@ class Rounding:
         whole("rounding.survivors", self.survivors, 0)
         number("rounding.floating", self.floating, 0.0)
 
+    @staticmethod
+    def error(E: int, batch: int, dim: int, proof: str, largest: float, update: float) -> float:
+        """e: E steps that round numbers of at most `largest`, sums over the batch, and where a proof needs them to the
+        last bit the margins u'w, each a sum of M products (times mu/E delta <= 2)."""
+        products = 2 * E * dim if proof == "convex-glm" else 0
+        return ULP * (8 * (E + 1) + batch + products) * (largest + 2.0 * update)
+
     @property
     def words(self) -> str:
         return (
@@ -84,7 +91,7 @@ class Rounding:
 
     def first(self, s: Sensitivity, added: float, ones: float) -> float:
         """Delta of a round that starts from the same model under both data sets."""
-        most = self.clipped(s, replace(s, level="client").single) if s.level == "example" else 0.0
+        most = self.clipped(s, s.swap) if s.level == "example" else 0.0
         if added >= most:
             return added
         return min(added + (self.quantum + 2.0 * self.floating) * ones, most)

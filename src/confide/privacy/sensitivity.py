@@ -101,9 +101,11 @@ class Sensitivity:
         bound: B, of `clip = "example"` or "update"; `norm` is its norm.
         level: whose data may change: a whole "unit", one "client", one "example".
         adjacency: "replace" (other data) or "zero-out" (no contribution).
-        sampled: L; fixed in the denominator. clients: K. dim: M. local_steps: E. batch: mini-batch size.
+        sampled: L; fixed in the denominator. clients: K, of the smallest unit. dim: M. batch: the smallest mini-batch.
+        local_steps: E, one number or the least and the largest over the clients.
         smoothness: delta of every sampled loss, declared; checks the step where a proof needs it.
         clip: "example" or "update"; some proofs hold only for per-example clipping.
+        regulariser: rho of the model; where examples are clipped its decay is outside of the clip.
         rounding: the grid of a deployment; None is the real numbers.
     """
 
@@ -115,12 +117,13 @@ class Sensitivity:
     sampled: int | None = None
     clients: int | None = None
     dim: int | None = None
-    local_steps: int = 1
+    local_steps: int | tuple[int, int] = 1
     batch: int | None = None
     proof: Proof = Proof("none")
     participation: Participation = Participation()
     smoothness: float | None = None
     clip: str = "example"
+    regulariser: float = 0.0
     rounding: Rounding | None = None
 
     def __post_init__(self) -> None:
@@ -130,7 +133,9 @@ class Sensitivity:
         one_of("level", self.level, LEVELS)
         one_of("adjacency", self.adjacency, ADJACENCIES)
         one_of("clip", self.clip, ("example", "update"))
-        positive_int("local_steps", self.local_steps)
+        fewest, most = (positive_int("local_steps", E) for E in self.steps)
+        if fewest > most:
+            raise InputError("local_steps", self.local_steps, "the least comes first, then the largest")
         for name in ("sampled", "clients", "dim", "batch"):
             if getattr(self, name) is not None:
                 positive_int(name, getattr(self, name))
@@ -146,7 +151,10 @@ class Sensitivity:
             raise InputError("clip", self.clip, "level 'example' needs per-example clipping")
         if self.participation.kind != "all" and self.level == "unit":
             raise InputError("participation", str(self.participation), "a unit takes part in every round; use all")
-        if self.participation.kind in ("random", "amplified") and self.sampled and self.clients:
+        if self.participation.kind in ("random", "amplified"):
+            if self.sampled is None or self.clients is None:
+                remedy = "the rate is L / K: give --sampled L and --clients K, the clients of the smallest unit"
+                raise InputError("clients" if self.clients is None else "sampled", None, remedy)
             rate = self.sampled / self.clients
             if abs(rate - self.participation.value) > 1e-9:
                 remedy = f"sampling L = {self.sampled} of K = {self.clients} gives {rate:g}"
@@ -154,29 +162,49 @@ class Sensitivity:
         if self.proof.kind in ("regulariser", "convex-glm") and self.clip != "example":
             remedy = "clipping the whole update breaks this proof; clip examples, or use none or public-point"
             raise InputError("proof", str(self.proof), remedy)
+        number("regulariser", self.regulariser, least=0.0)
+        _check_decay(self)
         _check_proof(self)
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Fewest and most local steps of a client."""
+        return self.local_steps if isinstance(self.local_steps, tuple) else (self.local_steps, self.local_steps)
+
+    @property
+    def swap(self) -> float:
+        """2 mu B / L: how far psi moves in one round when the whole data of a client (a unit) become any others."""
+        full = 2.0 * self.step * self.bound
+        if self.level == "unit":
+            return full
+        assert self.sampled is not None  # noqa: S101 - checked
+        return full / self.sampled
+
+    @property
+    def credits_batch(self) -> bool:
+        """Whether one example moves its client's update by 1/batch of the bound only.
+
+        It does when the other examples meet the same model under both data sets (every client takes one step), or a
+        local map that does not expand. Otherwise all gradients of the client may change.
+        """
+        return self.level == "example" and (self.steps[1] == 1 or self.proof.kind == "convex-glm")
 
     @property
     def single(self) -> float:
         """s: what the change of data can add to psi in one round, in the clip's norm."""
-        full = 2.0 * self.step * self.bound
-        share = 1.0
-        if self.level != "unit":
-            assert self.sampled is not None  # noqa: S101 - checked
-            share = 1.0 / self.sampled
-        if self.level == "example" and (self.local_steps == 1 or self.proof.kind == "convex-glm"):
-            # With more local steps the other examples meet another model, unless the local map does not expand.
-            assert self.batch is not None  # noqa: S101 - checked
-            share /= self.batch
-        return full * share / (2.0 if self.adjacency == "zero-out" else 1.0)
+        if self.level == "example" and not self.credits_batch:
+            return self.swap  # also where the example contributes nothing: its client's other gradients stay
+        half = 2.0 if self.adjacency == "zero-out" else 1.0
+        return self.swap / half / (self.batch or 1 if self.level == "example" else 1)
 
     @property
     def contraction(self) -> float:
         """gamma of the proof."""
-        if self.proof.kind == "regulariser":
-            return float((1.0 - 2.0 * self.proof.constant * self.step / self.local_steps) ** self.local_steps)
-        if self.proof.kind == "convex-glm":
-            return float((1.0 - self.step * self.proof.constant / self.local_steps) ** self.local_steps)
+        fewest, most = self.steps
+        if self.proof.kind == "regulariser":  # g d + (B / rho)(1 - g) is largest for the client that shrinks most
+            return float((1.0 - 2.0 * self.proof.constant * self.step / fewest) ** fewest)
+        if self.proof.kind == "convex-glm":  # more steps contract less
+            return float((1.0 - self.step * self.proof.constant / most) ** most)
         return 1.0
 
     def added(self, remembers: bool) -> float:
@@ -204,6 +232,19 @@ class Sensitivity:
             # (B / rho)(1 - g): the geometric sum of E clipped steps, each shrunk by those after it.
             return whole_unit * (1.0 - self.contraction) / (2.0 * self.proof.constant * self.step)
         return whole_unit
+
+    def attained(self, remembers: bool) -> bool:
+        """Whether some data move psi as far as `deltas` says in every round; else it is a bound only."""
+        if self.rounding is not None or (self.level == "example" and not self.credits_batch):
+            return False
+        if remembers and self.proof.kind == "regulariser":
+            return self.level == "unit" and self.steps[0] == self.steps[1]
+        if self.clip == "example" and self.regulariser:
+            # The decay shrinks what earlier local steps added, and a deviation that is kept, beyond what is credited.
+            credited = self.proof.constant if self.proof.kind == "convex-glm" else 0.0
+            if self.steps[1] > 1 or (remembers and credited < 2.0 * self.regulariser * (1 - 1e-12)):
+                return False
+        return not (remembers and self.proof.kind == "convex-glm" and self.steps[1] > 1)
 
     def to_norm(self, law: str) -> tuple[float, list[str]]:
         """Factor from the clip's norm to the norm of the noise, with what it rests on."""
@@ -241,7 +282,7 @@ class Sensitivity:
             found.append(f"L = {self.sampled} stays in the denominator under dropout")
         if self.level == "example":
             found.append(f"the example is in every mini-batch of {self.batch}, once (drawn without replacement)")
-            if self.local_steps > 1 and self.proof.kind != "convex-glm":
+            if not self.credits_batch:
                 found.append("several local steps without convex-glm: 1/batch is not credited")
         if self.adjacency == "zero-out" and self.proof.kind in ("regulariser", "convex-glm"):
             found.append("who contributes nothing has no data gradient; the regulariser's decay stays")
@@ -312,17 +353,28 @@ class Sensitivity:
         return found
 
 
+def _check_decay(s: Sensitivity) -> None:
+    """Beyond 2 a step overshoots: what the data add grows from step to step, and so does a deviation that is kept."""
+    if s.clip == "example" and 2.0 * s.regulariser * s.step / s.steps[0] > 2.0:
+        remedy = (
+            f"with rho = {s.regulariser:g} and E = {s.steps[0]} the decay 2 rho mu/E is beyond 2, where clipping "
+            f"bounds nothing: at most {s.steps[0] / s.regulariser:g}"
+        )
+        raise InputError("step", s.step, remedy)
+
+
 def _check_proof(s: Sensitivity) -> None:
-    eta = s.step / s.local_steps
+    fewest = s.steps[0]
+    eta = s.step / fewest
     if s.proof.kind == "regulariser" and 2.0 * s.proof.constant * eta > 1.0:
-        largest = s.local_steps / (2.0 * s.proof.constant)
+        largest = fewest / (2.0 * s.proof.constant)
         raise InputError("step", s.step, f"proof regulariser needs 2 rho mu/E <= 1: at most {largest:g}")
     if s.proof.kind == "convex-glm":
         nu = s.proof.constant
         if nu * eta > 1.0:
-            raise InputError("step", s.step, f"proof convex-glm needs nu mu/E <= 1: at most {s.local_steps / nu:g}")
+            raise InputError("step", s.step, f"proof convex-glm needs nu mu/E <= 1: at most {fewest / nu:g}")
         if s.smoothness is not None and eta > 2.0 / (s.smoothness + nu):
-            largest = 2.0 * s.local_steps / (s.smoothness + nu)
+            largest = 2.0 * fewest / (s.smoothness + nu)
             remedy = f"proof convex-glm needs mu/E <= 2/(delta + nu): a step of at most {largest:g}"
             raise InputError("step", s.step, remedy)
         if s.smoothness is not None and nu > s.smoothness:

@@ -13,7 +13,7 @@ import numpy as np
 from confide.algorithm import GFL
 from confide.errors import InputError
 from confide.local import sgd
-from confide.models import GLM
+from confide.models import GLM, Linear, Logistic
 from confide.privacy.calibrate import Budget
 from confide.privacy.sensitivity import ADJACENCIES, LEVELS, Participation, Proof, Sensitivity
 from confide.privacy.threat import Release, Threat
@@ -94,13 +94,13 @@ class Privacy:
             sampled=algorithm.sampled,
             clients=int(problem.federation.K.min()),
             dim=problem.M,
-            # Fewer steps shrink less (regulariser), more steps contract less (convex-glm): take the worse end.
-            local_steps=int(E.min() if proof.kind == "regulariser" else E.max()),
+            local_steps=(int(E.min()), int(E.max())),
             batch=int(batch.min()),
             proof=proof,
             participation=Participation.parse(self.participation),
             smoothness=self.smoothness,
             clip=algorithm.clip.kind,
+            regulariser=float(problem.model.rho),
         )
 
 
@@ -148,8 +148,13 @@ def _check_model(proof: Proof, problem: Problem, algorithm: GFL) -> None:
     if proof.kind == "regulariser" and abs(proof.constant - model.rho) > 1e-12 * model.rho:
         raise InputError("privacy.proof", str(proof), f"the model's regulariser is rho = {model.rho:g}")
     if proof.kind == "convex-glm":
-        if not isinstance(model, GLM):
-            raise InputError("privacy.proof", str(proof), "holds for linear and logistic models only")
+        declared = isinstance(model, GLM) and getattr(model, "convex", False) is True
+        if type(model) not in (Linear, Logistic) and not declared:
+            remedy = (
+                f"holds for a convex loss of u'w: exactly the linear and the logistic model, or a GLM that declares "
+                f"convex = True; {type(model).__name__} does not"
+            )
+            raise InputError("privacy.proof", str(proof), remedy)
         if proof.constant > 2.0 * model.rho * (1 + 1e-12):
             remedy = f"every sampled loss is only 2 rho = {2 * model.rho:g} strongly convex"
             raise InputError("privacy.proof", str(proof), remedy)

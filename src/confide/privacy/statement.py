@@ -43,38 +43,45 @@ def statement(
     *,
     rounds: int,
     noise: str | None = None,
+    threat: Threat | str = "links",
     release: Release | str = "none",
     delta: float = 1e-5,
     sum_noise: SumNoise | None = None,
 ) -> Statement:
-    """Links, the worst single colluder, all neighbours, own clients, own server, and the receiver of a release."""
-    release = Release.parse(release) if isinstance(release, str) else release
+    """Links, the worst single colluder, all neighbours, own clients, own server, and the receiver of a release.
+
+    Servers and clients receive a release too; only who listens on links may do without it. `threat` is the adversary
+    that the plan names: the shares of a release are sized for it.
+    """
     graphs = [graph] if isinstance(graph, Graph) else list(graph)
+    if isinstance(release, str):
+        named = Threat.parse(threat) if isinstance(threat, str) else threat
+        release = Release.parse(release).for_threat(named, graphs)
     P = graphs[0].P
     asked: list[tuple[Threat, Release]] = [(Threat(), Release())]
     if P > 1:
         # Only noise that two servers share is weakened by a colluder; elsewhere two stand for all: the worst target
         # is not one of them.
         singles = range(P) if scheme.sigma_pair else range(2)
-        asked += [(Threat("colluders", frozenset({m})), Release()) for m in singles]
-        asked.append((Threat("neighbours"), Release()))
-    asked += [(Threat("own-client"), Release()), (Threat("own-server"), Release())]
+        asked += [(Threat("colluders", frozenset({m})), release) for m in singles]
+        asked.append((Threat("neighbours"), release))
+    asked += [(Threat("own-client"), release), (Threat("own-server"), release)]
     if release.kind != "none":
         asked.append((Threat(), release))
     found: list[Account] = []
     refused: list[tuple[str, str]] = []
-    for threat, released in asked:
+    for who, released in asked:
         try:
             one = account(
-                scheme, graphs, sensitivity, rounds=rounds, noise=noise, threat=threat, release=released, delta=delta,
+                scheme, graphs, sensitivity, rounds=rounds, noise=noise, threat=who, release=released, delta=delta,
                 sum_noise=sum_noise,
             )  # fmt: skip
         except InputError as e:
-            refused.append((str(threat), str(e)))
+            refused.append((str(who), str(e)))
             continue
-        if threat.kind == "colluders":
-            one = replace(one, adversary="any one colluding server")
-        if threat.kind == "colluders" and found and found[-1].threat.startswith("colluders"):
+        if who.kind == "colluders":
+            one = replace(one, adversary=one.adversary.replace(who.words, "any one colluding server"))
+        if who.kind == "colluders" and found and found[-1].threat.startswith("colluders"):
             if _worse(one, found[-1]):
                 found[-1] = one
         else:

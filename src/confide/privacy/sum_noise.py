@@ -38,6 +38,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from confide.errors import InputError
 from confide.privacy import conversion
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from confide.privacy.accountant import Account
     from confide.secure.settings import Secure
 
+Floats = NDArray[np.float64]
 LEAST_SHARE = 0.5  # quanta: below, the correction is not proven
 
 
@@ -80,23 +82,34 @@ def sum_rho(delta: float, share: float, shares: int, dim: int) -> float:
     return 0.5 * min(root * root + 2.0 * t * d, (root + t * math.sqrt(d)) ** 2)
 
 
-def release_rho(deviation: float, sigma: float, *, servers: int, colluders: int = 0, quantum: float, dim: int) -> float:
+def release_rho(
+    deviation: float,
+    sigma: float,
+    *,
+    servers: int,
+    colluders: int = 0,
+    known: int | None = None,
+    quantum: float,
+    dim: int,
+) -> float:
     """rho of one release of the mean over P servers, each of which added a discrete Gaussian share to the secure sum.
 
-    A share has variance P^2 sigma^2 / (P - C) on the sum, so that the P - C honest ones put sigma on the mean.
+    A share has variance P^2 sigma^2 / (P - C) on the sum, so that P - C of them put sigma on the mean.
 
     Args:
         deviation: of one server's integer state given the messages, c Delta_T and what rounding adds.
-        sigma: of the honest noise on the mean.  quantum: of the states.
+        sigma: of P - C shares on the mean.  quantum: of the states.
+        known: shares that the adversary knows; C by default.
 
     >>> release_rho(0.4, 0.1, servers=4, colluders=1, quantum=2.0**-20, dim=10)  # (0.4 / 4 / 0.1)^2 / 2
     0.5
     """
     P = positive_int("servers", servers)
-    n = P - whole("colluders", colluders, 0, P - 1)
-    share = P * positive("sigma", sigma) / (math.sqrt(n) * positive("quantum", quantum))
+    sized = P - whole("colluders", colluders, 0, P - 1)
+    n = sized if known is None else P - whole("known", known, 0, P - 1)
+    share = P * positive("sigma", sigma) / (math.sqrt(sized) * positive("quantum", quantum))
     if share < LEAST_SHARE:
-        least = LEAST_SHARE * math.sqrt(n) * quantum / P
+        least = LEAST_SHARE * math.sqrt(sized) * quantum / P
         remedy = f"a share of it is {share:.3g} quanta wide, and at least {LEAST_SHARE:g} is needed: at least {least:g}"
         raise InputError("sigma", sigma, remedy)
     return sum_rho(deviation / quantum, share, n, positive_int("dim", dim))
@@ -205,10 +218,9 @@ class SumNoise:
 
 def by_sums(noise: SumNoise, s: Sensitivity, rounds: int, threat: Threat, blank: Account) -> Account:
     """The account of `rounds` noisy sums: of the own server, and an upper bound for everybody else."""
-    inside = threat.kind in ("own-server", "own-client")
-    if inside and s.participation.kind not in ("all", "cap"):
-        remedy = f"{threat.kind} learns who takes part; against noise in the sum count all rounds, or cap:N of them"
-        raise InputError("participation", str(s.participation), remedy)
+    drawn = s.participation.kind in ("random", "amplified")
+    if drawn and noise.server == "active":
+        raise InputError("participation", str(s.participation), "an active server chooses who takes part; use all")
     notes: list[str] = []
     if threat.kind == "own-client" and noise.corrupted == 0:
         noise = noise.without(1)
@@ -216,17 +228,37 @@ def by_sums(noise: SumNoise, s: Sensitivity, rounds: int, threat: Threat, blank:
     moved = _moved(noise, s, rounds, notes)
     costs = [noise.rho(delta) for delta in moved]
     rho = math.fsum(costs)
+    epsilon = conversion.zcdp_epsilon(rho, blank.delta)
     who = noise.words if threat.kind == "own-server" else threat.words
-    return replace(
+    found = replace(
         blank,
         adversary=blank.adversary.replace(threat.words, who),
-        epsilon=conversion.zcdp_epsilon(rho, blank.delta),
+        epsilon=epsilon,
         rho=rho,
         by="sum",
         deltas=tuple(moved),
         costs=tuple(costs),
         assumptions=(*_assumptions(noise, s, threat), *s.assumptions(False), *notes),
     )
+    if not drawn:
+        return found
+    q = s.participation.value
+    sometimes = conversion.renyi_epsilon(lambda a: _drawn(q, np.asarray(costs), a), blank.delta)
+    if sometimes >= epsilon:
+        return found
+    note = (
+        f"random participation: in each round with probability {q:g}, independently of the data and of other rounds; "
+        f"who took part may become known; a client that is always there would have epsilon {epsilon:.4g}"
+    )
+    return replace(found, epsilon=sometimes, rho=None, costs=(), assumptions=(*found.assumptions, note))
+
+
+def _drawn(q: float, costs: Floats, orders: Floats) -> Floats:
+    """Rényi divergence of fresh queries that concern the client with probability q each, given who was drawn."""
+    with np.errstate(over="ignore"):
+        exponents = np.multiply.outer((orders - 1.0) * orders, costs)  # a - 1 times a rho
+        each = np.logaddexp(math.log1p(-q) if q < 1.0 else -np.inf, math.log(q) + exponents)
+    return np.asarray(each.sum(axis=1) / (orders - 1.0))
 
 
 def smaller(messages: Callable[[], Account], sums: Callable[[], Account]) -> Account:
@@ -268,7 +300,7 @@ def _moved(noise: SumNoise, s: Sensitivity, rounds: int, notes: list[str]) -> li
     if s.level != "example":
         return found
     # |trunc a - trunc b| < |a - b| + 1 in every coordinate; a whole client moves no further than its own bound.
-    slack, most = math.sqrt(noise.dim) / noise.per_unit, replace(s, level="client").single
+    slack, most = math.sqrt(noise.dim) / noise.per_unit, s.swap
     notes.append("example level: truncation may move every coordinate by one quantum more")
     return [min(delta + slack, most) if delta else 0.0 for delta in found]
 
@@ -290,6 +322,4 @@ def _assumptions(noise: SumNoise, s: Sensitivity, threat: Threat) -> list[str]:
         found.append("who contributes nothing takes part all the same, with a share of noise")
     if s.level == "unit":
         found.append("unit level: the data of all clients of the unit but those of the adversary's own may change")
-    if s.participation.kind in ("random", "amplified"):
-        found.append("participation is not credited: counted as if in every round")
     return found

@@ -10,11 +10,16 @@ own-server   the target's own server, which sees the sum of its clients' updates
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from confide.errors import InputError
-from confide.graph import Graph
 from confide.validation import number, one_of, whole
+
+if TYPE_CHECKING:
+    from confide.graph import Graph
 
 KINDS = ("links", "colluders", "neighbours", "own-client", "own-server")
 RELEASES = ("none", "centroid", "local")
@@ -65,6 +70,12 @@ class Threat:
             return frozenset(int(m) for m in graph.neighbours(target))
         return self.colluders
 
+    def shares(self, graphs: Sequence[Graph], target: int) -> int:
+        """How many servers' shares of a release's noise this adversary knows."""
+        if self.kind == "neighbours":
+            return _neighbours(graphs, target)
+        return 1 if self.kind == "own-server" else len(self.colluders)
+
     @property
     def words(self) -> str:
         return {
@@ -76,16 +87,38 @@ class Threat:
         }[self.kind]
 
 
+def _neighbours(graphs: Sequence[Graph], target: int) -> int:
+    """All that a server has in graphs that take turns."""
+    return len({int(m) for g in graphs for m in g.neighbours(target)})
+
+
 @dataclass(frozen=True)
 class Release:
-    """What is revealed at the end: `none`, `centroid:SIGMA` (honest noise on the mean) or `local`."""
+    """What is revealed at the end: `none`, `centroid:SIGMA` (honest noise on the mean) or `local`.
+
+    Every server adds a Gaussian share of the noise, and knows it. Shares are so wide that those of all but `colluders`
+    servers put sigma on the mean; `colluders` is the larger of one server and those of the plan's own threat.
+    """
 
     kind: str = "none"
     sigma: float = 0.0
+    colluders: int = 1
 
     def __post_init__(self) -> None:
         one_of("release", self.kind, RELEASES)
         number("release", self.sigma, least=0.0)
+        whole("release.colluders", self.colluders, 1)
+
+    def for_threat(self, threat: Threat, graphs: Sequence[Graph]) -> Release:
+        """The same release with its shares sized for this adversary."""
+        most = len(threat.colluders)
+        if threat.kind == "neighbours":
+            most = max(_neighbours(graphs, p) for p in range(graphs[0].P))
+        return replace(self, colluders=max(1, most))
+
+    def hidden(self, P: int, known: int) -> float:
+        """Standard deviation on the mean of the shares that an adversary with `known` of them does not know."""
+        return self.sigma * math.sqrt((P - known) / (P - min(self.colluders, P - 1)))
 
     @classmethod
     def parse(cls, text: str) -> Release:

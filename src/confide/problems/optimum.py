@@ -72,6 +72,10 @@ def solve_iteratively(f: Federation, model: GLM) -> Floats:
     """Trust-region Newton (scipy), then plain Newton steps, which converge quadratically from there."""
     from scipy.optimize import minimize
 
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not np.isfinite(hessian(f, model, np.zeros(f.M))).all():
+            remedy = "the features are so large that the curvature overflows; scale them"
+            raise NoUniqueOptimumError("problem.rho", model.rho, remedy)
     found = minimize(  # type: ignore[call-overload]
         lambda w: risk(f, model, w),
         np.zeros(f.M),

@@ -117,11 +117,6 @@ def test_a_train_function_of_ones_own_has_kind_own() -> None:
             "no price for a single round",
         ),
         (
-            {"privacy": {"epsilon": 900.0, "participation": "random:0.4166666666666667"} | GLM, "algorithm": ALONE,
-             "scheme": {"name": "homomorphic"}},
-            "cannot be kept: .*roundings add up",
-        ),
-        (
             {"privacy": {"epsilon": 30.0, "release": "centroid:0.001"} | GLM, "algorithm": ALONE,
              "scheme": {"name": "homomorphic", "sigma": 9.0}},
             "pays for 0 of the 20 rounds, the release included",
@@ -131,6 +126,25 @@ def test_a_train_function_of_ones_own_has_kind_own() -> None:
 def test_what_cannot_be_deployed_is_refused(tables: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         deploy(**tables)
+
+
+def test_where_rounding_refuses_random_participation_all_rounds_are_paid() -> None:
+    """Roundings add up whoever takes part: then the bound for a client that is always there is the one that holds."""
+    tables: dict[str, Any] = {"algorithm": ALONE, "scheme": {"name": "homomorphic"}}
+    drawn = price(deploy(**tables, privacy={"epsilon": 900.0, "participation": "random:0.4166666666666667"} | GLM))
+    always = price(deploy(**tables, privacy={"epsilon": 900.0} | GLM))
+    assert drawn.messages == always.messages
+    assert drawn.messages[-1].sensitivity > 10 * drawn.messages[0].sensitivity  # the whole memory of 20 rounds
+    links, same = drawn.statement.accounts[0], always.statement.accounts[0]
+    assert links.epsilon == same.epsilon is not None
+    assert (
+        "the smallest of the bounds that hold is that of 'all'; random is refused (roundings add up"
+        in (links.assumptions[-1])
+    )
+    paid = max(T for T in range(21) if (always.epsilon_after(T) or 0.0) <= 20.0)
+    assert 0 < paid < 20
+    with pytest.raises(InputError, match=rf"plan\.budget\.epsilon = 20\.0: pays for {paid} of the 20 rounds"):
+        deploy(**tables, privacy={"epsilon": 20.0, "participation": "random:0.4166666666666667"} | GLM)
 
 
 def test_units_must_match_the_problem() -> None:
@@ -216,23 +230,50 @@ def test_a_laplace_message_costs_a_pure_epsilon_and_its_rho() -> None:
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 def test_a_release_costs_what_its_shares_give(noise: str) -> None:
-    """The states are `kept` apart; P shares of discrete Gaussian noise put sigma on the mean."""
+    """The states are `kept` apart; any P - 1 of P shares of discrete Gaussian noise put sigma on the mean.
+
+    Who listens on links knows no share and faces four, a server knows its own, its two neighbours know two.
+    """
     plan = deploy(
         scheme={"name": "homomorphic", "noise": noise, "sigma": 9.0}, algorithm=ALONE,
         privacy={"release": "centroid:0.5", "epsilon": 500.0} | GLM,
     )  # fmt: skip
     p, d = price(plan), read(plan)
     assert d.release is not None
-    assert (d.release.servers, d.release.colluders, d.release.quantum) == (4, 0, 2.0**-24 / 5)
+    assert (d.release.servers, d.release.colluders, d.release.quantum) == (4, 1, 2.0**-24 / 5)
     kept = p.messages[-1].sensitivity / (2**0.5 if noise == "laplace" else 1.0)
-    expected = release_rho(kept, 0.5, servers=4, quantum=d.arithmetic.quantum, dim=2)
-    assert p.release is not None
-    assert p.release.rho == pytest.approx(expected, rel=1e-9)
-    assert (p.release.epsilon, p.release.law) == (None, "discrete-gaussian")
-    whole = next(a for a in p.statement.accounts if "release" in a.adversary)
     messages = sum(c.rho or 0.0 for c in p.messages)
-    assert whole.rho == pytest.approx(messages + expected)
-    assert whole.epsilon == pytest.approx(conversion.zcdp_epsilon(messages + expected, 1e-5))
+
+    def rho(known: int) -> float:
+        variance = (4 - known) * 0.5**2 / 3  # of the mean: three shares have 0.5^2
+        return (kept / 4) ** 2 / (2 * variance)
+
+    assert p.release is not None
+    assert p.release.rho == pytest.approx(rho(0), rel=1e-9)
+    assert p.release.sensitivity == pytest.approx(0.5 * (2 * rho(0)) ** 0.5)
+    assert (p.release.epsilon, p.release.law) == (None, "discrete-gaussian")
+    assert release_rho(
+        kept, 0.5, servers=4, colluders=1, known=2, quantum=d.arithmetic.quantum, dim=2
+    ) == pytest.approx(rho(2), rel=1e-9)
+    whole = {a.adversary: a for a in p.statement.accounts}
+    said, terms = ", and the release (centroid:0.5)", d.release
+    for who, known in (
+        ("an eavesdropper on all links between servers", 0),
+        ("any one colluding server", 1),
+        ("all neighbours of the server, colluding", 2),
+    ):
+        assert whole[who + said].rho == pytest.approx(messages + rho(known), rel=1e-9)
+        assert whole[who + said].epsilon == pytest.approx(conversion.zcdp_epsilon(messages + rho(known), 1e-5))
+        # Should a server be removed, the rest add wider shares, so that all but one of them hide as much as before.
+        hidden, left = (
+            (4 - known) * terms.share_quanta**2,
+            (3 - known) * replace(terms, servers=3, sigma=terms.sigma * 4 / 3).share_quanta ** 2,
+        )
+        note = "release: of all servers; shares are not sized for so many colluders after one is removed"
+        assert (note in whole[who + said].assumptions) is (left < hidden * (1 - 1e-12)) is (known == 2)
+    without = [a for a in p.statement.accounts if "release" not in a.adversary and not a.leak]
+    assert [a.threat for a in without] == ["links"]
+    assert without[0].rho == pytest.approx(messages)
 
 
 def test_a_release_counts_the_last_rounding() -> None:
@@ -242,7 +283,7 @@ def test_a_release_counts_the_last_rounding() -> None:
     p, q = price(plan), 2.0**-6 / 5
     assert p.release is not None
     kept = 0.5 * p.messages[-1].sensitivity + q * 2**0.5
-    assert p.release.rho == pytest.approx(release_rho(kept, 0.5, servers=4, quantum=q, dim=2), rel=1e-9)
+    assert p.release.rho == pytest.approx((kept / 4) ** 2 / (2 * 0.5**2 * 4 / 3), rel=1e-9)
 
 
 def test_a_sum_over_servers_that_could_wrap_is_refused_first() -> None:
@@ -348,8 +389,29 @@ def test_the_carry_is_that_of_the_integers() -> None:
 def test_the_worse_end_of_the_local_steps_counts() -> None:
     """Fewest steps shrink most at once (regulariser); most steps contract least (convex-glm)."""
     tables: dict[str, Any] = {"scheme": {"name": "homomorphic"}}
-    assert read(deploy(**tables, privacy={"proof": "regulariser:0.1"})).sensitivity.local_steps == 1
-    assert read(deploy(**tables, privacy=GLM)).sensitivity.local_steps == 4
+    shrunk = read(deploy(**tables, privacy={"proof": "regulariser:0.1"})).sensitivity
+    assert shrunk.local_steps == (1, 4)
+    assert shrunk.contraction == pytest.approx(1 - 2 * 0.1 * 0.1)
+    convex = read(deploy(**tables, privacy=GLM)).sensitivity
+    assert convex.local_steps == (1, 4)
+    assert convex.contraction == pytest.approx((1 - 0.2 * 0.1 / 4) ** 4)
+
+
+@pytest.mark.parametrize("proof", ["none", "regulariser:0.1", "convex-glm:0.2"])
+@pytest.mark.parametrize("adjacency", ["replace", "zero-out"])
+def test_a_batch_is_credited_only_where_every_client_takes_one_step(proof: str, adjacency: str) -> None:
+    """One client with two steps meets another model at its second: all of its gradients may change by then."""
+    example = {"level": "example", "adjacency": adjacency, "proof": proof}
+    privacy = example | ({"smoothness": 16.0} if proof.startswith("convex") else {})
+    half, whole = 2 if adjacency == "zero-out" else 1, {"replacement": False, "batch": 5}
+    one = price(deploy(privacy=privacy, algorithm=whole | {"local_steps": 1})).messages[0]
+    assert one.sensitivity == pytest.approx(2 * 0.1 / 5 / 5 / half, rel=1e-5)
+    several = price(deploy(privacy=privacy, algorithm=whole | {"local_steps": [1, 2]})).messages[0]
+    if proof.startswith("convex"):
+        assert several.sensitivity == pytest.approx(one.sensitivity, rel=1e-5)
+    else:
+        assert several.sensitivity == pytest.approx(2 * 0.1 / 5, rel=1e-9)
+        assert several.rho == pytest.approx((2 * 0.1 / 5) ** 2 / (2 * 0.3**2), rel=1e-9)
 
 
 def test_fewer_survivors_contract_less() -> None:

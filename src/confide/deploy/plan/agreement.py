@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from confide.algorithm import GFL
-from confide.arithmetic import WEIGHT_BITS, FixedArithmetic, check_range, largest_state, on_grid
+from confide.arithmetic import FixedArithmetic, check_range, largest_state, on_grid, scheme_on_grid
 from confide.config import Experiment, named_as_in_config
 from confide.deploy.plan import sums
 from confide.errors import InputError
@@ -24,10 +24,10 @@ from confide.privacy.accountant import Account, account
 from confide.privacy.calibrate import Budget, affordable_rounds
 from confide.privacy.ledger import FREE, Cost
 from confide.privacy.noise import LARGEST_SCALE
-from confide.privacy.of_run import Accounting
+from confide.privacy.of_run import Accounting, Pricing
 from confide.privacy.plan import Plan, scheme_fields
 from confide.privacy.plan_deployment import PROTOCOL
-from confide.privacy.rounding import ULP, Rounding
+from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.statement import Statement, statement
 from confide.privacy.sum_noise import SumNoise
@@ -120,9 +120,15 @@ def make(
     with named_as_in_config():
         sensitivity = privacy.sensitivity(problem, algorithm, experiment.seed)
         law = f"discrete-{algorithm.scheme.law}"
-        simulated = Accounting(privacy, [on_grid(experiment.graph[0])], algorithm, sensitivity, "").plan(
-            experiment.rounds
+        pricing = Pricing(
+            algorithm.scheme,
+            [on_grid(experiment.graph[0])],
+            sensitivity,
+            privacy.threat,
+            privacy.release,
+            privacy.delta,
         )
+        simulated = Accounting(privacy, algorithm, pricing, "").plan(experiment.rounds)
     plan = replace(
         simulated,
         scheme=scheme_fields(algorithm.scheme, law),
@@ -185,8 +191,8 @@ def price(plan: Plan) -> Prices:
     total, why = _answered(plan, d, plan.rounds, plan.release)
     _check_budget(plan, d, total, why)
     said = statement(
-        d.scheme, d.graph, d.sensitivity, rounds=plan.rounds, noise=plan.scheme["law"], release=plan.release,
-        delta=plan.delta, sum_noise=d.inside,
+        d.scheme, d.graph, d.sensitivity, rounds=plan.rounds, noise=plan.scheme["law"], threat=plan.threat,
+        release=plan.release, delta=plan.delta, sum_noise=d.inside,
     )  # fmt: skip
     if total is not None and total.by == "sum":
         assert d.inside is not None  # noqa: S101 - it was the proof
@@ -269,10 +275,7 @@ def _scheme(plan: Plan) -> Scheme:
     for name, value in scheme_fields(found, s["law"]).items():
         if value != s[name]:
             raise InputError(f"plan.scheme.{name}", s[name], f"the scheme {found.name!r} has {value!r}")
-    if found.carry is None:
-        return found
-    # What is weighed with 1 - c is an integer times a multiple of 2^-16 (`FixedArithmetic.weigh`).
-    return replace(found, carry=1.0 - round((1.0 - found.carry) * 2**WEIGHT_BITS) / 2**WEIGHT_BITS)
+    return scheme_on_grid(found)
 
 
 def _check_proof(plan: Plan, model: Mapping[str, Any]) -> None:
@@ -309,10 +312,12 @@ def _check_proof(plan: Plan, model: Mapping[str, Any]) -> None:
 def _sensitivity(plan: Plan, arithmetic: FixedArithmetic, largest: float) -> Sensitivity:
     d, proof = plan.deployment, Proof.parse(plan.proof)
     assert d is not None and plan.bound is not None  # noqa: S101, PT018 - checked
-    fewest, most = _ends(plan.local_steps)
     decays = plan.clip == "example" and d["model"]["rho"] > 0.0
     survivors = 1 if plan.aggregation is None else plan.aggregation["quorum"]
-    rounding = Rounding(arithmetic.quantum, survivors, decays, _floating(plan, largest))
+    assert plan.dim is not None  # noqa: S101 - a deployment states it
+    E, batch = _ends(plan.local_steps)[1], _ends(plan.batch)[1]
+    error = Rounding.error(E, batch, plan.dim, proof.kind, largest, plan.step * plan.bound)
+    rounding = Rounding(arithmetic.quantum, survivors, decays, error)
     smoothness = plan.facts.get("smoothness")
     return Sensitivity(
         step=plan.step,
@@ -321,25 +326,17 @@ def _sensitivity(plan: Plan, arithmetic: FixedArithmetic, largest: float) -> Sen
         level=plan.level,
         adjacency=plan.adjacency,
         sampled=plan.sampled,
-        clients=plan.clients,
+        clients=min(len(unit["clients"]) for unit in d["units"]),
         dim=plan.dim,
-        local_steps=fewest if proof.kind == "regulariser" else most,  # the worse end, as in `Privacy.sensitivity`
+        local_steps=_ends(plan.local_steps),
         batch=_ends(plan.batch)[0],
         proof=proof,
         participation=Participation.parse(plan.participation),
         smoothness=float(smoothness) if proof.kind == "convex-glm" and smoothness is not None else None,
         clip=plan.clip,
+        regulariser=float(d["model"]["rho"]),
         rounding=rounding,
     )
-
-
-def _floating(plan: Plan, largest: float) -> float:
-    """e of `rounding`: E steps that round numbers of at most `largest`, sums over the batch, and where a proof needs
-    them to the last bit the margins u'w, each a sum of M products (times mu/E delta <= 2)."""
-    assert plan.dim is not None and plan.bound is not None  # noqa: S101, PT018 - a deployment states them
-    E, batch = _ends(plan.local_steps)[1], _ends(plan.batch)[1]
-    products = 2 * E * plan.dim if plan.proof.startswith("convex-glm") else 0
-    return ULP * (8 * (E + 1) + batch + products) * (largest + 2.0 * plan.step * plan.bound)
 
 
 def _inside(plan: Plan) -> SumNoise | None:
@@ -360,8 +357,8 @@ def _release_terms(plan: Plan, graph: Graph, arithmetic: FixedArithmetic) -> Ter
     if release.kind != "centroid":
         return None
     assert plan.dim is not None  # noqa: S101 - a deployment states it
-    colluders = int(graph.degrees.max()) if threat.kind == "neighbours" else len(threat.colluders)
-    return Terms(graph.P, release.sigma, arithmetic.quantum, plan.dim, colluders)
+    colluders = release.for_threat(threat, [graph]).colluders
+    return Terms(graph.P, release.sigma, arithmetic.quantum, plan.dim, min(colluders, graph.P - 1))
 
 
 def _ends(given: int | tuple[int, int] | None) -> tuple[int, int]:
