@@ -35,13 +35,13 @@ def sgd(w: Floats, X: Floats, d: Floats, task: LocalTask) -> Floats:
     model, eta = task.model, task.step / task.E
     draws = words(task.key, task.E * task.batch).reshape(task.E, task.batch)
     phi = w.copy()  # w_{p,k,0} = w_{p,i-1}
-    for e in range(task.E):
-        b = below(draws[e], len(d)) if task.replacement else choose(draws[e], len(d))
-        with np.errstate(over="ignore", invalid="ignore"):  # `clip` makes zero of what is not finite
+    with np.errstate(over="ignore", invalid="ignore"):  # `clip` makes zero of what is not finite
+        for e in range(task.E):
+            b = below(draws[e], len(d)) if task.replacement else choose(draws[e], len(d))
             gradients = model.gradients(phi, X[b], d[b])
-        if task.clip is not None and task.clip.kind == "example":
-            gradients = clip(gradients, task.clip.bound, task.clip.norm)
-        phi = phi - eta * (gradients.mean(axis=0) + 2.0 * model.rho * phi)  # (3)
+            if task.clip is not None and task.clip.kind == "example":
+                gradients = clip(gradients, task.clip.bound, task.clip.norm)
+            phi = phi - eta * (gradients.mean(axis=0) + 2.0 * model.rho * phi)  # (3)
     return phi - w
 
 
