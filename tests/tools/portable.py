@@ -26,13 +26,11 @@ class Kernels(NamedTuple):
     needs: frozenset[str] = frozenset()
 
 
-SETS = {
+SETS = {  # the kernels that OpenBLAS' wheels have; for AMD's processors they choose among these
     "any processor of the last twenty years": Kernels("Prescott", OLD, "generic"),
     "Intel before 2013": Kernels("Sandybridge", OLD, "sandybridge", frozenset({"avx"})),
-    "Intel from 2013, no AVX-512": Kernels("Haswell", NO_512, "haswell", frozenset({"avx2", "fma"})),
-    "AMD, no AVX-512": Kernels("Zen", NO_512, "znver1", frozenset({"avx2", "fma"})),
+    "Intel from 2013 and AMD, no AVX-512": Kernels("Haswell", NO_512, "haswell", frozenset({"avx2", "fma"})),
     "AVX-512": Kernels("SkylakeX", "", "skylake-avx512", frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl"})),
-    "AVX-512 with bfloat16": Kernels("Cooperlake", "", "cooperlake", frozenset({"avx512f", "avx512_bf16"})),
 }
 
 
