@@ -30,7 +30,7 @@ from ports import own_ports
 from soak import Auditor, events_of
 
 NOBODY = 65534
-LONG = 180.0 * SCALE  # seconds: nobody is ever so late, so that no round is skipped
+LONG = 180.0 * SCALE  # seconds: nobody is so late that the silent client would be given up
 CLOCK = """\
 import time
 _true = time.time
@@ -83,8 +83,10 @@ def test_signals_a_full_disk_and_a_clock_that_jumps_lose_nothing(layout: Layout,
         full(cluster, auditor)
         cluster.stop(layout.nodes, LIMIT)
         assert set(cluster.ended().values()) == {0}
-        books = auditor.settle(drained=False)
-    assert all(one.published == one.decided > 5 for one in books)  # no round was lost by any of it
+        books = auditor.settle(
+            drained=False
+        )  # which counts: a message or a skip for every round, and all are conserved
+    assert all(5 < one.published <= one.decided for one in books)
 
 
 def go_on(cluster: Cluster) -> None:
