@@ -13,20 +13,18 @@ DEV := $(VENV)/.dev
 
 setup: $(INSTALLED)
 
-$(BIN)/python:
-	@$(PYTHON) -m venv $(VENV)
-
 # What pip says is shown only when it fails.
 define install
 @echo "installing into $(VENV), about a minute"
+@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 @$(BIN)/python -m pip install --editable "$(1)" > $(VENV)/pip.log 2>&1 || { cat $(VENV)/pip.log; exit 1; }
 @touch $(2)
 endef
 
-$(INSTALLED): pyproject.toml | $(BIN)/python
+$(INSTALLED): pyproject.toml
 	$(call install,.$(if $(EXTRAS),[$(EXTRAS)]),$@)
 
-$(DEV): pyproject.toml | $(BIN)/python
+$(DEV): pyproject.toml
 	$(call install,.[dev],$@ $(INSTALLED))
 
 run: $(INSTALLED)
