@@ -167,7 +167,10 @@ class PrivacyConfig(Table):
     threat: str = Field(
         "links", description="the budget's adversary: links, colluders:1,2, neighbours, own-client, own-server"
     )
-    release: str = Field("none", description="revealed at the end: none, centroid:SIGMA or local")
+    release: str = Field(
+        "none",
+        description="revealed at the end: none, centroid:SIGMA (on the mean, one server's share not counted) or local",
+    )
     delta: float = Field(1e-5, description="of epsilon(delta)")
     epsilon: float | None = Field(None, description="budget: the run stops before the round that would pass it")
     rho: float | None = Field(None, description="budget as zCDP, instead of epsilon")

@@ -45,52 +45,28 @@ class Pricing:
     def of_plan(cls, plan: Plan) -> Pricing:
         """The same from the plan alone; a scheme that is not one of confide's is refused."""
         s, facts = plan.scheme, plan.facts
-        if plan.bound is None:
-            raise InputError("plan.clip", plan.clip, "without a clip nothing has a price")
         made = scheme(s["name"], s["sigma"], noise=s["law"], sigma_pair=s["sigma_pair"], sigma_client=s["sigma_client"])
         made = replace(made, carry=s["carry"])
         if scheme_fields(made) != dict(s):
             raise InputError("plan.scheme", s["name"], "is not the scheme of this name")
         grid = [facts.get(name) for name in GRID]
-        a = plan.aggregation
-        inside = None
-        if a is not None and a["sigma"] and plan.sampled is not None and plan.dim is not None:
-            inside = SumNoise.sized(
-                a["sigma"], a["quorum"] - a["corrupted"], sampled=plan.sampled, fraction_bits=a["fraction_bits"],
-                dim=plan.dim, corrupted=a["corrupted"], server=a["server"],
-            )  # fmt: skip
+        rounding = None
+        if None not in grid:
+            rounding = Rounding(
+                quantum=_number(facts, GRID[0]) or 0.0,
+                survivors=int(_number(facts, GRID[1]) or 0),
+                decays=bool(facts[GRID[2]]),
+                floating=_number(facts, GRID[3]) or 0.0,
+            )
+        rho = _number(facts, "regulariser") or 0.0
         return cls(
             made,
             [Graph.from_dict(g) for g in (plan.graph, *plan.turns)],
-            Sensitivity(
-                step=plan.step,
-                bound=plan.bound,
-                norm=plan.norm,
-                level=plan.level,
-                adjacency=plan.adjacency,
-                sampled=plan.sampled,
-                clients=plan.clients,
-                dim=plan.dim,
-                local_steps=plan.local_steps,
-                batch=plan.batch[0] if isinstance(plan.batch, tuple) else plan.batch,
-                proof=Proof.parse(plan.proof),
-                participation=Participation.parse(plan.participation),
-                smoothness=_number(facts, "smoothness"),
-                clip=plan.clip,
-                regulariser=_number(facts, "regulariser") or 0.0,
-                rounding=None
-                if None in grid
-                else Rounding(
-                    quantum=_number(facts, GRID[0]) or 0.0,
-                    survivors=int(_number(facts, GRID[1]) or 0),
-                    decays=bool(facts[GRID[2]]),
-                    floating=_number(facts, GRID[3]) or 0.0,
-                ),
-            ),
+            sensitivity_of(plan, clients=plan.clients, regulariser=rho, rounding=rounding),
             plan.threat,
             plan.release,
             plan.delta,
-            inside,
+            sum_noise_of(plan),
         )
 
     def spend(self, rounds: int, release: str = "none") -> Account:
@@ -130,21 +106,21 @@ class Pricing:
         if self.sum_noise is not None and total is not None and total.by == "sum":
             sigma = self.sum_noise.sigma
             each = list(zip(total.costs or (None,) * rounds, total.deltas, strict=True))  # None: only as a whole
-            paid = [_cost(c, 0.0 if c is None else d, sigma, "discrete-gaussian") for c, d in each]
+            paid = [event_cost(c, 0.0 if c is None else d, sigma, "discrete-gaussian") for c, d in each]
             return paid, None if released.kind == "none" else FREE
         law, sigma = self.scheme.law, self.scheme.sigma
         spent = replace(self, sum_noise=None)._answered(rounds, "none")
         if spent is None or not spent.costs:
-            paid = [_cost(None, 0.0, sigma, law)] * rounds
+            paid = [event_cost(None, 0.0, sigma, law)] * rounds
         else:
-            paid = [_cost(c, d, sigma, law) for c, d in zip(spent.costs, spent.deltas, strict=True)]
+            paid = [event_cost(c, d, sigma, law) for c, d in zip(spent.costs, spent.deltas, strict=True)]
         if released.kind == "none":
             return paid, None
         shares = "gaussian" if self.sensitivity.rounding is None else "discrete-gaussian"
         if total is None or total.leak or total.rho is None or spent is None or spent.rho is None:
-            return paid, _cost(None, 0.0, released.sigma, shares)
+            return paid, event_cost(None, 0.0, released.sigma, shares)
         rho = max(0.0, total.rho - spent.rho)
-        return paid, _cost(rho, released.sigma * math.sqrt(2.0 * rho), released.sigma, shares)
+        return paid, event_cost(rho, released.sigma * math.sqrt(2.0 * rho), released.sigma, shares)
 
     def _answered(self, rounds: int, release: str) -> Account | None:
         try:
@@ -153,14 +129,50 @@ class Pricing:
             return None
 
 
-def _cost(cost: float | None, sensitivity: float, sigma: float, law: str) -> Cost:
-    """Of a rho, for Gaussian noise, or of a pure epsilon, which has a rho too."""
+def event_cost(cost: float | None, sensitivity: float, sigma: float, law: str) -> Cost:
+    """Of a rho, for Gaussian noise, or of a pure epsilon, which has a rho too; None has no bound."""
     law = law if sigma else "none"
     if cost is None:
         return Cost(None, None, sensitivity, sigma, law)
     if law.endswith("laplace"):
         return Cost(min(cost * cost / 2.0, cost), cost, sensitivity, sigma, law)
     return Cost(cost, None if cost else 0.0, sensitivity, sigma, law)
+
+
+def sensitivity_of(plan: Plan, *, clients: int | None, regulariser: float, rounding: Rounding | None) -> Sensitivity:
+    """What a plan says of one client's influence; the rest a simulation reads from its facts, a deployment from its
+    roster, model and grid."""
+    if plan.bound is None:
+        raise InputError("plan.clip", plan.clip, "without a clip nothing has a price")
+    return Sensitivity(
+        step=plan.step,
+        bound=plan.bound,
+        norm=plan.norm,
+        level=plan.level,
+        adjacency=plan.adjacency,
+        sampled=plan.sampled,
+        clients=clients,
+        dim=plan.dim,
+        local_steps=plan.local_steps,
+        batch=plan.batch[0] if isinstance(plan.batch, tuple) else plan.batch,
+        proof=Proof.parse(plan.proof),
+        participation=Participation.parse(plan.participation),
+        smoothness=_number(plan.facts, "smoothness"),
+        clip=plan.clip,
+        regulariser=regulariser,
+        rounding=rounding,
+    )
+
+
+def sum_noise_of(plan: Plan) -> SumNoise | None:
+    """The noise inside the secure sums of a plan, if there is any."""
+    a = plan.aggregation
+    if a is None or a["sigma"] == 0.0 or plan.sampled is None or plan.dim is None:
+        return None
+    return SumNoise.sized(
+        a["sigma"], a["quorum"] - a["corrupted"], sampled=plan.sampled, fraction_bits=a["fraction_bits"], dim=plan.dim,
+        corrupted=a["corrupted"], server=a["server"],
+    )  # fmt: skip
 
 
 def _number(facts: Mapping[str, float | str | bool], name: str) -> float | None:

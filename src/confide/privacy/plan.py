@@ -61,7 +61,8 @@ class Plan:
         participation: "all", "cap:N", "random:Q", "amplified:Q".
         threat: who looks, e.g. "links".  release: "none", "centroid:SIGMA", "local".
         budget: {"epsilon": at `delta`, "rho": of zCDP}; None is no limit.
-        facts: declared constants that a proof uses, such as a feature norm: numbers, words, true or false.
+        facts: constants that a proof or a price uses: a declared "smoothness", the model's "regulariser", the grid of a
+            simulation in fixed point ("rounding.quantum" ...). Numbers, words, true or false.
         aggregation: of the secure sums: server ("curious", "active"), ring_bits, fraction_bits, threshold, quorum
             (fewest clients in a sum), corrupted (clients, at most), sigma (on psi, of the honest shares of noise).
         deployment: who takes part, the grid and the clocks (`plan_deployment`). Like `aggregation` it is not written

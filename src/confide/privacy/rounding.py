@@ -51,7 +51,7 @@ ULP = 2.0**-52
 
 @dataclass(frozen=True)
 class Rounding:
-    """The grid on which a deployment computes.
+    """The grid on which a deployment computes, and a simulation in fixed point.
 
     Attributes:
         quantum: q, of a server's state.

@@ -106,7 +106,7 @@ class Sensitivity:
         smoothness: delta of every sampled loss, declared; checks the step where a proof needs it.
         clip: "example" or "update"; some proofs hold only for per-example clipping.
         regulariser: rho of the model; where examples are clipped its decay is outside of the clip.
-        rounding: the grid of a deployment; None is the real numbers.
+        rounding: the grid of fixed point; None is the real numbers.
     """
 
     step: float

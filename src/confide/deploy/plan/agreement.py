@@ -24,11 +24,11 @@ from confide.privacy.accountant import Account, account
 from confide.privacy.calibrate import Budget, affordable_rounds
 from confide.privacy.ledger import FREE, Cost
 from confide.privacy.noise import LARGEST_SCALE
-from confide.privacy.of_run import Accounting, Pricing
+from confide.privacy.of_run import Accounting, Pricing, event_cost, sensitivity_of, sum_noise_of
 from confide.privacy.plan import Plan, scheme_fields
 from confide.privacy.plan_deployment import PROTOCOL
 from confide.privacy.rounding import Rounding
-from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.sensitivity import Proof, Sensitivity
 from confide.privacy.statement import Statement, statement
 from confide.privacy.sum_noise import SumNoise
 from confide.privacy.threat import Release, Threat
@@ -241,28 +241,20 @@ def _check_budget(plan: Plan, d: Deployed, total: Account | None, why: str) -> N
 
 
 def _costs(spent: Account | None, sigma: float, law: str, rounds: int) -> tuple[Cost, ...]:
-    law = law if sigma else "none"
     if spent is None or not spent.costs:
-        return (Cost(None, None, 0.0, sigma, law),) * rounds
-    found = []
-    for cost, delta in zip(spent.costs, spent.deltas, strict=True):
-        if law.endswith("laplace"):  # pure epsilon, which has a rho too
-            found.append(Cost(min(cost * cost / 2.0, cost), cost, delta, sigma, law))
-        else:
-            found.append(Cost(cost, None if cost else 0.0, delta, sigma, law))
-    return tuple(found)
+        return (event_cost(None, 0.0, sigma, law),) * rounds
+    return tuple(event_cost(cost, delta, sigma, law) for cost, delta in zip(spent.costs, spent.deltas, strict=True))
 
 
 def _release_cost(plan: Plan, messages: Account | None, total: Account | None) -> Cost | None:
     """Shares of a release are discrete Gaussian, whatever the messages' noise: its cost is a rho."""
-    release = Release.parse(plan.release)
-    law = "discrete-gaussian" if release.sigma else "none"
+    release, law = Release.parse(plan.release), "discrete-gaussian"
     if release.kind == "none":
         return None
     if total is None or messages is None or total.rho is None or messages.rho is None:
-        return Cost(None, None, 0.0, release.sigma, law)
+        return event_cost(None, 0.0, release.sigma, law)
     rho = max(0.0, total.rho - messages.rho)
-    return Cost(rho, None if rho else 0.0, release.sigma * (2.0 * rho) ** 0.5, release.sigma, law)
+    return event_cost(rho, release.sigma * (2.0 * rho) ** 0.5, release.sigma, law)
 
 
 def _scheme(plan: Plan) -> Scheme:
@@ -318,37 +310,13 @@ def _sensitivity(plan: Plan, arithmetic: FixedArithmetic, largest: float) -> Sen
     E, batch = _ends(plan.local_steps)[1], _ends(plan.batch)[1]
     error = Rounding.error(E, batch, plan.dim, proof.kind, largest, plan.step * plan.bound)
     rounding = Rounding(arithmetic.quantum, survivors, decays, error)
-    smoothness = plan.facts.get("smoothness")
-    return Sensitivity(
-        step=plan.step,
-        bound=plan.bound,
-        norm=plan.norm,
-        level=plan.level,
-        adjacency=plan.adjacency,
-        sampled=plan.sampled,
-        clients=min(len(unit["clients"]) for unit in d["units"]),
-        dim=plan.dim,
-        local_steps=_ends(plan.local_steps),
-        batch=_ends(plan.batch)[0],
-        proof=proof,
-        participation=Participation.parse(plan.participation),
-        smoothness=float(smoothness) if proof.kind == "convex-glm" and smoothness is not None else None,
-        clip=plan.clip,
-        regulariser=float(d["model"]["rho"]),
-        rounding=rounding,
-    )
+    clients = min(len(unit["clients"]) for unit in d["units"])
+    return sensitivity_of(plan, clients=clients, regulariser=float(d["model"]["rho"]), rounding=rounding)
 
 
 def _inside(plan: Plan) -> SumNoise | None:
-    a = plan.aggregation
-    if a is None or a["sigma"] == 0.0:
-        return None
-    assert plan.sampled is not None and plan.dim is not None  # noqa: S101, PT018 - a deployment states them
     with _named_as_in_plan():
-        return SumNoise.sized(
-            a["sigma"], a["quorum"] - a["corrupted"], sampled=plan.sampled, fraction_bits=a["fraction_bits"],
-            dim=plan.dim, corrupted=a["corrupted"], server=a["server"],
-        )  # fmt: skip
+        return sum_noise_of(plan)
 
 
 def _release_terms(plan: Plan, graph: Graph, arithmetic: FixedArithmetic) -> Terms | None:
