@@ -34,6 +34,7 @@ from confide.privacy.threat import Release, Threat
 from confide.problems.problem import Problem
 from confide.reference import prepare
 from confide.schemes import Scheme, scheme
+from confide.secure.settings import Secure
 
 PAIR = Graph.path(2)
 
@@ -257,6 +258,31 @@ def test_graphs_that_take_turns_have_a_plan_and_the_price_follows_from_it(a_plan
     assert len(again.turns) == 1
     assert again.hash == plan.hash != a_plan(turns=()).hash
     assert Pricing.of_plan(again).spend(4).epsilon is not None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"arithmetic": "fixed", "fraction_bits": 12},
+        {"arithmetic": "fixed", "fraction_bits": 12, "aggregation": Secure(sigma=0.05)},
+    ],
+    ids=["float", "fixed", "noise in the sum"],
+)
+def test_a_price_follows_from_the_plan_alone(changes: dict[str, Any]) -> None:
+    """Another price would be signed, or a true one refused: a bundle is priced anew from its plan."""
+    problem = confide.problems.regression(units=2, clients=6, samples=20, rho=0.2)
+    algorithm = GFL(
+        scheme("own-clean", 0.5, noise="gaussian"), step=0.1, sampled=6, local_steps=(1, 3), clip=Clip("example", 1.0),
+        **changes,
+    )  # fmt: skip
+    privacy = confide.Privacy(proof="regulariser:0.2", release="centroid:0.5")
+    made = Accounting.of(privacy, problem, [PAIR], algorithm, 4, 0)
+    again = Pricing.of_plan(Plan.from_json(made.plan(4).to_json()))
+    assert again.sensitivity == made.pricing.sensitivity
+    assert again.sum_noise == made.pricing.sum_noise
+    assert again.costs(4) == made.pricing.costs(4)
+    assert again.statement(4) == made.pricing.statement(4)
 
 
 # ---- 12: servers receive the release, and know their share of its noise

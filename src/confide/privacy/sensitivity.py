@@ -194,8 +194,8 @@ class Sensitivity:
         """s: what the change of data can add to psi in one round, in the clip's norm."""
         if self.level == "example" and not self.credits_batch:
             return self.swap  # also where the example contributes nothing: its client's other gradients stay
-        half = 2.0 if self.adjacency == "zero-out" else 1.0
-        return self.swap / half / (self.batch or 1 if self.level == "example" else 1)
+        moved = self.swap / (2.0 if self.adjacency == "zero-out" else 1.0)
+        return moved / self.batch if self.level == "example" and self.batch else moved
 
     @property
     def contraction(self) -> float:
