@@ -171,6 +171,8 @@ class PrivacyConfig(Table):
         "none",
         description="revealed at the end: none, centroid:SIGMA (on the mean, one server's share not counted) or local",
     )
+    releases: int = Field(1, description="how many times the release may be made; each is paid for")
+    unprotected: bool = Field(False, description="go on without an epsilon where one is missing; it is said first")
     delta: float = Field(1e-5, description="of epsilon(delta)")
     epsilon: float | None = Field(None, description="budget: the run stops before the round that would pass it")
     rho: float | None = Field(None, description="budget as zCDP, instead of epsilon")

@@ -205,7 +205,7 @@ def test_plan_round_trip(
 
 def test_plan_hash_is_fixed() -> None:
     """A change here makes every deployed node and every old ledger disagree with the new code: raise the version."""
-    assert plan().hash == "68b0a9fa4dd59d0dd874d43a36c9b517bd77ebfa735cf53fb9511b5e306415c8"
+    assert plan().hash == "ccb28180206c562252583a0fd035f6e2af264966a692d9e852f3f4256fcbe319"
 
 
 def test_the_graph_comes_back_bit_for_bit() -> None:
@@ -235,6 +235,8 @@ CHANGES: dict[str, Any] = {
     "participation": "cap:3",
     "threat": "colluders:1,2",
     "release": "centroid:0.5",
+    "releases": 2,
+    "unprotected": True,
     "delta": 0,
     "budget": {"epsilon": None, "rho": 1.0},
     "facts": {},
@@ -420,9 +422,9 @@ def test_plans_travel_between_processes(copied: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"version": 2}, "plan.version"),
+        ({"version": 1}, "plan.version"),
         ({"version": True}, "plan.version"),
-        ({"version": 1.0}, "plan.version"),
+        ({"version": 2.0}, "plan.version"),
         ({"rounds": 0}, "plan.rounds"),
         ({"rounds": 1.5}, "plan.rounds"),
         ({"step": 0.0}, "plan.step"),
@@ -462,6 +464,9 @@ def test_plans_travel_between_processes(copied: Any) -> None:
         ({"threat": "colluders:0,1,2,3"}, "plan.threat"),
         ({"threat": "links:1"}, "plan.threat"),
         ({"release": "centroid"}, "plan.release"),
+        ({"releases": 0}, "plan.releases"),
+        ({"releases": True}, "plan.releases"),
+        ({"unprotected": 1}, "plan.unprotected"),
         ({"release": "centroid:-1"}, "plan.release"),
         ({"delta": 1.0}, "plan.delta"),
         ({"delta": -1e-9}, "plan.delta"),

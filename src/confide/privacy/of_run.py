@@ -267,6 +267,8 @@ class Accounting:
             participation=p.participation,
             threat=p.threat,
             release=p.release,
+            releases=p.releases,
+            unprotected=p.unprotected,
             delta=p.delta,
             budget={"epsilon": p.epsilon, "rho": p.rho},
             facts=facts,

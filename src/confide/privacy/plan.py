@@ -25,7 +25,7 @@ from confide.validation import number, one_of, positive, positive_int, whole
 if TYPE_CHECKING:
     from confide.schemes import Scheme
 
-VERSION = 1
+VERSION = 2
 LAWS = ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace")
 NOISE_ON = ("server", "link", "network")
 CLIPS = ("none", "example", "update")
@@ -59,7 +59,8 @@ class Plan:
         level: whose data may change; adjacency: how.
         proof: "none", "regulariser:RHO", "convex-glm:NU", "public-point".
         participation: "all", "cap:N", "random:Q", "amplified:Q".
-        threat: who looks, e.g. "links".  release: "none", "centroid:SIGMA", "local".
+        threat: who looks, e.g. "links".  release: "none", "centroid:SIGMA", "local"; releases: how many, at most.
+        unprotected: the makers know that some adversary has no price here.
         budget: {"epsilon": at `delta`, "rho": of zCDP}; None is no limit.
         facts: constants that a proof or a price uses: a declared "smoothness", the model's "regulariser", the grid of a
             simulation in fixed point ("rounding.quantum" ...). Numbers, words, true or false.
@@ -89,6 +90,8 @@ class Plan:
     threat: str
     release: str
     delta: float
+    releases: int = 1
+    unprotected: bool = False
     budget: Mapping[str, float | None] = field(default_factory=lambda: {"epsilon": None, "rho": None})
     facts: Mapping[str, float | str | bool] = field(default_factory=dict)
     version: int = VERSION
@@ -180,7 +183,8 @@ def scheme_fields(scheme: Scheme, law: str | None = None) -> dict[str, Any]:
 def _checked(p: Plan) -> dict[str, Any]:
     """Every field, checked and in the one type in which it is hashed."""
     if isinstance(p.version, bool) or p.version != VERSION or not isinstance(p.version, int):
-        raise InputError("plan.version", p.version, f"this confide reads version {VERSION}")
+        remedy = f"this confide reads version {VERSION}; make the plan again from its config (confide agree)"
+        raise InputError("plan.version", p.version, remedy)
     graph = _graph(p.graph)
     if one_of("plan.clip", p.clip, CLIPS) == "none":
         if p.bound is not None:
@@ -210,6 +214,8 @@ def _checked(p: Plan) -> dict[str, Any]:
         "participation": _worded("plan.participation", p.participation, ("all", "cap:N", "random:Q", "amplified:Q")),
         "threat": _threat(p.threat, len(graph["own_weights"])),
         "release": _worded("plan.release", p.release, ("none", "local", "centroid:SIGMA")),
+        "releases": positive_int("plan.releases", p.releases),
+        "unprotected": _bool("plan.unprotected", p.unprotected),
         "delta": delta,
         "budget": {
             name: _optional(_nonnegative, f"plan.budget.{name}", value)
@@ -351,6 +357,12 @@ def _range(name: str, value: object) -> int | tuple[int, int]:
 
 def _float(name: str, value: object, least: float = -math.inf, most: float = math.inf) -> float:
     return number(name, value, least, most) + 0.0  # -0.0 becomes 0.0: equal numbers, equal hashes
+
+
+def _bool(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(name, value, "must be true or false")
+    return value
 
 
 def _nonnegative(name: str, value: object) -> float:

@@ -18,7 +18,7 @@ from confide.privacy.calibrate import Budget
 from confide.privacy.sensitivity import ADJACENCIES, LEVELS, Participation, Proof, Sensitivity
 from confide.privacy.threat import Release, Threat
 from confide.problems.problem import Problem
-from confide.validation import number, one_of, positive
+from confide.validation import number, one_of, positive, positive_int
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Privacy:
             are allowed, and a run whose data break it is refused.
         threat: the adversary that the budget is about; the statement names all.
         release: what is revealed at the end.
+        releases: how many times the release may be made; each is paid for.
+        unprotected: agree to a plan without a price for its own adversary or for links; the statement says so first.
         dataset: name of the data, under which ledgers of several runs add up; their contents' hash by default.
         epsilon, rho: budget, at most one; a run stops before the round that would pass it.
     """
@@ -42,6 +44,8 @@ class Privacy:
     smoothness: float | None = None
     threat: str = "links"
     release: str = "none"
+    releases: int = 1
+    unprotected: bool = False
     delta: float = 1e-5
     epsilon: float | None = None
     rho: float | None = None
@@ -55,6 +59,9 @@ class Privacy:
                 positive(f"privacy.{name}", getattr(self, name))
         if not 0.0 < number("privacy.delta", self.delta) < 1.0:
             raise InputError("privacy.delta", self.delta, "must lie strictly between 0 and 1")
+        positive_int("privacy.releases", self.releases)
+        if not isinstance(self.unprotected, bool):
+            raise InputError("privacy.unprotected", self.unprotected, "must be true or false")
         Proof.parse(self.proof)
         Participation.parse(self.participation)
         Threat.parse(self.threat)
