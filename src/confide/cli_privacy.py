@@ -108,7 +108,7 @@ def account(
         return
     from confide.privacy.statement import lines
 
-    for line in lines({"accounts": [a.to_dict()], "refused": []}):
+    for line in lines({"accounts": [a.to_dict()], "refused": [], "unprotected": []}):
         print(line)
     for name in ("rho", "mu_gdp", "epsilon_pure"):
         if getattr(a, name) is not None:
@@ -217,7 +217,7 @@ def _plan_sum(
         print(json.dumps(answer, allow_nan=False))
         return
     print(f"noise inside the secure sum: sigma {noise.sigma:.6g} on psi, {noise.share_quanta:.6g} quanta a share")
-    for line in lines({"accounts": [spent.to_dict()], "refused": []}):
+    for line in lines({"accounts": [spent.to_dict()], "refused": [], "unprotected": []}):
         print(line)
 
 
@@ -261,7 +261,7 @@ def _print_plan(answer: dict[str, Any]) -> None:
         table.add_row(row["scheme"], f"{row['sigma']:.4g}", pair, row["release"], *numbers)
     Console(highlight=False).print(table)
     print(f"recommended: {answer['recommended']} with sigma {answer['sigma']:.6g}, release {answer['release']}")
-    for line in lines({"accounts": [answer["account"]], "refused": []}):
+    for line in lines({"accounts": [answer["account"]], "refused": [], "unprotected": []}):
         print(line)
 
 

@@ -69,7 +69,7 @@ def bounded_regression(seed: int) -> Task:
     f, rho = plain.federation, plain.model.rho
     longer = np.maximum(1.0, np.linalg.norm(f.X, axis=1))
     rows = Federation(f.X / longer[:, None], f.d / longer, f.client_offsets, f.unit_offsets)
-    problem = Problem(rows, Linear(rho), spec={**plain.spec, "name": "regression with |u| <= 1"})
+    problem = Problem(rows, Linear(rho), spec={**plain.spec, "name": "regression with |u| <= 1"}, private=False)
     return Task("regression, clipped", problem, bound=2.0, smoothness=2.0 + 2.0 * rho)
 
 
@@ -94,7 +94,9 @@ def logistic(seed: int, title: str, *, rho: float, size: float, spread: float, n
     likely = 1.0 / (1.0 + np.exp(-np.einsum("pni,pi->pn", u, theta)))
     d = np.where(rng.random((P, K * N)) < likely, 1.0, -1.0)
     rows = Federation(u.reshape(-1, M), d.ravel(), np.arange(P * K + 1) * N, np.arange(P + 1) * K)
-    return Task(title, Problem(rows, Logistic(rho), spec={"name": title}), bound=1.0, smoothness=0.25 + 2.0 * rho)
+    return Task(
+        title, Problem(rows, Logistic(rho), spec={"name": title}, private=False), bound=1.0, smoothness=0.25 + 2.0 * rho
+    )
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ class Statement:
     noise: str
     accounts: tuple[Account, ...]
     refused: tuple[tuple[str, str], ...] = ()  # (threat, reason)
+    unprotected: tuple[str, ...] = ()  # what the makers of the plan know to have no price; said first
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -30,6 +31,7 @@ class Statement:
             "noise": self.noise,
             "accounts": [a.to_dict() for a in self.accounts],
             "refused": [{"threat": t, "reason": r} for t, r in self.refused],
+            "unprotected": list(self.unprotected),
         }
 
     def __str__(self) -> str:
@@ -107,6 +109,7 @@ def lines(plain: dict[str, Any]) -> list[str]:
         )
         protected.setdefault(number, []).append(a["adversary"])
     said = [number + "; ".join(who) for number, who in protected.items()] + said
+    said = [f"NOT PROTECTED: {why}" for why in plain.get("unprotected", ())] + said
     return said + [f"no statement against {r['threat']}: {r['reason']}" for r in plain["refused"]]
 
 

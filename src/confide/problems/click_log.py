@@ -124,6 +124,7 @@ def clicks(
         plain(spec),
         notes,
         {**made.to_dict(), "label": {"name": "click", "task": "binary", "negative": "0", "positive": "1"}},
+        private=path is not None,
     )
 
 

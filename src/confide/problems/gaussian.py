@@ -73,4 +73,4 @@ def regression(
         "name": "regression", "units": units, "clients": clients, "samples": samples, "features": features,
         "rho": rho, "covariance": [low, high], "noise_variance": [v_low, v_high], "test_rows": test_rows, "seed": seed,
     }  # fmt: skip
-    return Problem(federation, Linear(rho), test, spec)
+    return Problem(federation, Linear(rho), test, spec, private=False)

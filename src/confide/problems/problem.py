@@ -31,6 +31,9 @@ class Problem:
         spec: name and parameters that make this problem again (saved with a run).
         notes: what every output must say of it, such as "synthetic".
         features: how the columns of X were made from a table (`confide predict` reads it), or None.
+        private: whether the data are somebody's; only what confide made from a seed is not.
+        undeclared: what was computed from everybody's rows before any noise (scaling, categories, a split by label):
+            an epsilon does not cover it.
     """
 
     federation: Federation
@@ -39,6 +42,8 @@ class Problem:
     spec: Mapping[str, Any] = field(default_factory=lambda: {"name": "custom"})
     notes: tuple[str, ...] = ()
     features: Mapping[str, Any] | None = None
+    private: bool = True
+    undeclared: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.model, Logistic):
