@@ -178,7 +178,7 @@ def plan(
     options = planner.compare(
         names, made, s, budget, measure, rounds=rounds, noise=noise, threat=threat, release=release, dim=dim or 1
     )
-    best = options[0]
+    best = next((o for o in options if o.name not in planner.BASELINES), options[0])
     if best.calibrated is None:
         raise InputError("scheme", scheme, best.reason)
     answer = {
@@ -244,25 +244,44 @@ def _sum_noise(
 
 
 def _print_plan(answer: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from confide.privacy.statement import lines
 
-    table = Table(title=f"Errors by {answer['errors_by']}", title_justify="left")
-    for name in ("scheme", "sigma", "sigma pair", "release", "released error", "individual error"):
-        table.add_column(name)
+    heads = ["", "sigma", "release", "mean", "single", *PLANNED]
+    rows, without = [], []
     for row in answer["table"]:
         if row["reason"]:
-            table.add_row(row["scheme"], row["reason"])
+            without.append(f"{row['scheme']}: no number, {row['reason']}")
             continue
-        pair = f"{row['sigma_pair']:.4g}" if row["sigma_pair"] else ""
-        numbers = (f"{row['released_error']:.4g}", f"{row['individual_error']:.4g}")
-        table.add_row(row["scheme"], f"{row['sigma']:.4g}", pair, row["release"], *numbers)
-    Console(highlight=False).print(table)
-    print(f"recommended: {answer['recommended']} with sigma {answer['sigma']:.6g}, release {answer['release']}")
-    for line in lines({"accounts": [answer["account"]], "refused": [], "unprotected": []}):
+        if row["only_simulated"]:
+            without.append(f"{row['scheme']}: not recommended, {row['only_simulated']}")
+        kind, _, noise = row["release"].partition(":")
+        numbers = [_short(row[key]) for key in ("sigma", "released_error", "individual_error")]
+        numbers.insert(1, _short(float(noise)) if noise else kind)
+        rows.append([row["scheme"], *numbers, *_epsilons(row["statement"])])
+    print(f"squared error of the mean that is released and of single models, by\n{answer['errors_by']};")
+    print("then epsilon against each adversary, - where nothing protects, ? where nothing is proven\n")
+    for cells in [heads, *rows]:
+        print(f"{cells[0]:<12}" + "".join(f"{cell:>8}" for cell in cells[1:]).rstrip())
+    print("\n".join(["", *without]))
+    pair = f" and sigma_pair {answer['sigma_pair']:.6g}" if answer["sigma_pair"] else ""
+    print(f"recommended: {answer['recommended']} with sigma {answer['sigma']:.6g}{pair}, release {answer['release']}")
+    for line in lines(answer["statement"]):
         print(line)
+
+
+def _short(x: float) -> str:
+    return f"{x:.2g}" if x >= 1000 else f"{x:.3g}"
+
+
+PLANNED = {"links": "links", "server": "colluders", "nearby": "neighbours", "client": "own-client"}
+
+
+def _epsilons(statement: dict[str, Any]) -> list[str]:
+    """Of a scheme's statement, a cell for each adversary; the last account of a kind is that with the release."""
+    found = {}
+    for a in statement["accounts"]:
+        found[a["threat"].partition(":")[0]] = "-" if a["epsilon"] is None else f"{a['epsilon']:.3g}"
+    return [found.get(kind, "?") for kind in PLANNED.values()]
 
 
 def _graph(spec: str, weights: str) -> Graph:

@@ -20,7 +20,7 @@ from confide.validation import number, positive
 
 PAIR_RATIO = 10.0  # sigma_pair / sigma of pairwise, where nothing else is said
 NOISELESS = ("none", "local-only")
-SHARE = 0.5  # of rho that the messages get when a release is paid from the same budget
+SHARE = 0.5  # of rho that the messages get when a release is paid from the same budget, where nothing else is said
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,12 @@ def calibrate(
     threat: Threat | str = "links",
     release: str = "none",
     pair_ratio: float = PAIR_RATIO,
+    share: float = SHARE,
 ) -> Calibrated:
     """The scheme `name` with the least noise that the budget allows against this adversary.
 
     `release` is "none", "local", "centroid:SIGMA" (its noise given) or "centroid": its noise is sized too, the
-    messages getting half of the budget and the release the rest, unless one of the two costs nothing.
+    messages getting `share` of the budget and the release the rest, unless one of the two costs nothing.
     """
     law, graphs = noise.removeprefix("discrete-"), [graph] if isinstance(graph, Graph) else list(graph)
     threat = Threat.parse(threat) if isinstance(threat, str) else threat
@@ -109,7 +110,7 @@ def calibrate(
         return found
     if not at(0.0 if noiseless else 1.0, "centroid:0").leak:  # it costs nothing: the messages determine it
         return done(_least(lambda x: at(x, "none"), budget), "centroid:0")
-    sigma = 0.0 if noiseless else _least(lambda x: at(x, "none"), budget.part(SHARE))
+    sigma = 0.0 if noiseless else _least(lambda x: at(x, "none"), budget.part(share))
     return done(sigma, f"centroid:{_least(lambda x: at(sigma, f'centroid:{x!r}'), budget)!r}")
 
 

@@ -8,8 +8,10 @@ the schemes are run instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,10 +21,17 @@ from confide.errors import InputError
 from confide.graph import Graph
 from confide.privacy.calibrate import Budget, Calibrated, calibrate
 from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.statement import Statement, statement
 from confide.schemes import Scheme, matrices
 
 Floats = NDArray[np.float64]
-BASELINES = ("central",)  # shown, never recommended: it needs a secure sum over all servers in every round
+BASELINES = {  # shown, never recommended: no deployment runs them
+    "central": "needs a sum over all servers in every round",
+    "local-only": "its servers exchange nothing; a deployment has flows on edges",
+    "pairwise": "edge noise on a grid, which a deployment draws, has no proof",
+}
+SHARES = 0.05, 0.999  # of the budget for the messages, at least and at most: single models are to be of use, too
+MEASURED = 0.2, 0.4  # shares at which the error is measured
 CANDIDATES = ("homomorphic", "shared", "own-clean", "per-link", "pairwise", "central", "local-only")
 
 
@@ -35,6 +44,7 @@ class Option:
     released: float | None  # error of the released (or unreleased) centroid, its noise included
     individual: float | None
     reason: str = ""  # why there is no number
+    statement: Statement | None = None  # against everybody, not only the adversary that the noise is sized for
 
     def to_dict(self) -> dict[str, Any]:
         c = self.calibrated
@@ -47,6 +57,8 @@ class Option:
             "released_error": self.released,
             "individual_error": self.individual,
             "reason": self.reason,
+            "only_simulated": BASELINES.get(self.name),
+            "statement": None if self.statement is None else self.statement.to_dict(),
         }
 
 
@@ -70,29 +82,65 @@ def compare(
 
     With a release the released model decides; without one there are only the individual models.
     """
+
+    def sized(name: str, share: float = 0.5) -> Calibrated:
+        return calibrate(
+            name, graph, sensitivity, budget, rounds=rounds, noise=noise, threat=threat, release=release, share=share
+        )
+
+    def of_release(c: Calibrated) -> float:
+        return dim * c.release.hidden(graph.P, 0) ** 2 if c.release.kind == "centroid" else 0.0  # all shares
+
     found = []
     for name in names:
-        try:
-            # `local-only` never talks, so its only use is the sum at the end.
-            wanted = "centroid" if name == "local-only" and release == "none" else release
-            c = calibrate(name, graph, sensitivity, budget, rounds=rounds, noise=noise, threat=threat, release=wanted)
-            centroid, individual = measure(c)
-        except InputError as e:
-            found.append(Option(name, None, None, None, str(e)))
-            continue
         if release == "none" and name == "local-only":
             found.append(
                 Option(name, None, None, None, "talks to nobody: without a release nothing is learnt together")
             )
             continue
-        extra = dim * c.release.hidden(graph.P, 0) ** 2 if c.release.kind == "centroid" else 0.0  # all shares
-        found.append(Option(name, c, centroid + extra, individual))
+        try:
+            c = sized(name)
+            if release == "centroid" and c.scheme.sigma and c.release.sigma:
+                c = sized(name, best_split(partial(sized, name), measure, of_release))
+            centroid, individual = measure(c)
+        except InputError as e:
+            found.append(Option(name, None, None, None, str(e)))
+            continue
+        said = statement(
+            c.scheme, graph, sensitivity, rounds=rounds, noise=noise, release=c.release, delta=budget.delta
+        )  # fmt: skip
+        found.append(Option(name, c, centroid + of_release(c), individual, statement=said))
 
     def order(o: Option) -> tuple[bool, bool, float]:
         error = o.individual if release == "none" else o.released
         return error is None, o.name in BASELINES, error or 0.0
 
     return sorted(found, key=order)
+
+
+def best_split(
+    sized: Callable[[float], Calibrated], measure: Measure, of_release: Callable[[Calibrated], float]
+) -> float:
+    """The share of the budget for the messages that leaves the least error in the released model.
+
+    Noise in the messages adds its variance to the error, so that two measurements give the error at any share.
+    """
+    two = [sized(share) for share in MEASURED]
+    variances, errors = [c.scheme.sigma**2 for c in two], [measure(c)[0] for c in two]
+    slope = max(0.0, (errors[0] - errors[1]) / (variances[0] - variances[1]))
+
+    def error(odds: float) -> float:
+        try:
+            c = sized(1.0 / (1.0 + math.exp(-odds)))
+        except InputError:  # what is left pays for no release
+            return 1e300
+        return slope * c.scheme.sigma**2 + of_release(c)
+
+    from scipy.optimize import minimize_scalar
+
+    least, most = (math.log(share / (1.0 - share)) for share in SHARES)
+    found = minimize_scalar(error, bounds=(least, most), method="bounded", options={"xatol": 0.02})
+    return 1.0 / (1.0 + math.exp(-float(found.x)))
 
 
 def plan(
@@ -111,7 +159,7 @@ def plan(
 
     >>> from confide.privacy.sensitivity import Sensitivity
     >>> plan(Graph.ring(4), Sensitivity(0.1, 1.0, level="unit"), Budget(rho=1.0), rounds=50)[0].name
-    'pairwise'
+    'shared'
     """
     dim = sensitivity.dim or 1
     names = CANDIDATES if scheme == "auto" else (scheme,)
