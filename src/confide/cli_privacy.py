@@ -309,6 +309,12 @@ def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
 
     parsed = settings.load(path)
     x = parsed.build()
+    if x.problem.private:
+        remedy = (
+            "is about somebody's data: trying schemes out on them would tell about them, and nothing pays for that; "
+            "leave the config out and give --graph, --rounds, --step ..., or set problem.name = 'regression'"
+        )
+        raise InputError("config", str(path), remedy)
     if x.privacy is None:
         raise InputError("algorithm.clip", "none", "a plan needs a clip; set algorithm.clip and algorithm.bound")
     s = x.privacy.sensitivity(x.problem, x.algorithm, x.seed)
