@@ -120,7 +120,9 @@ def account(
 
 @app.command()
 def plan(
-    config: Annotated[Path | None, typer.Argument(help="A config: schemes are then compared by short runs.")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(help="A config, not about private data: schemes are then compared by short runs.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="budget at delta")] = None,
     rho: Annotated[float | None, typer.Option(help="budget as zCDP, instead")] = None,
     graph: GraphSpec = "ring:10",

@@ -18,8 +18,11 @@ import polars as pl
 import pytest
 
 import confide
+from confide import config as settings
 from confide.algorithm import GFL
 from confide.clipping import Clip
+from confide.deploy.plan import agreement, announcement
+from confide.deploy.plan.agreement import Unit
 from confide.errors import InputError
 from confide.graph import Graph
 from confide.privacy.bundle import generate_key, load_key, make_bundle, save_bundle, verify_bundle
@@ -396,3 +399,22 @@ def test_predict_applies_what_was_declared(command: Callable[..., Outcome], conf
     assert (code, found["rows"]) == (0, t.height)
     assert set(found["predictions"]["prediction"]) <= {"no", "yes"}
     assert math.isfinite(found["metrics"]["error"])
+
+
+# ---- deployments
+
+
+def test_a_deployment_of_a_table_needs_it_declared(config: Path) -> None:
+    units = [
+        Unit(str(p), f"{p:064x}", f"{p + 2:064x}", tuple(f"{10 + p * K + k:064x}" for k in range(K))) for p in (0, 1)
+    ]
+    fixed = {"arithmetic": "fixed", "fraction_bits": 20, "aggregation": "secure"}
+    made = [
+        settings.load(name, [f"algorithm.{k}={v}" for k, v in fixed.items()]) for name in ("c.toml", "declared.toml")
+    ]
+    with pytest.raises(InputError, match=r"\[problem\.scaling\]"):
+        agreement.make(made[0].build(), units)
+    assert agreement.make(made[1].build(), units).dim == 2
+    counted = settings.load("declared.toml", ["problem.categorical=['x']", "problem.numeric=[]", "problem.scaling={}"])
+    with pytest.raises(InputError, match=r"--features = None: would be counted from private rows"):
+        announcement.experiment(counted, units)

@@ -282,6 +282,7 @@ class Sensitivity:
             f"clipping ({self.clip}) bounds a client's update by mu B = {self.step * self.bound:g} in {self.norm}",
             "units and clients are disjoint: a client belongs to one unit",
             "the roster is public: who the units and clients are, and how many",
+            f"how data were prepared (scaling, categories, held-out rows) depends on no other {self.level}'s data",
         ]
         if self.level != "unit":
             found.append(f"L = {self.sampled} stays in the denominator under dropout")
