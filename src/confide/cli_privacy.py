@@ -120,7 +120,9 @@ def account(
 
 @app.command()
 def plan(
-    config: Annotated[Path | None, typer.Argument(help="A config: schemes are then compared by short runs.")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(help="A config, not about private data: schemes are then compared by short runs.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="budget at delta")] = None,
     rho: Annotated[float | None, typer.Option(help="budget as zCDP, instead")] = None,
     graph: GraphSpec = "ring:10",
@@ -328,6 +330,12 @@ def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
 
     parsed = settings.load(path)
     x = parsed.build()
+    if x.problem.private:
+        remedy = (
+            "is about somebody's data: trying schemes out on them would tell about them, and nothing pays for that; "
+            "leave the config out and give --graph, --rounds, --step ..., or set problem.name = 'regression'"
+        )
+        raise InputError("config", str(path), remedy)
     if x.privacy is None:
         raise InputError("algorithm.clip", "none", "a plan needs a clip; set algorithm.clip and algorithm.bound")
     s = x.privacy.sensitivity(x.problem, x.algorithm, x.seed)

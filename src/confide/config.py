@@ -112,7 +112,7 @@ class TableConfig(Table):
     split: str = "columns"
     alpha: float | None = None
     scaling: dict[str, list[float]] | None = None
-    categories: dict[str, list[str]] | None = None
+    categories: dict[str, list[str | int | float | bool]] | None = None
     top: int = 20
     rho: float = 0.0
     test_fraction: float = 0.2
@@ -159,7 +159,11 @@ class SchemeConfig(Table):
 
 
 class PrivacyConfig(Table):
-    level: str = Field("client", description="whose data may change: unit, client or example; needs algorithm.clip")
+    level: str = Field(
+        "client",
+        description="what may change: unit (all data of a server's organisation), client (all of a client's) or "
+        "example (one row); needs algorithm.clip",
+    )
     adjacency: str = Field("replace", description="replace or zero-out")
     proof: str = Field("none", description="none, regulariser:RHO or convex-glm:NU")
     participation: str = Field("all", description="all, cap:N, random:Q or amplified:Q")
@@ -235,7 +239,7 @@ def named_as_in_config() -> Iterator[None]:
 
 def _check_sizes(config: Config) -> None:
     """Refuse what would fill the memory or never end: nothing else would stop it before it did."""
-    for field, value in _numbers("", config.model_dump(exclude={"problem": {"positive"}})):
+    for field, value in _numbers("", config.model_dump(exclude={"problem": {"positive", "categories"}})):
         if field.rpartition(".")[2] == "seed":
             whole(field, value, 0, LARGEST_SEED)
         elif (most := LARGEST if isinstance(value, int) else LARGEST_FLOAT) < abs(value) < math.inf:

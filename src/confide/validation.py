@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 
 from confide.errors import InputError
@@ -60,10 +60,12 @@ def positive_range(field: str, value: Sequence[object]) -> tuple[float, float]:
     return low, high
 
 
-def one_of(field: str, value: object, known: Sequence[str]) -> str:
-    """A known word, or an error with the nearest one."""
+def one_of(field: str, value: object, known: Sequence[str] | Mapping[str, str]) -> str:
+    """A known word, or an error with the nearest one; where the words have meanings, with those of all of them."""
     if isinstance(value, str) and value in known:
         return value
+    if isinstance(known, Mapping):  # the nearest word may mean another thing than the one that was meant
+        raise InputError(field, value, "known: " + ", ".join(f"{word} ({what})" for word, what in known.items()))
     import difflib
 
     near = difflib.get_close_matches(str(value), known, n=1)

@@ -40,6 +40,7 @@ class Pricing:
     release: str
     delta: float
     sum_noise: SumNoise | None = None
+    undeclared: tuple[str, ...] = ()  # of the problem: where there is any, every number would be false
 
     @classmethod
     def of_plan(cls, plan: Plan) -> Pricing:
@@ -67,10 +68,14 @@ class Pricing:
             plan.release,
             plan.delta,
             sum_noise_of(plan),
+            tuple(str(facts["undeclared"]).split("\n")) if "undeclared" in facts else (),
         )
 
     def spend(self, rounds: int, release: str = "none") -> Account:
         """The account of the first `rounds` rounds against the adversary that the settings name."""
+        if self.undeclared:
+            remedy = f"nothing has a price, so a budget cannot be kept: {self.undeclared[0]}"
+            raise InputError("privacy.unprotected", True, remedy)
         return account(
             self.scheme,
             self.graphs,
@@ -83,6 +88,8 @@ class Pricing:
         )
 
     def statement(self, rounds: int) -> Statement:
+        if self.undeclared:
+            return Statement(rounds, self.scheme.law, (), (), self.undeclared)
         return statement(
             self.scheme,
             self.graphs,
@@ -193,6 +200,8 @@ class Accounting:
     ) -> Accounting:
         name = privacy.dataset
         dataset = federation_id(problem.federation) if name is None else dataset_id(name)
+        if not privacy.unprotected:
+            check_declared(problem, "or privacy.unprotected = true, and the run has no epsilon")
         _check_absence(algorithm, graphs)
         sensitivity, scheme = privacy.sensitivity(problem, algorithm, seed), algorithm.scheme
         if algorithm.arithmetic == "fixed":
@@ -207,6 +216,7 @@ class Accounting:
             privacy.release,
             privacy.delta,
             inside_sums(algorithm, problem.M),
+            problem.undeclared,
         )
         return cls(privacy, algorithm, pricing, dataset)
 
@@ -240,12 +250,14 @@ class Accounting:
         """Everything the statement rests on, as one object with one hash."""
         s, p, clip = self.pricing.sensitivity, self.privacy, self.algorithm.clip
         assert clip is not None  # noqa: S101 - Privacy.sensitivity refuses an algorithm without one
-        facts: dict[str, float | bool] = {} if p.smoothness is None else {"smoothness": p.smoothness}
+        facts: dict[str, float | str | bool] = {} if p.smoothness is None else {"smoothness": p.smoothness}
         if s.regulariser:
             facts["regulariser"] = s.regulariser
         if s.rounding is not None:
             grid = s.rounding
             facts |= zip(GRID, (grid.quantum, float(grid.survivors), grid.decays, grid.floating), strict=True)
+        if self.pricing.undeclared:
+            facts["undeclared"] = "\n".join(self.pricing.undeclared)
         first, *turns = self.pricing.graphs
         return Plan(
             graph=first.to_dict(),
@@ -290,6 +302,13 @@ class Accounting:
                 "release": None if release is None else asdict(release),
             },
         }
+
+
+def check_declared(problem: Problem, otherwise: str) -> None:
+    """Refuse an epsilon for a table that was prepared from everybody's rows."""
+    if problem.undeclared:
+        remedy = "; ".join(("no epsilon covers how its rows were prepared", *problem.undeclared, otherwise))
+        raise InputError("problem", problem.spec.get("name"), remedy)
 
 
 def _check_absence(algorithm: GFL, graphs: Sequence[Graph]) -> None:

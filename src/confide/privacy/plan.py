@@ -63,7 +63,8 @@ class Plan:
         unprotected: the makers know that some adversary has no price here.
         budget: {"epsilon": at `delta`, "rho": of zCDP}; None is no limit.
         facts: constants that a proof or a price uses: a declared "smoothness", the model's "regulariser", the grid of a
-            simulation in fixed point ("rounding.quantum" ...). Numbers, words, true or false.
+            simulation in fixed point ("rounding.quantum" ...); and "undeclared", a line for each reason why there is no
+            price: the problem's rows were prepared from everybody's. Numbers, words, true or false.
         aggregation: of the secure sums: server ("curious", "active"), ring_bits, fraction_bits, threshold, quorum
             (fewest clients in a sum), corrupted (clients, at most), sigma (on psi, of the honest shares of noise).
         deployment: who takes part, the grid and the clocks (`plan_deployment`). Like `aggregation` it is not written

@@ -19,7 +19,11 @@ from confide.privacy.rounding import Rounding
 from confide.validation import number, one_of, positive, positive_int, whole
 
 Floats = NDArray[np.float64]
-LEVELS = ("unit", "client", "example")
+LEVELS = {
+    "unit": "all data of one server's organisation",
+    "client": "all data of one client",
+    "example": "one row of one client",
+}
 ADJACENCIES = ("replace", "zero-out")
 NORMS = ("l1", "l2")
 PROOFS = ("none", "regulariser", "convex-glm", "public-point")
@@ -277,6 +281,8 @@ class Sensitivity:
             f"adjacency: {what} {change}",
             f"clipping ({self.clip}) bounds a client's update by mu B = {self.step * self.bound:g} in {self.norm}",
             "units and clients are disjoint: a client belongs to one unit",
+            "the roster is public: who the units and clients are, and how many",
+            f"how data were prepared (scaling, categories, held-out rows) depends on no other {self.level}'s data",
         ]
         if self.level != "unit":
             found.append(f"L = {self.sampled} stays in the denominator under dropout")

@@ -32,7 +32,8 @@ class Privacy:
         threat: the adversary that the budget is about; the statement names all.
         release: what is revealed at the end.
         releases: how many times the release may be made; each is paid for.
-        unprotected: agree to a plan without a price for its own adversary or for links; the statement says so first.
+        unprotected: agree to a plan without a price for its own adversary or for links, or run a table that was
+            prepared from everybody's rows; the statement says so first.
         dataset: name of the data, under which ledgers of several runs add up; their contents' hash by default.
         epsilon, rho: budget, at most one; a run stops before the round that would pass it.
     """

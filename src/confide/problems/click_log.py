@@ -62,6 +62,10 @@ COLUMNS: Final = (
     *("app_id", "app_domain", "app_category", "device_id", "device_ip", "device_model", "device_type"),
     *("device_conn_type", "C14", "C15", "C16", "C17", "C18", "C19", "C20", "C21"),
 )
+UNDECLARED: Final = (
+    "a click log is drawn, balanced and dealt out over clients as one table, so that one row more changes what "
+    'everybody holds: for experiments; problem.name = "table" has columns that say whose a row is'
+)
 _ROWS, _LOG, _NOISE = 4, 5, 6  # streams of this file
 _RATE, _EFFECT = -2.0, 0.55  # logit of a click on average; strength of the most frequent values
 
@@ -125,6 +129,7 @@ def clicks(
         notes,
         {**made.to_dict(), "label": {"name": "click", "task": "binary", "negative": "0", "positive": "1"}},
         private=path is not None,
+        undeclared=() if path is None else (UNDECLARED,),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
@@ -128,7 +129,7 @@ class FeatureMap:
         unit_rows: bool = False,
         refuse_constant: bool = True,
     ) -> FeatureMap:
-        """Take what is declared and compute the rest from `frame`.
+        """Take what is declared, without a look at the column, and compute the rest from `frame`.
 
         Args:
             scaling: column -> [centre, scale]; mean and standard deviation of `frame` where it is silent.
@@ -136,7 +137,7 @@ class FeatureMap:
                 ("(missing)" is added to them where values are missing).
             hashed: categorical columns to hash into `buckets` shared columns; nothing of them is computed.
             last: categorical column -> number of final characters to keep.
-            refuse_constant: a column with one value is a mistake (the model has its own intercept).
+            refuse_constant: an undeclared column with one value is a mistake (the model has its own intercept).
         """
         positive_int("problem.top", top)
         if hashed:
@@ -255,40 +256,54 @@ def _known(name: str, declared: Mapping[str, object], columns: Sequence[str]) ->
 
 
 def _fit_numeric(frame: pl.DataFrame, name: str, declared: Any, refuse: bool) -> Numeric:
+    if declared is not None:
+        where = f"problem.scaling.{name}"
+        if isinstance(declared, str) or not isinstance(declared, Sequence) or len(declared) != 2:
+            raise InputError(where, declared, "must be two numbers [centre, scale]")
+        return Numeric(name, number(where, declared[0]), positive(where, declared[1]))
     x = numbers(frame, name, "problem.numeric")
     x = x[~np.isnan(x)]
     if len(x) == 0:
         raise InputError("problem.numeric", name, "every value is missing; drop it from features")
     if refuse and x.min() == x.max():
         raise _constant("problem.numeric", name, x[0])
-    if declared is None:
-        with np.errstate(over="ignore", invalid="ignore"):
-            centre, scale = float(x.mean()), float(x.std()) or 1.0
-        if not (math.isfinite(centre) and math.isfinite(scale)):
-            raise InputError("problem.numeric", name, "its values are too large to average; rescale the column")
-        return Numeric(name, centre, scale, computed=True)
-    where = f"problem.scaling.{name}"
-    if isinstance(declared, str) or not isinstance(declared, Sequence) or len(declared) != 2:
-        raise InputError(where, declared, "must be two numbers [centre, scale]")
-    return Numeric(name, number(where, declared[0]), positive(where, declared[1]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        centre, scale = float(x.mean()), float(x.std()) or 1.0
+    if not (math.isfinite(centre) and math.isfinite(scale)):
+        raise InputError("problem.numeric", name, "its values are too large to average; rescale the column")
+    return Numeric(name, centre, scale, computed=True)
 
 
 def _fit_categorical(frame: pl.DataFrame, name: str, declared: Any, top: int, last: int, refuse: bool) -> Categorical:
+    if declared is not None:
+        known = listed(f"problem.categories.{name}", declared)
+        return Categorical(name, tuple(v for v in known if v != OTHER), last)
     values = words(frame, name, "problem.categorical", last)
     counts = values.rename("v").value_counts().sort(["count", "v"], descending=[True, False])["v"]
     if refuse and len(counts) == 1:
         raise _constant("problem.categorical", name, counts[0])
-    if declared is None:
-        found = [v for v in counts.to_list() if v not in (MISSING, OTHER)][:top]
-        missing = [MISSING] if MISSING in counts else []
-        return Categorical(name, (*found, *missing), last, computed=True)
-    where = f"problem.categories.{name}"
+    found = [v for v in counts.to_list() if v not in (MISSING, OTHER)][:top]
+    missing = [MISSING] if MISSING in counts else []
+    return Categorical(name, (*found, *missing), last, computed=True)
+
+
+def listed(where: str, declared: object) -> tuple[str, ...]:
+    """Declared categories as the texts that `words` gives."""
     if isinstance(declared, str) or not isinstance(declared, Sequence) or not declared:
         raise InputError(where, declared, "must be a list of categories")
-    listed = tuple(str(v).lower() if isinstance(v, bool) else str(v) for v in declared if v != OTHER)
-    if len(set(listed)) < len(listed):
+    texts = tuple(str(v).lower() if isinstance(v, bool) else str(v) for v in declared)
+    if len(set(texts)) < len(texts):
         raise InputError(where, declared, "names a category twice")
-    return Categorical(name, listed, last)
+    return texts
+
+
+def toml_key(name: str) -> str:
+    """A column's name as a key of TOML.
+
+    >>> toml_key("age"), toml_key("length of stay")
+    ('age', '"length of stay"')
+    """
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
 def _constant(where: str, name: str, value: object) -> InputError:

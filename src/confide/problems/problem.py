@@ -32,8 +32,8 @@ class Problem:
         notes: what every output must say of it, such as "synthetic".
         features: how the columns of X were made from a table (`confide predict` reads it), or None.
         private: whether the data are somebody's; only what confide made from a seed is not.
-        undeclared: what was computed from everybody's rows before any noise (scaling, categories, a split by label):
-            an epsilon does not cover it.
+        undeclared: what was computed from everybody's rows before any noise (scaling, categories, a split of the whole
+            table), each with what to declare instead: an epsilon does not cover it, so an accounted run is refused.
     """
 
     federation: Federation

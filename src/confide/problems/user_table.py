@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ from confide.errors import InputError
 from confide.federation import Federation
 from confide.models import Linear, Logistic
 from confide.problems import splits
-from confide.problems.features import MISSING, FeatureMap, column, numbers, words
+from confide.problems.features import MISSING, FeatureMap, column, listed, numbers, toml_key, words
 from confide.problems.problem import Problem
 from confide.problems.reading import absolute, plain, read_table
 from confide.randomness import Purpose, generator
@@ -59,9 +59,9 @@ def table(
         unit, client: with ``split = "columns"``, whose row it is; a client is a pair (unit, client).
         units, clients: with any other split, how many units and how many clients in each.
         alpha: concentration of ``split = "dirichlet"``, by label (tenths of the labels for a regression).
-        scaling, categories: as in `FeatureMap.fit`; what they leave out is computed from the training rows,
-            and the problem's notes say so.
-        test_fraction: held out in every client in proportion; every client keeps a training row.
+        scaling, categories: as in `FeatureMap.fit`, and `categories` the two labels of a binary task too; what they
+            leave out is computed from everybody's rows, which no epsilon covers (`Problem.undeclared`).
+        test_fraction: held out of every client's rows, by their place alone; every client keeps a training row.
     """
     spec = dict(locals(), name="table", path=absolute(path, "problem.path"))
     one_of("problem.task", task, ("regression", "binary"))
@@ -74,7 +74,9 @@ def table(
     model = (Linear if task == "regression" else Logistic)(number("problem.rho", rho, 0.0))
 
     frame = read_table(path, "problem.path")
-    d, classes = _labels(frame, label, task, positive)
+    declared = dict(categories or {})
+    classes = declared.pop(label, None) if task == "binary" else None
+    d, named = _labels(frame, label, task, positive, classes)
     for name in numeric:  # parsed before the split, so that an error counts the file's rows
         frame = frame.with_columns(pl.Series(name, numbers(frame, name, "problem.numeric")))
     for name in categorical:
@@ -83,14 +85,14 @@ def table(
         unit_names, client_of_row, unit_of_client = _by_columns(frame, unit, client, units, clients)
     else:
         unit_names, client_of_row, unit_of_client = _by_split(d, task, split, units, clients, seed, alpha)
-    held_out = _held_out(client_of_row, d if task == "binary" else None, test_fraction, seed)
+    held_out = _held_out(client_of_row, unit_of_client, test_fraction, seed)
 
     made = FeatureMap.fit(
         frame.filter(~held_out),
         numeric=numeric,
         categorical=categorical,
         scaling=scaling,
-        categories=categories,
+        categories=declared,
         top=top,
     )
     X = made.apply(frame, "problem.path")
@@ -103,8 +105,32 @@ def table(
         (X[held_out], d[held_out]) if held_out.any() else None,
         plain(spec),
         tuple(notes),
-        {**made.to_dict(), "label": {"name": label, "task": task, **classes}, "units": unit_names},
+        {**made.to_dict(), "label": {"name": label, "task": task, **named}, "units": unit_names},
+        undeclared=_undeclared(made, label if named and classes is None else None, split),
     )
+
+
+def _undeclared(made: FeatureMap, label: str | None, split: str) -> tuple[str, ...]:
+    """What one client's rows change for everybody else, and the line that mends it; no number or word of the data."""
+    why = []
+    for columns, what, key, example in (
+        ([c.name for c in made.numeric if c.computed], "the scaling of {} is", "scaling", "[0, 1] (centre, scale)"),
+        ([c.name for c in made.categorical if c.computed], "the categories of {} are", "categories", '["a", "b"]'),
+        ([] if label is None else [label], "the two labels of {} are", "categories", '["no", "yes"]'),
+    ):
+        if columns:
+            these = ", ".join(columns[:3]) + (f" and {len(columns) - 3} more" if len(columns) > 3 else "")
+            why.append(
+                f"{what.format(these)} computed from everybody's rows; declare what is known without them under "
+                f"[problem.{key}]: {toml_key(columns[0])} = {example}"
+            )
+    if split != "columns":
+        looks = "everybody's labels" if split == "dirichlet" else "the whole table: one row more moves others"
+        why.append(
+            f'split = "{split}" deals rows out by {looks}, for experiments; let columns say whose a row is: '
+            'split = "columns", unit and client'
+        )
+    return tuple(why)
 
 
 def _check_columns(
@@ -148,8 +174,10 @@ def _check_options(
             raise InputError(f"problem.{role}", declared, "must be a table of column names")
 
 
-def _labels(frame: pl.DataFrame, label: str, task: str, positive: object) -> tuple[Floats, dict[str, str]]:
-    """Labels as numbers, and the texts of the two classes of a binary task."""
+def _labels(
+    frame: pl.DataFrame, label: str, task: str, positive: object, declared: object
+) -> tuple[Floats, dict[str, str]]:
+    """Labels as numbers, and the texts of the two classes of a binary task, `declared` or found."""
     text = words(frame, label, "problem.label")
     missing = int((text == MISSING).sum())
     if missing:
@@ -163,10 +191,15 @@ def _labels(frame: pl.DataFrame, label: str, task: str, positive: object) -> tup
             remedy = f"{int(np.isnan(d).sum())} labels are not numbers; mend them or drop the rows"
             raise InputError("problem.label", label, remedy)
         return d, {}
-    found = _sorted(text.unique())
+    found = _sorted(text.unique() if declared is None else listed(f"problem.categories.{label}", declared))
     if len(found) != 2:
         shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
         remedy = f"a binary task needs two distinct labels, found {len(found)}: {shown}"
+        raise InputError("problem.label", label, remedy)
+    strange = (~text.is_in(found)).arg_true()
+    if len(strange):
+        row = int(strange[0])
+        remedy = f"row {row + 1} holds {text[row]!r}; declared are {' and '.join(found)}"
         raise InputError("problem.label", label, remedy)
     if positive is not None:
         asked = str(positive)
@@ -185,9 +218,9 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _sorted(values: pl.Series) -> list[str]:
+def _sorted(values: Iterable[str]) -> list[str]:
     """Texts in the order of their numbers where all are numbers: unit 10 comes after unit 9."""
-    texts = sorted(values.to_list())
+    texts = sorted(values)
     as_numbers = [_number(v) for v in texts]
     if any(x is None or math.isnan(x) for x in as_numbers):
         return texts
@@ -236,15 +269,17 @@ def _by_split(
     return [str(p) for p in range(P)], client_of_row, np.repeat(np.arange(P), K)
 
 
-def _held_out(client_of_row: Ints, classes: Floats | None, fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Every 1/fraction-th row of a random order, client by client and class by class within a client."""
-    n = len(client_of_row)
-    g = generator(seed, Purpose.SPLIT, _TEST)
-    order = np.lexsort((g.random(n), np.zeros(n) if classes is None else classes, client_of_row))
-    steps = np.floor(np.arange(n + 1) * fraction + g.random())
-    held_out = np.zeros(n, dtype=np.bool_)
-    held_out[order] = np.diff(steps) > 0
-    left = np.bincount(client_of_row[~held_out], minlength=int(client_of_row.max()) + 1)
-    first = np.unique(client_of_row, return_index=True)[1]  # a row of each client
-    held_out[first[left == 0]] = False
+def _held_out(client_of_row: Ints, unit_of_client: Ints, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """A share of every client's rows, drawn from (seed, unit, client): nobody's rows decide what another trains on.
+
+    Drawn by place, not by label: where one row's label changes, the client's other rows stay where they are.
+    """
+    held_out = np.zeros(len(client_of_row), dtype=np.bool_)
+    order = np.argsort(client_of_row, kind="stable")
+    ends = np.cumsum(np.bincount(client_of_row, minlength=len(unit_of_client)))
+    first = np.searchsorted(unit_of_client, unit_of_client)  # of the clients of the same unit
+    for c, rows in enumerate(np.split(order, ends[:-1])):
+        g = generator(seed, Purpose.SPLIT, _TEST, int(unit_of_client[c]), c - int(first[c]))
+        count = min(int(len(rows) * fraction + g.random()), len(rows) - 1)
+        held_out[rows[g.permutation(len(rows))[:count]]] = True
     return held_out

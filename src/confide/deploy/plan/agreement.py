@@ -24,7 +24,7 @@ from confide.privacy.accountant import Account, account
 from confide.privacy.calibrate import Budget, affordable_rounds
 from confide.privacy.ledger import FREE, Cost
 from confide.privacy.noise import LARGEST_SCALE
-from confide.privacy.of_run import Accounting, Pricing, event_cost, sensitivity_of, sum_noise_of
+from confide.privacy.of_run import Accounting, Pricing, check_declared, event_cost, sensitivity_of, sum_noise_of
 from confide.privacy.plan import Plan, scheme_fields
 from confide.privacy.plan_deployment import PROTOCOL
 from confide.privacy.rounding import Rounding
@@ -107,6 +107,7 @@ def make(
     problem, algorithm, privacy = experiment.problem, experiment.algorithm, experiment.privacy
     if privacy is None:
         raise InputError("privacy", None, "a deployment states what it protects: set algorithm.clip and [privacy]")
+    check_declared(problem, "a deployment has no other way: its clients prepare their rows one by one")
     if algorithm.arithmetic != "fixed":
         remedy = "servers compute with integers; set algorithm.arithmetic = 'fixed'"
         raise InputError("algorithm.arithmetic", algorithm.arithmetic, remedy)

@@ -151,6 +151,9 @@ def _model(config: Config, model: str | None, features: int | None, rho: float |
         remedy = f"{e.remedy}. Where the data are not on this machine, say --model, --features and --rho"
         raise InputError(e.field, e.value, remedy) from None
     strength = given.rho if rho is None else number("--rho", rho, 0.0)
+    if features is None and any(c["computed"] for c in (made.features or {}).get("categorical", ())):
+        remedy = "would be counted from private rows; declare problem.categories, or say --features"
+        raise InputError("--features", None, remedy)
     M = made.federation.M if features is None else positive_int("--features", features)
     return type(made.model)(strength), M  # type: ignore[call-arg]
 
