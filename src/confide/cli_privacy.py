@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from confide.privacy.calibrate import Budget
     from confide.privacy.sensitivity import Sensitivity
     from confide.privacy.sum_noise import SumNoise
+    from confide.schemes import Scheme
 
 app = typer.Typer()
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
@@ -85,7 +86,10 @@ def account(
     sum_sigma: Annotated[float | None, typer.Option(help="on psi, of the noise inside the secure sum")] = None,
     sum_honest: Honest = None,
     sum_corrupted: Corrupted = 0,
-    fraction_bits: FractionBits = 24,
+    fraction_bits: Annotated[
+        int | None,
+        typer.Option(help="of the clients' fixed point: discrete noise needs it; 24 for noise inside the sum"),
+    ] = None,
     theorem: Annotated[str, typer.Option(help="'paper' prints the paper's Theorem 2, with its gaps")] = "confide",
     as_json: Json = False,
 ) -> None:
@@ -104,9 +108,12 @@ def account(
     one_of("noise", noise, ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace"))
     s = _sensitivity(locals())
     made = make(scheme, sigma, noise=noise.removeprefix("discrete-"), sigma_pair=sigma_pair)
-    inside = _sum_noise(sum_sigma, sum_honest, sum_corrupted, fraction_bits, s)
+    inside = _sum_noise(sum_sigma, sum_honest, sum_corrupted, 24 if fraction_bits is None else fraction_bits, s)
+    servers = _graph(graph, weights)
+    if noise.startswith("discrete-"):
+        made, servers, s = _on_grid(made, servers, s, inside, rounds, fraction_bits)
     a = spend(
-        made, _graph(graph, weights), s, rounds=rounds, noise=noise, threat=threat, release=release, delta=delta,
+        made, servers, s, rounds=rounds, noise=noise, threat=threat, release=release, delta=delta,
         sum_noise=inside,
     )  # fmt: skip
     if as_json:
@@ -288,6 +295,31 @@ def _sensitivity(given: dict[str, Any]) -> Sensitivity:
         smoothness=given["smoothness"],
         clip=given["clip"],
     )
+
+
+def _on_grid(
+    made: Scheme, graph: Graph, s: Sensitivity, inside: SumNoise | None, rounds: int, fraction_bits: int | None
+) -> tuple[Scheme, Graph, Sensitivity]:
+    """Discrete noise lies on a grid, and what is computed there is rounded: both enter the price, as when deployed."""
+    from dataclasses import replace
+
+    from confide.arithmetic import TAIL, FixedArithmetic, check_range, largest_state, on_grid, scheme_on_grid
+    from confide.privacy.rounding import Rounding
+    from confide.validation import whole
+
+    for name, value in (("fraction_bits", fraction_bits), ("sampled", s.sampled), ("dim", s.dim)):
+        if value is None:
+            remedy = "discrete noise lies on a grid of 2^-BITS / L, which enters the price; give --fraction-bits BITS"
+            raise InputError(name, None, f"{remedy}, --sampled L and --dim M")
+    assert s.sampled is not None and s.dim is not None  # noqa: S101, PT018 - checked
+    arithmetic = FixedArithmetic(s.sampled, whole("fraction_bits", fraction_bits, 1, 52))
+    made, graph, update = scheme_on_grid(made), on_grid(graph), s.step * s.bound
+    reach = update + (0.0 if inside is None else TAIL * inside.share_quanta * arithmetic.client_quantum)
+    check_range(arithmetic, made, graph, reach, 0.0, rounds)
+    largest = largest_state(arithmetic, made, graph, reach, 0.0, rounds)
+    error = Rounding.error(s.steps[1], s.batch or 1, s.dim, s.proof.kind, largest, update)
+    # As few as one client may survive, and the model may have a regulariser: nothing here says otherwise.
+    return made, graph, replace(s, rounding=Rounding(arithmetic.quantum, 1, s.clip == "example", error))
 
 
 def _paper(step: float, bound: float, sigma: float, rounds: int, as_json: bool) -> None:

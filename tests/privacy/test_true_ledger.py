@@ -1,4 +1,4 @@
-"""Item 4: unlike promises are not added, units add by the worst of each run, and nothing that was spent is forgotten."""
+"""Item 4: unlike promises are not added, units add by the worst of each run, nothing that was spent is forgotten."""
 
 from __future__ import annotations
 
@@ -271,6 +271,18 @@ def test_the_end_of_a_folders_ledger_is_missed(tmp_path: Path) -> None:
         add_up([tmp_path / "r"], 1e-5)
 
 
+def test_a_run_that_did_nothing_keeps_the_ledger(tmp_path: Path) -> None:
+    """It broke in its first round: it has no account, and nothing of it left."""
+    run().save(tmp_path / "r")
+    before = add_up([tmp_path / "r"], 1e-5)
+    done = run()
+    empty = {name: rows[:, :0] for name, rows in done.metrics.items()}
+    replace(done, metrics=empty, privacy=None).save(tmp_path / "r")
+    assert add_up([tmp_path / "r"], 1e-5) == before
+    run(seed=1).save(tmp_path / "r")
+    assert add_up([tmp_path / "r"], 1e-5)["rho"] == pytest.approx(2 * before["rho"])
+
+
 def test_two_at_once_forget_neither(tmp_path: Path) -> None:
     runs = [run(table(0.0), rounds=1 + n) for n in range(6)]
     with ThreadPoolExecutor(6) as pool:
@@ -499,3 +511,49 @@ def test_two_runs_of_a_folder_are_bundled_and_verified(command: Callable[..., Ou
     _, added, _ = command("account", "r", "--json")
     assert code == 0
     assert f"all 2 runs together: at most epsilon {json.loads(added)['epsilon']:.4g}" in out
+
+
+# ---- discrete noise on the command line
+
+
+def test_discrete_noise_asks_for_its_grid(command: Callable[..., Outcome]) -> None:
+    """A quantum of 2^-8 / 5, in 1,024 coordinates of which each is rounded, is no rounding error."""
+    asked = ("account", "--noise", "discrete-gaussian", "--sigma", 3, "--sampled", 5, "--dim", 1024, "--level", "unit")
+    for left_out in ("--sampled", "--dim"):
+        at = asked.index(left_out)
+        code, _, err = command(*asked[:at], *asked[at + 2 :], "--fraction-bits", 24)
+        assert (code, "lies on a grid" in err) == (2, True)
+    code, _, err = command(*asked)
+    assert (code, "give --fraction-bits BITS" in err) == (2, True)
+    epsilons = {}
+    for bits in (4, 24):
+        code, out, _ = command(*asked, "--scheme", "partial:0.5", "--fraction-bits", bits, "--json")
+        assert code == 0
+        answer = json.loads(out)
+        assert any("fixed point with quantum" in line for line in answer["assumptions"])
+        epsilons[bits] = answer["epsilon"]
+    assert epsilons[4] > 1.2 * epsilons[24]
+
+
+def test_discrete_noise_costs_what_a_deployment_of_it_does(command: Callable[..., Outcome]) -> None:
+    from confide.config import parse
+    from confide.deploy.plan.agreement import Unit, make, price
+
+    content = {
+        "rounds": 20, "repeats": 1, "graph": {"topology": "ring"},
+        "problem": {"units": 4, "clients": 6, "samples": 20, "rho": 0.0},
+        "algorithm": {
+            "step": 0.1, "sampled": 5, "clip": "example", "bound": 1.0, "arithmetic": "fixed", "local_steps": 1,
+            "batch": 3, "fraction_bits": 12,
+        },
+        "scheme": {"name": "partial:0.5", "noise": "gaussian", "sigma": 3.0},
+        "privacy": {"level": "unit"},
+    }  # fmt: skip
+    keys = (f"{n:064x}" for n in range(1000))
+    units = [Unit(f"u{p}", next(keys), next(keys), tuple(next(keys) for _ in range(6))) for p in range(4)]
+    deployed = price(make(parse(content).build(), units)).statement.accounts[0]
+    _, out, _ = command(
+        "account", "--graph", "ring:4", "--noise", "discrete-gaussian", "--scheme", "partial:0.5", "--sigma", 3,
+        "--sampled", 5, "--dim", 2, "--fraction-bits", 12, "--rounds", 20, "--batch", 3, "--json",
+    )  # fmt: skip
+    assert json.loads(out)["epsilon"] == pytest.approx(deployed.epsilon, rel=1e-9)

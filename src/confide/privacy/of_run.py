@@ -385,6 +385,8 @@ def write_ledger(ledger: Mapping[str, Any] | None, new: Path, old: Path, rounds:
             _check_addable(old, before, plan, None if ledger is None else ledger["dataset"])
         _keep(before, old, new)
     if ledger is None or plan is None:
+        if (old / PLAN).is_file():
+            (new / PLAN).write_bytes((old / PLAN).read_bytes())
         return
     plan.save(new / PLAN)
     if before is not None and any((r.header.run, r.plan) == (ledger["run"], plan.hash) for r in before.runs):
