@@ -95,9 +95,10 @@ def simulate(
     else:
         print(run)
         if spent is not None and len(spent["runs"]) > 1:
-            from confide.privacy.asked import sum_line
+            from confide.privacy.asked import sum_lines
 
-            print(f"ledger         {sum_line(spent)}")
+            for line in sum_lines(spent):
+                print(f"ledger         {line}")
         print(f"files          {folder}")
     if run.diverged:
         at = "round {round} of repetition {repetition}, with algorithm.step = {step:g}".format(**run.diverged)

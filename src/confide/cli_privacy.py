@@ -380,7 +380,7 @@ def _account_of(paths: list[Path], delta: float, as_json: bool, given: set[str])
         raise InputError(name, str(paths[0]), f"is a {kind}, which says all of this itself; leave {name} out")
     if kind == "ledger":
         answer = asked.add_up(paths, delta)
-        said = [asked.sum_line(answer)]
+        said = asked.sum_lines(answer)
     else:
         answer = asked.price_plan(paths[0]) if kind == "plan" else asked.price_config(paths[0])
         about = f"{answer['level']} level, {answer['adjacency']}; its adversary is {answer['threat']}"

@@ -510,6 +510,8 @@ def test_two_runs_of_a_folder_are_bundled_and_verified(command: Callable[..., Ou
     code, out, _ = command("verify", "r/bundle.json")
     _, added, _ = command("account", "r", "--json")
     assert code == 0
+    _, said, _ = command("account", "r")
+    assert [line.startswith("  assumes ") for line in said.splitlines()] == [False, True, True, True]
     assert f"all 2 runs together: at most epsilon {json.loads(added)['epsilon']:.4g}" in out
 
 

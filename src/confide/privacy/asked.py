@@ -98,6 +98,10 @@ def add_up(paths: Sequence[Path], delta: float) -> dict[str, Any]:
         units[run] = units.get(run, 0) + 1
     total = spent(books)
     epsilon = epsilon_of(total, delta, all_gaussian(books))
+    assumptions = ["what the plan of each run assumes (`confide account plan.json`)"]
+    if len(runs) > 1:
+        who = "client, unit or example" if promise is None else promise.level
+        assumptions += [f"a {who} is the same in all runs", "the runs drew their noise independently (other seeds)"]
     said = {"level": None, "adjacency": None, "threat": None} if promise is None else promise.to_dict()
     return {
         "of": "ledger",
@@ -108,6 +112,7 @@ def add_up(paths: Sequence[Path], delta: float) -> dict[str, Any]:
         "leak": epsilon is None,
         **said,
         "adversary": None if promise is None else promise.adversary,
+        "assumptions": assumptions,
         "runs": [
             {"ledger": where, "run": run.header.run, "plan": run.plan, "units": units.get(n, 0)}
             | {"events": len(run.events)}
@@ -116,8 +121,13 @@ def add_up(paths: Sequence[Path], delta: float) -> dict[str, Any]:
     }
 
 
+def sum_lines(answer: Mapping[str, Any]) -> list[str]:
+    """A sum in words; what one run assumes is in its statement, what a sum assumes is said here."""
+    many = len(answer["runs"]) > 1
+    return [sum_line(answer), *(f"  assumes {x}" for x in answer["assumptions"] if many)]
+
+
 def sum_line(answer: Mapping[str, Any]) -> str:
-    """A sum in words."""
     about = (
         "its promise is not known: an older ledger"
         if answer["level"] is None

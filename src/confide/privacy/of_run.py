@@ -448,6 +448,6 @@ def _keep(before: Book, old: Path, new: Path) -> None:
     hashes = {run.plan for run in before.runs}
     for path in (old / PLAN, *(old / PLANS / f"{hash}.json" for hash in hashes)):
         if path.is_file():
-            raw = path.read_bytes()
+            text = canonical.read_text(path, "plan", LARGEST)
             (new / PLANS).mkdir(exist_ok=True)
-            (new / PLANS / f"{canonical.digest(raw.decode().removesuffix(chr(10)))}.json").write_bytes(raw)
+            (new / PLANS / f"{canonical.digest(text)}.json").write_text(text + "\n", encoding="utf-8")
