@@ -89,10 +89,16 @@ def simulate(
     parsed = settings.load(config, change or [])
     folder = out or Path(parsed.output.folder or Path("results") / config.stem)
     run, files = _simulate(parsed, folder)
+    spent = _spent(folder, parsed.privacy.delta)
     if as_json:
-        print(json.dumps(run.summary() | {"files": files}, allow_nan=False))
+        print(json.dumps(run.summary() | {"spent": spent, "files": files}, allow_nan=False))
     else:
         print(run)
+        if spent is not None and len(spent["runs"]) > 1:
+            from confide.privacy.asked import sum_lines
+
+            for line in sum_lines(spent):
+                print(f"ledger         {line}")
         print(f"files          {folder}")
     if run.diverged:
         at = "round {round} of repetition {repetition}, with algorithm.step = {step:g}".format(**run.diverged)
@@ -108,10 +114,15 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str]]:
     from confide.config import named_as_in_config
     from confide.engines.driver import simulate as run_rounds
     from confide.files import check_replaceable, no_empty_folders
-    from confide.run import RECORD, DivergenceWarning, StabilityWarning
+    from confide.run import LEDGER, RECORD, DivergenceWarning, StabilityWarning
 
     with no_empty_folders(folder), named_as_in_config(), warnings.catch_warnings():
         check_replaceable(folder, RECORD)
+        if (folder / LEDGER).exists():
+            from confide.config import make_privacy
+            from confide.privacy.of_run import check_folder
+
+            check_folder(folder, make_privacy(parsed))
         experiment = parsed.build()
         warnings.simplefilter("ignore", DivergenceWarning)  # said below, once
         if err.is_terminal:  # before the first round, for who is watching; it is in the notes of the run too
@@ -135,6 +146,17 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str]]:
 
         files += figures.save(run.plot(), folder / "curves")
     return run, files
+
+
+def _spent(folder: Path, delta: float) -> dict[str, Any] | None:
+    """What all runs into this folder cost together; None where they are not accounted."""
+    from confide.run import LEDGER
+
+    if not (folder / LEDGER).exists():
+        return None
+    from confide.privacy.asked import add_up
+
+    return add_up([folder], delta)
 
 
 def _show(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from confide.privacy.calibrate import Budget
     from confide.privacy.sensitivity import Sensitivity
     from confide.privacy.sum_noise import SumNoise
+    from confide.schemes import Scheme
 
 app = typer.Typer()
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
@@ -49,7 +50,13 @@ FractionBits = Annotated[int, typer.Option(help="of the clients' fixed point, fo
 
 @app.command()
 def account(
-    ledgers: Annotated[list[Path] | None, typer.Argument(help="Ledgers to add up instead.")] = None,
+    context: typer.Context,
+    x: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="X", help="A config, run.json or plan.json to price, or ledgers (run folders) to add up."
+        ),
+    ] = None,
     graph: GraphSpec = "ring:10",
     weights: Weights = "lazy",
     scheme: Annotated[
@@ -79,18 +86,21 @@ def account(
     sum_sigma: Annotated[float | None, typer.Option(help="on psi, of the noise inside the secure sum")] = None,
     sum_honest: Honest = None,
     sum_corrupted: Corrupted = 0,
-    fraction_bits: FractionBits = 24,
+    fraction_bits: Annotated[
+        int | None,
+        typer.Option(help="of the clients' fixed point: discrete noise needs it; 24 for noise inside the sum"),
+    ] = None,
     theorem: Annotated[str, typer.Option(help="'paper' prints the paper's Theorem 2, with its gaps")] = "confide",
     as_json: Json = False,
 ) -> None:
-    """epsilon for a named adversary, with the assumptions it rests on."""
+    """epsilon for a named adversary, with the assumptions it rests on; or of a config, a plan, or ledgers together."""
     from confide.validation import one_of
 
+    if x:
+        _account_of(x, delta, as_json, {name for name in context.params if _given(context, name)} - {"x", "as_json"})
+        return
     if one_of("theorem", theorem, ("confide", "paper")) == "paper":
         _paper(step, bound, sigma, rounds, as_json)
-        return
-    if ledgers:
-        _ledgers(ledgers, delta, as_json)
         return
     from confide.privacy.accountant import account as spend
     from confide.schemes import scheme as make
@@ -98,9 +108,12 @@ def account(
     one_of("noise", noise, ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace"))
     s = _sensitivity(locals())
     made = make(scheme, sigma, noise=noise.removeprefix("discrete-"), sigma_pair=sigma_pair)
-    inside = _sum_noise(sum_sigma, sum_honest, sum_corrupted, fraction_bits, s)
+    inside = _sum_noise(sum_sigma, sum_honest, sum_corrupted, 24 if fraction_bits is None else fraction_bits, s)
+    servers = _graph(graph, weights)
+    if noise.startswith("discrete-"):
+        made, servers, s = _on_grid(made, servers, s, inside, rounds, fraction_bits)
     a = spend(
-        made, _graph(graph, weights), s, rounds=rounds, noise=noise, threat=threat, release=release, delta=delta,
+        made, servers, s, rounds=rounds, noise=noise, threat=threat, release=release, delta=delta,
         sum_noise=inside,
     )  # fmt: skip
     if as_json:
@@ -305,6 +318,31 @@ def _sensitivity(given: dict[str, Any]) -> Sensitivity:
     )
 
 
+def _on_grid(
+    made: Scheme, graph: Graph, s: Sensitivity, inside: SumNoise | None, rounds: int, fraction_bits: int | None
+) -> tuple[Scheme, Graph, Sensitivity]:
+    """Discrete noise lies on a grid, and what is computed there is rounded: both enter the price, as when deployed."""
+    from dataclasses import replace
+
+    from confide.arithmetic import TAIL, FixedArithmetic, check_range, largest_state, on_grid, scheme_on_grid
+    from confide.privacy.rounding import Rounding
+    from confide.validation import whole
+
+    for name, value in (("fraction_bits", fraction_bits), ("sampled", s.sampled), ("dim", s.dim)):
+        if value is None:
+            remedy = "discrete noise lies on a grid of 2^-BITS / L, which enters the price; give --fraction-bits BITS"
+            raise InputError(name, None, f"{remedy}, --sampled L and --dim M")
+    assert s.sampled is not None and s.dim is not None  # noqa: S101, PT018 - checked
+    arithmetic = FixedArithmetic(s.sampled, whole("fraction_bits", fraction_bits, 1, 52))
+    made, graph, update = scheme_on_grid(made), on_grid(graph), s.step * s.bound
+    reach = update + (0.0 if inside is None else TAIL * inside.share_quanta * arithmetic.client_quantum)
+    check_range(arithmetic, made, graph, reach, 0.0, rounds)
+    largest = largest_state(arithmetic, made, graph, reach, 0.0, rounds)
+    error = Rounding.error(s.steps[1], s.batch or 1, s.dim, s.proof.kind, largest, update)
+    # As few as one client may survive, and the model may have a regulariser: nothing here says otherwise.
+    return made, graph, replace(s, rounding=Rounding(arithmetic.quantum, 1, s.clip == "example", error))
+
+
 def _paper(step: float, bound: float, sigma: float, rounds: int, as_json: bool) -> None:
     from confide.privacy.accountant import paper_theorem
     from confide.validation import positive, positive_int
@@ -354,35 +392,31 @@ def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
     return x.graph[0], s, by_simulation(run), x.rounds, x.problem.M
 
 
-def _ledgers(paths: list[Path], delta: float, as_json: bool) -> None:
-    """What all these runs cost together, for every data set and unit."""
-    from confide.privacy.conversion import rho_epsilon
-    from confide.privacy.ledger import all_gaussian, compose, read_all
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
-    books = read_all(paths)
-    rows: list[dict[str, Any]] = []
-    for (dataset, unit), total in compose(book for found in books.values() for book in found).items():
-        spent = [] if total.epsilon is None else [total.epsilon]
-        if total.rho is not None:
-            spent.append(rho_epsilon(total.rho, delta, all_gaussian(books[dataset])))
-        epsilon = min(spent, default=None)  # None: an event has no bound, so the sum has none
-        rows.append({"dataset": dataset, "unit": unit, "events": total.events, "rho": total.rho, "epsilon": epsilon})
-    unbounded = any(r["epsilon"] is None for r in rows)
+
+def _account_of(paths: list[Path], delta: float, as_json: bool, given: set[str]) -> None:
+    from confide.privacy import asked
+    from confide.privacy.statement import lines
+
+    kind = asked.kind_of_all(paths)
+    if wrong := sorted(given - ({"delta"} if kind == "ledger" else set())):
+        name = f"--{wrong[0].replace('_', '-')}"
+        raise InputError(name, str(paths[0]), f"is a {kind}, which says all of this itself; leave {name} out")
+    if kind == "ledger":
+        answer = asked.add_up(paths, delta)
+        said = asked.sum_lines(answer)
+    else:
+        answer = asked.price_plan(paths[0]) if kind == "plan" else asked.price_config(paths[0])
+        about = f"{answer['level']} level, {answer['adjacency']}; its adversary is {answer['threat']}"
+        said = [f"{paths[0]}: a {kind} of {answer['rounds']} rounds, {about}", *lines(answer)]
     if as_json:
-        worst = None if unbounded else max(r["epsilon"] for r in rows)
-        answer = {"epsilon": worst, "delta": delta, "leak": unbounded, "units": rows}
-        print(json.dumps(answer | {"ledgers": [str(p) for p in paths]}))
+        print(json.dumps(answer | {"files": [str(path) for path in paths]}, allow_nan=False))
         return
-    for dataset, found in books.items():
-        mine = [r for r in rows if r["dataset"] == dataset]
-        open_ended = [r["unit"] for r in mine if r["epsilon"] is None]
-        top = max(mine, key=lambda r: r["epsilon"] or 0.0)
-        spent_words = (
-            f"NO BOUND for unit {open_ended[0]}: some event has none, or runs of different noise laws do not add up"
-            if open_ended
-            else f"at most epsilon {top['epsilon']:.4g} at delta {delta:g} (unit {top['unit']})"
-        )
-        print(f"data set {dataset[:12]}: {len(found)} ledgers, {len(mine)} units, {spent_words}")
+    for line in said:
+        print(line)
 
 
 @app.command()
@@ -432,6 +466,12 @@ def verify(
             print("by the plan, computed anew:")
             for line in lines(dict(report.statement)):
                 print(f"  {line}")
+        if report.spent is not None and report.spent["runs"] > 1:
+            s, epsilon = report.spent, report.spent["epsilon"]
+            number = "NO BOUND" if epsilon is None else f"at most epsilon {epsilon:.4g} at delta {s['delta']:g}"
+            print(
+                f"all {s['runs']} runs together: {number} ({s['level']} level, {s['adjacency']}; against {s['threat']})"
+            )
     if not report.ok:
         raise typer.Exit(1)
 
@@ -447,7 +487,8 @@ def bundle(
 ) -> None:
     """Sign plan, ledger and statement of a run or of a deployed unit, for an auditor."""
     from confide.privacy.bundle import generate_key, load_key, make_bundle, public_hex, save_bundle
-    from confide.privacy.of_run import LEDGER, PLAN
+    from confide.privacy.ledger import read
+    from confide.privacy.of_run import LEDGER, plans_in
     from confide.privacy.plan import Plan
     from confide.run import Run, versions
 
@@ -457,18 +498,19 @@ def bundle(
             raise InputError(
                 "run", str(run), "has no ledger; only an accounted run (algorithm.clip set) can be bundled"
             )
-        agreed, said, ledger = Plan.load(run / PLAN), loaded.privacy["statement"], run / LEDGER
+        said, ledger = loaded.privacy["statement"], run / LEDGER
+        agreed, *others = plans_in(run, read(ledger))
     elif run is None and plan is not None and ledger is not None:
         from confide.deploy.plan.agreement import price
 
-        agreed = Plan.load(plan)
+        agreed, others = Plan.load(plan), []
         said = price(agreed).statement.to_dict()
     else:
         raise InputError("run", None if run is None else str(run), "give the folder of a run, or --plan and --ledger")
     if not key.exists():
         generate_key(key)
     secret = load_key(key)
-    text = make_bundle(agreed, ledger, said, versions(), secret)
+    text = make_bundle(agreed, ledger, said, versions(), secret, others)
     path = out or ledger.parent / "bundle.json"
     save_bundle(path, text)
     public = public_hex(secret.public_key())

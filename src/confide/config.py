@@ -180,7 +180,9 @@ class PrivacyConfig(Table):
     delta: float = Field(1e-5, description="of epsilon(delta)")
     epsilon: float | None = Field(None, description="budget: the run stops before the round that would pass it")
     rho: float | None = Field(None, description="budget as zCDP, instead of epsilon")
-    dataset: str | None = Field(None, description="name of the data; ledgers of all runs on it add up")
+    dataset: str | None = Field(
+        None, description="name of the data; ledgers of all runs on it add up; a random id by default"
+    )
 
 
 class OutputConfig(Table):

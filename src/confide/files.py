@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,10 +38,11 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
 def atomic_folder(folder: str | Path, marker: str) -> Iterator[Path]:
     """Yields a temporary folder that becomes `folder`.
 
-    An existing folder is replaced only if it is empty or holds the file `marker`, i.e. is an older result.
+    An existing folder is replaced only if it is empty or holds the file `marker`, i.e. is an older result. There is one
+    writer at a time: what the body reads of the old folder is what will be replaced.
     """
     folder = check_replaceable(folder, marker)
-    with _translated(folder):
+    with _translated(folder), _locked(folder.with_name(f".{folder.name}.lock")):
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         os.chmod(temporary, 0o777 & ~_umask())
         try:
@@ -52,6 +54,26 @@ def atomic_folder(folder: str | Path, marker: str) -> Iterator[Path]:
         finally:
             with suppress(OSError):
                 shutil.rmtree(temporary)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Held by one at a time, others wait. The file goes with its last holder; who waited for that one tries again."""
+    if sys.platform == "win32":  # it has no flock
+        yield
+        return
+    import fcntl
+
+    while True:
+        with open(path, "ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not path.exists() or os.stat(path).st_ino != os.fstat(file.fileno()).st_ino:
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
 
 
 def check_replaceable(folder: str | Path, marker: str) -> Path:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 METRICS, RECORD, MODEL = "metrics.parquet", "run.json", "model.npz"
+LEDGER = "ledger.jsonl"
 FORMAT = 1
 _KINDS = {"inputs": dict, "model": dict, "notes": list, "seconds": float, "interrupted": bool}  # of run.json
 
@@ -176,7 +177,8 @@ class Run:
     def save(self, folder: str | Path) -> list[str]:
         """Write metrics.parquet, run.json and model.npz into `folder`, all or nothing; returns their paths.
 
-        An accounted run also leaves plan.json and ledger.jsonl: what was promised, and what every round cost.
+        An accounted run also leaves plan.json and ledger.jsonl: what was promised, and what every round cost. A folder
+        that holds the ledger of earlier runs keeps them: this run is added, or refused where the promises are unlike.
         """
         import polars as pl
 
@@ -200,10 +202,11 @@ class Run:
                 centroids=self.centroids,
                 description=np.array(json.dumps(self.model)),
             )
-            if self.privacy is not None and self.privacy.get("ledger") is not None:
+            ledger = None if self.privacy is None else self.privacy.get("ledger")
+            if ledger is not None or (Path(folder) / LEDGER).exists():
                 from confide.privacy.of_run import write_ledger
 
-                write_ledger(self.privacy["ledger"], temporary, run=f"seed {self.inputs['seed']}")
+                write_ledger(ledger, temporary, Path(folder), self.rounds)
             written = sorted(path.name for path in temporary.iterdir())
         return [str(Path(folder) / name) for name in written]
 

@@ -96,8 +96,9 @@ def bundled(folder: Path, p: Plan, found: list[Event], **more: Any) -> Path:
     write_events(ledger, DATA, plan_of(found, p), found)
     book = read(ledger)
     content = {
-        "format": 1,
+        "format": 2,
         "plan": p.to_dict(),
+        "others": [],
         "ledger": list(lines(book.header, book.events)),
         "versions": VERSIONS,
         "statement": {"totals": unit_totals(book)},
@@ -107,7 +108,9 @@ def bundled(folder: Path, p: Plan, found: list[Event], **more: Any) -> Path:
 
 
 def plan_of(found: list[Event], p: Plan) -> Any:
-    return type("Any", (), {"hash": found[0].plan if found else p.hash})
+    """What `write_events` believes to be the plan of these events."""
+    words = {name: getattr(p, name) for name in ("level", "adjacency", "threat")}
+    return type("Any", (), {"hash": found[0].plan if found else p.hash} | words)
 
 
 def sign(path: Path, content: dict[str, Any], key: Ed25519PrivateKey = KEY) -> Path:
@@ -143,7 +146,7 @@ def test_a_good_bundle_passes_every_check(good: Path) -> None:
     assert report.ok
     assert (report.plan_hash, report.dataset, report.signer) == (plan().hash, DATA, public_hex(KEY.public_key()))
     assert [dict(t) for t in report.totals] == [
-        {"unit": unit, "events": 4, "rho": pytest.approx(4 * RHO), "epsilon": None} for unit in range(3)
+        {"run": 0, "unit": unit, "events": 4, "rho": pytest.approx(4 * RHO), "epsilon": None} for unit in range(3)
     ]
     json.dumps(report.to_dict(), allow_nan=False)
     assert report.to_dict()["checks"][0] == {"name": "signature", "ok": True, "reason": report.checks[0].reason}
@@ -187,7 +190,7 @@ def changed(value: Any) -> Any:
     if isinstance(value, str):
         return ("1" if value[0] == "0" else "0") + value[1:]
     if isinstance(value, list):
-        return value[:-1]
+        return value[:-1] if value else [{}]
     return value + 1 if isinstance(value, int) else value | {"threat": "own-server", "extra": "x"}
 
 
@@ -197,7 +200,7 @@ def test_every_field_is_signed(good: Path, name: str) -> None:
     content[name] = changed(content[name])
     good.write_text(canonical.dumps(content) + "\n")
     if name == "format":
-        with pytest.raises(InputError, match="has format 2"):
+        with pytest.raises(InputError, match="has format 3"):
             verify_bundle(good)
     else:
         report = verify_bundle(good)
@@ -336,7 +339,7 @@ def test_a_laplace_ledger_cannot_be_converted_as_if_it_were_gaussian(tmp_path: P
 
     path = bundled(tmp_path, p, events(p, replace(costs[0], law=law)))
     assert verify_bundle(path, convert=convert).failed == (() if law == "laplace" else ("prices",))
-    assert seen == [law == "gaussian"] * 3
+    assert seen == [law == "gaussian"]
 
 
 def test_a_release_costs_what_the_plan_says(tmp_path: Path) -> None:
@@ -501,7 +504,7 @@ def test_epsilon_at_a_delta_by_the_callers_conversion(tmp_path: Path) -> None:
         return 10 * rho
 
     assert verify_bundle(path, convert=convert).ok
-    assert seen == [(pytest.approx(4 * RHO), 1e-5, True)] * 3
+    assert seen == [(pytest.approx(4 * RHO), 1e-5, True)]
     failed(path, "budget", words="spent epsilon 0.32", convert=lambda rho, delta, gaussian: 100 * rho)
 
 

@@ -1,4 +1,7 @@
-"""A signed bundle: plan, ledger, versions and statement in one file that an auditor checks without us.
+"""A signed bundle: plans, ledger, versions and statement in one file that an auditor checks without us.
+
+The ledger is whole: all runs of its file, each priced anew by its own plan. `plan` is that of the run which the
+statement is about, `others` are those of the other runs.
 
 The file is canonical JSON; the Ed25519 signature is over the canonical JSON of everything but itself. A valid
 signature says that the holder of the key vouches for the whole: compare the key with one received another way.
@@ -11,14 +14,27 @@ import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confide.errors import InputError, RunError
 from confide.files import atomic_file
 from confide.privacy import canonical
-from confide.privacy.ledger import Book, Cost, Total, all_gaussian, compose, lines, read, verify_lines
+from confide.privacy.ledger import (
+    Book,
+    Cost,
+    Part,
+    Promise,
+    Total,
+    all_gaussian,
+    book_lines,
+    compose,
+    epsilon_of,
+    read,
+    spent,
+    verify_lines,
+)
 from confide.privacy.plan import Plan
 
 if TYPE_CHECKING:
@@ -26,13 +42,14 @@ if TYPE_CHECKING:
 
     from confide.privacy.statement import Statement
 
-FORMAT = 1
+FORMAT = 2
 LARGEST = 256 * 2**20  # bytes of a bundle
 LARGEST_KEY = 2**14
 TOLERANCE = 1e-9  # of sums of costs: relative, far above rounding and far below meaning
 _PARTS = {  # the fields of a bundle and their types
     "format": int,
     "plan": dict,
+    "others": list,
     "ledger": list,
     "versions": dict,
     "statement": dict,
@@ -60,6 +77,7 @@ class Report:
     dataset: str | None
     totals: tuple[Mapping[str, Any], ...]
     statement: Mapping[str, Any] | None = None  # computed anew from the plan
+    spent: Mapping[str, Any] | None = None  # by all runs of the ledger together
 
     @property
     def ok(self) -> bool:
@@ -80,6 +98,7 @@ class Report:
             "dataset": self.dataset,
             "totals": [dict(t) for t in self.totals],
             "statement": None if self.statement is None else dict(self.statement),
+            "spent": None if self.spent is None else dict(self.spent),
         }
 
 
@@ -89,25 +108,28 @@ def make_bundle(
     statement: Mapping[str, Any],
     versions: Mapping[str, str],
     key: Ed25519PrivateKey,
+    others: Sequence[Plan] = (),
 ) -> str:
-    """The text of a signed bundle.
+    """The text of a signed bundle; `others` are the plans of the other runs in the ledger.
 
     `statement` may hold anything; its "totals", the ledger's sums for each unit, are added if absent. What does not
     hold together is not signed; a budget that was passed is, for the auditor to see.
     """
     book = read(ledger_path)
     statement = {"totals": unit_totals(book)} | dict(statement)
-    priced = _priced(plan)
-    said = None if isinstance(priced, str) else priced.statement.to_dict()
+    plans = {p.hash: p for p in (*others, plan)}
+    priced = {hash: _priced(p) for hash, p in plans.items()}
+    said = _said(priced[plan.hash])
     for check in (
-        _same_plan(plan, book), _rounds(plan, book), _prices(priced, book), _statement(statement, book, said),
+        _same_plan(plans, book), _rounds(plans, book), _prices(priced, book), _statement(statement, book, said),
     ):  # fmt: skip
         if check.ok is False:
             raise InputError(f"bundle.{check.name}", str(ledger_path), check.reason)
     content = {
         "format": FORMAT,
         "plan": plan.to_dict(),
-        "ledger": list(lines(book.header, book.events)),
+        "others": [p.to_dict() for p in others],
+        "ledger": list(book_lines(book)),
         "versions": dict(versions),
         "statement": statement,
         "public_key": public_hex(key.public_key()),
@@ -152,18 +174,23 @@ def verify_bundle(
     signer = content["public_key"]
     checks = [_signature(content), _signer(signer, trusted)]
     plan, check = _plan(content["plan"])
-    checks.append(check)
+    others = [_plan(other) for other in content["others"]]
+    checks.append(next((wrong for _, wrong in others if not wrong.ok), check) if check.ok else check)
     book, check = _ledger(content["ledger"])
     checks.append(check)
+    found = [other for other, _ in others if other is not None]
+    if plan is None or len(found) < len(others):
+        plan = None
     if plan is None or book is None:
         reason = f"needs a valid {'plan' if plan is None else 'ledger'}"
         checks += [Check(name, None, reason) for name in ("events", "rounds", "prices", "budget", "statement")]
         said = None
     else:
-        priced = _priced(plan)
-        said = None if isinstance(priced, str) else priced.statement.to_dict()
-        checks += [_same_plan(plan, book), _rounds(plan, book), _prices(priced, book), _budget(plan, book, convert)]
-        checks.append(_statement(content["statement"], book, said))
+        plans = {p.hash: p for p in (*found, plan)}
+        priced = {hash: _priced(p) for hash, p in plans.items()}
+        said = _said(priced[plan.hash])
+        checks += [_same_plan(plans, book), _rounds(plans, book), _prices(priced, book)]
+        checks += [_budget(plans, book, convert), _statement(content["statement"], book, said)]
     return Report(
         tuple(checks),
         signer,
@@ -171,12 +198,21 @@ def verify_bundle(
         book.dataset if book else None,
         tuple(unit_totals(book)) if book else (),
         said,
+        None if plan is None or book is None else _spent(book, plan.delta),
     )
 
 
 def unit_totals(book: Book) -> list[dict[str, Any]]:
-    """A statement's "totals": what each unit spent by the ledger, {"unit", "events", "rho", "epsilon"}."""
-    return [{"unit": unit} | total._asdict() for (_, unit), total in compose([book]).items()]
+    """A statement's "totals": what each unit spent in each run, {"run", "unit", "events", "rho", "epsilon"}."""
+    return [{"run": run, "unit": unit} | total._asdict() for (run, unit), total in compose([book]).items()]
+
+
+def _spent(book: Book, delta: float) -> dict[str, Any]:
+    """What all runs cost together, with the promise that it is about."""
+    total = spent([book])
+    promise = {} if book.promise is None else book.promise.to_dict()
+    epsilon = epsilon_of(total, delta, all_gaussian([book]))
+    return {"runs": len(book.runs), "rho": total.rho, "epsilon": epsilon, "delta": delta} | promise
 
 
 # ---- keys
@@ -287,32 +323,47 @@ def _ledger(texts: Sequence[Any]) -> tuple[Book | None, Check]:
     return book, Check("ledger", True, f"{len(book.events)} events in an unbroken chain")
 
 
-def _same_plan(plan: Plan, book: Book) -> Check:
-    """Was every event made under this plan?"""
-    for n, event in enumerate(book.events, 1):
-        if event.plan != plan.hash:
-            return Check("events", False, f"event {n} was made under plan {event.plan}, the bundle's is {plan.hash}")
-    return Check("events", True, "all were made under the plan")
+def _same_plan(plans: Mapping[str, Plan], book: Book) -> Check:
+    """Was every event of a run made under one of the plans, and is that what the ledger promises?"""
+    n = 0
+    for run in book.runs:
+        hash = run.plan
+        for event in run.events:
+            n += 1
+            if event.plan not in plans or event.plan != hash:
+                given = ", ".join(plans)
+                return Check("events", False, f"event {n} was made under plan {event.plan}, the bundle's is {given}")
+        if hash is not None and run.header.promise != Promise.of(plans[hash]):
+            said = f"the ledger is about {run.header.promise}, plan {hash} about {Promise.of(plans[hash])}"
+            return Check("events", False, said)
+    return Check("events", True, "all were made under the plan" + ("s of their runs" if len(book.runs) > 1 else ""))
 
 
-def _rounds(plan: Plan, book: Book) -> Check:
-    """At most one message or skip in a round of a unit, and one release of a unit, as the plan allows."""
-    P, T = plan.units, plan.rounds
-    seen: set[tuple[str, int, int]] = set()
-    for n, event in enumerate(book.events, 1):
-        what = f"event {n}, a {event.kind} of unit {event.unit} in round {event.round},"
-        if event.unit >= P or event.round > T:
-            return Check("rounds", False, f"{what} is outside the plan's {P} units and {T} rounds")
-        if event.kind == "release" and plan.release == "none":
-            return Check("rounds", False, f"{what} is not in the plan")
-        key = ("release", event.unit, 0) if event.kind == "release" else ("round", event.unit, event.round)
-        if key in seen:
-            return Check("rounds", False, f"{what} comes a second time")
-        seen.add(key)
-    return Check("rounds", True, f"{len(book.events)} events within {T} rounds of {P} units, none twice")
+def _rounds(plans: Mapping[str, Plan], book: Book) -> Check:
+    """At most one message or skip in a round of a unit, and one release of a unit, in each run, as its plan allows."""
+    n = 0
+    for run in book.runs:
+        seen: set[tuple[str, int, int]] = set()
+        for event in run.events:
+            n += 1
+            plan = plans.get(event.plan)
+            if plan is None:
+                return Check("rounds", None, f"event {n} is of another plan")
+            what = f"event {n}, a {event.kind} of unit {event.unit} in round {event.round},"
+            if event.unit >= plan.units or event.round > plan.rounds:
+                limits = f"the plan's {plan.units} units and {plan.rounds} rounds"
+                return Check("rounds", False, f"{what} is outside {limits}")
+            if event.kind == "release" and plan.release == "none":
+                return Check("rounds", False, f"{what} is not in the plan")
+            key = ("release", event.unit, 0) if event.kind == "release" else ("round", event.unit, event.round)
+            if key in seen:
+                return Check("rounds", False, f"{what} comes a second time")
+            seen.add(key)
+    sizes = " and ".join(dict.fromkeys(f"{p.rounds} rounds of {p.units} units" for p in plans.values()))
+    return Check("rounds", True, f"{n} events within {sizes}, none twice")
 
 
-class _Priced(NamedTuple):
+class Priced(NamedTuple):
     """What a plan costs, computed anew: the j-th message of any unit, the release, and the statement."""
 
     messages: Sequence[Cost]
@@ -320,27 +371,50 @@ class _Priced(NamedTuple):
     statement: Statement
 
 
-def _priced(plan: Plan) -> _Priced | str:
-    """Or why the plan has no price."""
+def price(plan: Plan) -> Priced:
+    """Of a simulation or a deployment; a plan without a price is refused."""
     from confide.deploy.plan import agreement
     from confide.privacy.of_run import Pricing
 
+    if plan.deployment is not None:
+        found = agreement.price(plan)
+        return Priced(found.messages, found.release, found.statement)
+    pricing = Pricing.of_plan(plan)
+    return Priced(*pricing.costs(plan.rounds), pricing.statement(plan.rounds))
+
+
+def _priced(plan: Plan) -> Priced | str:
+    """Or why the plan has no price."""
     try:
-        if plan.deployment is not None:
-            found = agreement.price(plan)
-            return _Priced(found.messages, found.release, found.statement)
-        pricing = Pricing.of_plan(plan)
-        return _Priced(*pricing.costs(plan.rounds), pricing.statement(plan.rounds))
+        return price(plan)
     except InputError as e:
         return str(e)
 
 
-def _prices(priced: _Priced | str, book: Book) -> Check:
-    """Does every event carry the cost that follows from the plan?"""
-    if isinstance(priced, str):
-        return Check("prices", False, f"cannot be computed from the plan: {priced}")
+def _said(priced: Priced | str) -> dict[str, Any] | None:
+    return None if isinstance(priced, str) else priced.statement.to_dict()
+
+
+def _prices(priced: Mapping[str, Priced | str], book: Book) -> Check:
+    """Does every event carry the cost that follows from its plan?"""
+    n = 0
+    for run in book.runs:
+        if run.plan is None:
+            continue
+        by = priced.get(run.plan)
+        if by is None:
+            return Check("prices", None, f"plan {run.plan} is not in the bundle")
+        if isinstance(by, str):
+            return Check("prices", False, f"cannot be computed from the plan: {by}")
+        if problem := _wrong_price(by, run, n):
+            return Check("prices", False, problem)
+        n += len(run.events)
+    return Check("prices", True, "every event costs what the plan says, computed anew")
+
+
+def _wrong_price(priced: Priced, run: Part, before: int) -> str | None:
     published: dict[int, int] = {}
-    for n, event in enumerate(book.events, 1):
+    for n, event in enumerate(run.events, before + 1):
         if event.kind == "skip":
             continue
         true = priced.release
@@ -348,25 +422,32 @@ def _prices(priced: _Priced | str, book: Book) -> Check:
             j = published[event.unit] = published.get(event.unit, 0) + 1
             true = priced.messages[j - 1] if j <= len(priced.messages) else None
         if true is None:
-            return Check("prices", False, f"event {n}: the plan has no such {event.kind}")
+            return f"event {n}: the plan has no such {event.kind}"
         for name in ("rho", "epsilon", "law", "sigma", "sensitivity"):  # the law decides how a rho is converted
             said, found = getattr(event.cost, name), getattr(true, name)
             if not _agree(said, found):
-                reason = f"event {n}, a {event.kind} of unit {event.unit}: {name} {said!r}, by the plan {found!r}"
-                return Check("prices", False, reason)
-    return Check("prices", True, "every event costs what the plan says, computed anew")
+                return f"event {n}, a {event.kind} of unit {event.unit}: {name} {said!r}, by the plan {found!r}"
+    return None
 
 
-def _budget(plan: Plan, book: Book, convert: Callable[[float, float, bool], float] | None) -> Check:
-    limits = {name: limit for name, limit in plan.budget.items() if limit is not None}
-    gaussian = all_gaussian([book])
-    for (_, unit), total in compose([book]).items():
-        for name, limit in limits.items():
-            problem = _over(name, limit, total, plan.delta, convert, gaussian)
+def _budget(plans: Mapping[str, Plan], book: Book, convert: Callable[[float, float, bool], float] | None) -> Check:
+    """Did each run stay within its plan's budget, together with the runs before it?"""
+    words: dict[str, None] = {}
+    for n, run in enumerate(book.runs, 1):
+        if run.plan is None:
+            continue
+        plan, so_far = plans.get(run.plan), replace(book, runs=book.runs[:n])
+        if plan is None:
+            return Check("budget", None, f"plan {run.plan} is not in the bundle")
+        for name, limit in plan.budget.items():
+            if limit is None:
+                continue
+            words[f"{name} {limit:g}"] = None
+            problem = _over(name, limit, spent([so_far]), plan.delta, convert, all_gaussian([so_far]))
             if problem:
-                return Check("budget", False, f"unit {unit}: {problem}")
-    words = " and ".join(f"{name} {limit:g}" for name, limit in limits.items())
-    return Check("budget", True, f"every unit stayed within {words}" if words else "the plan sets none")
+                said = problem if n == 1 else f"run {n}, with those before it: {problem}"
+                return Check("budget", False, f"the worst unit: {said}")
+    return Check("budget", True, f"every unit stayed within {' and '.join(words)}" if words else "the plan sets none")
 
 
 def _over(
@@ -418,7 +499,7 @@ def _statement(statement: Mapping[str, Any], book: Book, anew: Mapping[str, Any]
         for name in true:
             if not _agree(said[name], true[name]):
                 claim = f"{name} is stated as {said[name]!r:.80}, the ledger adds to {true[name]!r}"
-                reason = f"totals of unit {true['unit']}: {claim}"
+                reason = f"totals of unit {true['unit']} in run {true['run']}: {claim}"
                 return Check("statement", False, reason)
     return Check("statement", True, "its totals are the ledger's, its epsilons those of the plan")
 

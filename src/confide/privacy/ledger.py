@@ -1,43 +1,45 @@
 """The ledger: one line for everything that left a unit, each line bound to all lines before it.
 
-    line 1       {"dataset", "events", "format", "hash", "run"}    hash = sha256(the rest of the line)
-    line n + 1   {"event", "hash", "n", "previous"}                hash = sha256(previous + canonical(event))
+    header       {"dataset", "events", "format", "hash", "previous", "promise", "run"}
+                 hash = sha256(the rest of the line), previous = null or the last hash of the run before
+    event n      {"event", "hash", "n", "previous"}                hash = sha256(previous + canonical(event))
 
-A ledger belongs to a data set, so that several runs and tuning on the same data add up (`read_all`, `compose`). A
-line that was changed, added, removed, moved or torn is refused with its number. What no chain of hashes can show is
-that whole lines at the END are gone: a finished ledger therefore states its number of events in line 1, the `head` of
+A ledger belongs to a data set and keeps one promise: whose data may change, how, and who looks. A file holds one run
+(header, events) or several, one after the other, as they were made. What unlike promises cost has no sum, so the
+promise is in the header and `read_all` refuses to add what is unlike; `spent` adds what is like.
+
+A line that was changed, added, removed, moved or torn is refused with its number. What no chain of hashes can show is
+that whole lines at the END are gone: a finished run therefore states its number of events in its header, the `head` of
 a growing one can be kept elsewhere (`read(path, head=...)`), and a bundle (`bundle.py`) is signed.
 """
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
-import threading
+import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn, Protocol, Self
+from typing import Any, BinaryIO, NamedTuple, NoReturn, Protocol, Self
 
-from confide.errors import InputError, RunError
+from confide.errors import InputError
 from confide.files import atomic_file, sync_folder
 from confide.privacy import canonical
-from confide.privacy.plan import LAWS, Plan
+from confide.privacy.plan import ADJACENCIES, LAWS, LEVELS, Plan
+from confide.privacy.threat import Threat
 from confide.validation import number, one_of, whole
 
-if TYPE_CHECKING:
-    from confide.federation import Federation
-
-FORMAT = 1
+FORMAT = 2
+OLD = 1  # a ledger of this format says nothing about its promise
 KINDS = ("message", "release", "skip")
 LARGEST = 2**30  # bytes of a ledger: more than a million events
 LONGEST = 2**16  # bytes of a line
 _EVENT = ("plan", "kind", "round", "unit", "cost", "sha256", "time")
 _COST = ("rho", "epsilon", "sensitivity", "sigma", "law")
-_WRITTEN = "is being written by another process; try again when it has finished"
+_PROMISE = ("level", "adjacency", "threat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +116,67 @@ class Event:
         return cls(**{**table, "cost": Cost(**cost)})
 
 
+class Promising(Protocol):
+    """A plan, or the settings of a run."""
+
+    @property
+    def level(self) -> str: ...
+    @property
+    def adjacency(self) -> str: ...
+    @property
+    def threat(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What the costs of a ledger are about: whose data may change, how, and who looks."""
+
+    level: str
+    adjacency: str
+    threat: str
+
+    def __post_init__(self) -> None:
+        one_of("ledger.promise.level", self.level, LEVELS)
+        one_of("ledger.promise.adjacency", self.adjacency, ADJACENCIES)
+        if str(Threat.parse(self.threat)) != self.threat:
+            raise InputError("ledger.promise.threat", self.threat, f"is spelled {Threat.parse(self.threat)}")
+
+    @classmethod
+    def of(cls, promising: Promising) -> Self:
+        return cls(promising.level, promising.adjacency, str(Threat.parse(promising.threat)))
+
+    @property
+    def by_number(self) -> bool:
+        """Whether the adversary is named by servers' numbers, which mean nothing in another plan."""
+        return Threat.parse(self.threat).kind == "colluders"
+
+    @property
+    def adversary(self) -> str:
+        return Threat.parse(self.threat).words
+
+    def __str__(self) -> str:
+        return f"{self.level} level, {self.adjacency}, against {self.threat}"
+
+    def to_dict(self) -> dict[str, str]:
+        return {name: getattr(self, name) for name in _PROMISE}
+
+
 @dataclass(frozen=True)
 class Header:
-    """Line 1. `run` tells two runs of the same plan apart; `events` is their number once the ledger is finished."""
+    """The first line of a run.
+
+    Attributes:
+        promise: None in an old ledger, which does not say.
+        run: tells two runs of the same plan apart.
+        events: their number, once the run is finished.
+        previous: hash of the last line of the run before, in the same file.
+    """
 
     dataset: str
+    promise: Promise | None
     run: str = ""
     events: int | None = None
+    previous: str | None = None
 
     def __post_init__(self) -> None:
         check_digest("ledger.dataset", self.dataset)
@@ -128,6 +184,8 @@ class Header:
             raise InputError("ledger.run", self.run, "must be a name of at most 200 letters")
         if self.events is not None:
             whole("ledger.events", self.events, 0)
+        if self.previous is not None:
+            check_digest("ledger.previous", self.previous)
 
     @property
     def hash(self) -> str:
@@ -138,7 +196,20 @@ class Header:
         return canonical.dumps(self._table() | {"hash": self.hash}, "ledger")
 
     def _table(self) -> dict[str, Any]:
-        return {"format": FORMAT, "dataset": self.dataset, "run": self.run, "events": self.events}
+        table = {"dataset": self.dataset, "run": self.run, "events": self.events}
+        if self.promise is None:
+            return table | {"format": OLD}
+        return table | {"format": FORMAT, "promise": self.promise.to_dict(), "previous": self.previous}
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> Self:
+        names = ("format", "dataset", "run", "events", "hash")
+        if table["format"] == OLD:
+            canonical.check_keys("ledger", table, names)
+            return cls(table["dataset"], None, table["run"], table["events"])
+        canonical.check_keys("ledger", table, (*names, "promise", "previous"))
+        promise = Promise(**canonical.check_keys("ledger.promise", table["promise"], _PROMISE))
+        return cls(table["dataset"], promise, table["run"], table["events"], table["previous"])
 
 
 def link(n: int, previous: str, event: Event) -> tuple[str, str]:
@@ -157,31 +228,42 @@ def lines(header: Header, events: Iterable[Event]) -> Iterator[str]:
         yield text
 
 
-class Ledger(Protocol):
-    """Where releases are recorded: an event is durable when `append` returns, and only then may its bytes leave."""
+class Part(NamedTuple):
+    """One run in a ledger."""
+
+    header: Header
+    events: tuple[Event, ...]
 
     @property
-    def dataset(self) -> str: ...
-
-    def append(self, event: Event) -> str:
-        """Record the event; returns the hash of its line."""
-        ...
-
-    def events(self) -> Iterator[Event]: ...
+    def plan(self) -> str | None:
+        """The hash of the plan that its events were made under; None where there are none."""
+        return self.events[0].plan if self.events else None
 
 
 @dataclass(frozen=True)
 class Book:
-    """A ledger that was read and whose chain holds."""
+    """A ledger that was read and whose chain holds; its runs are of one data set and keep one promise."""
 
     where: str
-    header: Header
-    events: tuple[Event, ...]
+    runs: tuple[Part, ...]
     hashes: tuple[str, ...]  # of every line
+
+    @property
+    def header(self) -> Header:
+        """Of the first run."""
+        return self.runs[0].header
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        return tuple(event for run in self.runs for event in run.events)
 
     @property
     def dataset(self) -> str:
         return self.header.dataset
+
+    @property
+    def promise(self) -> Promise | None:
+        return self.header.promise
 
     @property
     def head(self) -> str:
@@ -190,23 +272,45 @@ class Book:
 
 
 class Total(NamedTuple):
-    """What a unit spent; None when some event has no such bound."""
+    """What was spent; None when some event has no such bound."""
 
     events: int
     rho: float | None
     epsilon: float | None
 
 
-def compose(books: Iterable[Book]) -> dict[tuple[str, int], Total]:
-    """Totals by (data set, unit) over all ledgers: plain sums; epsilon at a delta is the accountant's business."""
-    costs: dict[tuple[str, int], list[Cost]] = defaultdict(list)
-    for book in books:
-        for event in book.events:
-            costs[book.dataset, event.unit].append(event.cost)
+def compose(books: Iterable[Book]) -> dict[tuple[int, int], Total]:
+    """Totals by (run, unit), runs numbered from 0 in the order given: plain sums, in rho and in pure epsilon."""
+    costs: dict[tuple[int, int], list[Cost]] = defaultdict(list)
+    for n, run in enumerate(run for book in books for run in book.runs):
+        for event in run.events:
+            costs[n, event.unit].append(event.cost)
     return {
         key: Total(len(of), _sum([c.rho for c in of]), _sum([c.epsilon for c in of]))
         for key, of in sorted(costs.items())
     }
+
+
+def spent(books: Iterable[Book]) -> Total:
+    """What all these runs cost together, at most: of each run its worst unit.
+
+    Numbers of units mean nothing across plans: unit 0 of one may be unit 3 of another.
+    """
+    units: dict[int, list[Total]] = defaultdict(list)
+    for (run, _), total in compose(books).items():
+        units[run].append(total)
+    rho, epsilon = (_sum([_worst([t[i] for t in of]) for of in units.values()]) for i in (1, 2))
+    return Total(sum(t.events for of in units.values() for t in of), rho, epsilon)
+
+
+def epsilon_of(total: Total, delta: float, gaussian: bool) -> float | None:
+    """epsilon at delta: the smaller of pure epsilon and of what follows from rho; None where there is no bound."""
+    from confide.privacy.conversion import rho_epsilon
+
+    found = [] if total.epsilon is None else [total.epsilon]
+    if total.rho is not None and delta > 0.0:
+        found.append(rho_epsilon(total.rho, delta, gaussian))
+    return min(found, default=None)
 
 
 def all_gaussian(books: Iterable[Book]) -> bool:
@@ -216,8 +320,7 @@ def all_gaussian(books: Iterable[Book]) -> bool:
 
 def read(path: str | Path, head: str | None = None) -> Book:
     """The ledger in a file, every line checked; `head`, the hash of a line seen earlier, must still be in it."""
-    with _opened(path, os.O_RDONLY) as file:
-        _lock(file, path, fcntl.LOCK_SH)
+    with open(canonical.open_regular(path, "ledger", os.O_RDONLY, LARGEST), "rb", buffering=2**20) as file:
         book = _book(_raw_lines(file, str(path)), str(path))
     if head is not None and head not in book.hashes:
         raise InputError(
@@ -226,19 +329,58 @@ def read(path: str | Path, head: str | None = None) -> Book:
     return book
 
 
-def read_all(paths: Iterable[str | Path]) -> dict[str, list[Book]]:
-    """Ledgers by data set; the same ledger twice, also as an earlier copy of itself, would count double: refused."""
-    found: dict[str, list[Book]] = defaultdict(list)
+def read_all(paths: Iterable[str | Path]) -> list[Book]:
+    """Ledgers that may be added up; what is unlike, or comes twice, is refused with the reason."""
+    found: list[Book] = []
     seen: dict[tuple[str, ...], str] = {}
     for path in paths:
         book = read(path)
         start = book.hashes[:2]  # header and first event: chains that begin alike are one chain
         if start in seen:
-            remedy = f"is the same ledger as {seen[start]}; name each once (another run needs another run id)"
-            raise InputError("ledger", str(path), remedy)
+            raise InputError("ledger", str(path), f"is the same ledger as {seen[start]}; name each once")
         seen[start] = str(path)
-        found[book.dataset].append(book)
-    return dict(found)
+        if found and (reason := unlike(found[0], book)):
+            raise InputError("ledger", str(path), reason)
+        found.append(book)
+    return found
+
+
+def unlike(first: Book, other: Book) -> str | None:
+    """Why what two ledgers cost has no sum, or None."""
+    if first.dataset != other.dataset:
+        return (
+            f"is of the data set {other.dataset[:12]}, and {first.where} of {first.dataset[:12]}: only runs on the "
+            f"same data add up; give these one name (privacy.dataset) before they run, or ask for each ledger alone"
+        )
+    return broken(promise_of(first), first.where, promise_of(other), "this one")
+
+
+def broken(first: Promise | None, where: str, other: Promise | None, what: str) -> str | None:
+    """Why the costs of two promises have no sum, or None."""
+    for promise, place in ((first, where), (other, what)):
+        if promise is None:
+            remedy = "whose data, and against whom; keep its plan.json beside it, or ask for it alone"
+            return f"cannot be added: {place} is an older ledger, whose promise is not known, {remedy}"
+    assert first is not None and other is not None  # noqa: S101, PT018 - just refused
+    if first != other:
+        return f"cannot be added: {where} is about {first}; {what} about {other}. Unlike promises have no sum"
+    if first.by_number:
+        remedy = "runs against servers by number stand alone, those against neighbours add up"
+        return f"cannot be added: {first.threat} names servers by number, which mean nothing in another plan; {remedy}"
+    return None
+
+
+def promise_of(book: Book) -> Promise | None:
+    """What a ledger says about itself; an old one says nothing, but the plan beside it may."""
+    hashes = {event.plan for event in book.events}
+    path = Path(book.where).parent / "plan.json"
+    if book.promise is not None or len(hashes) != 1 or not path.is_file():
+        return book.promise
+    text = canonical.read_text(path, "plan", 2**26)
+    if canonical.digest(text) not in hashes:
+        return None
+    plan = canonical.loads(text, "plan")  # only these words are used: today's Plan may not read a plan of that time
+    return Promise(plan["level"], plan["adjacency"], str(Threat.parse(plan["threat"])))
 
 
 def verify_lines(texts: Sequence[str], where: str) -> Book:
@@ -246,139 +388,34 @@ def verify_lines(texts: Sequence[str], where: str) -> Book:
     return _book(((text + "\n").encode() for text in texts), where)
 
 
-def write_events(path: str | Path, dataset: str, plan: Plan, events: Iterable[Event], run: str = "") -> Book:
-    """A finished ledger in one go: all of it or nothing, and never over an existing one."""
+def book_lines(book: Book) -> Iterator[str]:
+    """All lines of a ledger, as they were read."""
+    for run in book.runs:
+        yield from lines(run.header, run.events)
+
+
+def write_events(
+    path: str | Path, dataset: str, plan: Plan, events: Iterable[Event], run: str = "", after: Book | None = None
+) -> Book:
+    """A finished ledger in one go, that of a run `after` others: all of it or nothing, and never over an existing one.
+
+    Whoever adds a run has made sure that it may be added (`broken`).
+    """
     path, events = Path(path), tuple(events)
     for event in events:
         if event.plan != plan.hash:
             raise InputError("event.plan", event.plan, f"must be the hash of the plan, {plan.hash}")
-    header = Header(dataset, run, len(events))
-    hashes, texts = [header.hash], [header.line]
+    header = Header(dataset, Promise.of(plan), run, len(events), None if after is None else after.head)
+    texts, hashes = [] if after is None else list(book_lines(after)), [] if after is None else [*after.hashes]
+    texts.append(header.line)
+    hashes.append(header.hash)
     for n, event in enumerate(events, 1):
         text, hash = link(n, hashes[-1], event)
         texts.append(text)
         hashes.append(hash)
     _create(path, "".join(text + "\n" for text in texts))
-    return Book(str(path), header, events, tuple(hashes))
-
-
-class FileLedger:
-    """A growing ledger in a file, held by one process at a time.
-
-    `append` returns when the line is on the disk. After a crash the last line may be torn; opening then fails and
-    says so, and `FileLedger.recover` removes it when asked to.
-    """
-
-    def __init__(self, path: str | Path, dataset: str | None = None) -> None:
-        """Open for appending: takes the lock and checks every line."""
-        self.path = Path(path)
-        self._guard = threading.Lock()
-        self._broken = False
-        self._file = _opened(path, os.O_RDWR | os.O_APPEND)
-        try:
-            _lock(self._file, path, fcntl.LOCK_EX)
-            book = _book(_raw_lines(self._file, str(path)), str(path))
-            self._header, self._head, self._count = book.header, book.head, len(book.events)
-            self._size = os.fstat(self._file.fileno()).st_size
-            if dataset is not None and dataset != book.dataset:
-                raise InputError("ledger", str(path), f"is of the data set {book.dataset}, not {dataset}")
-            if book.header.events is not None:
-                raise InputError("ledger", str(path), f"was finished with {book.header.events} events; begin another")
-        except BaseException:
-            self._file.close()
-            raise
-
-    @classmethod
-    def create(cls, path: str | Path, dataset: str, run: str = "") -> Self:
-        """Begin a ledger; an existing file is refused."""
-        _create(Path(path), Header(dataset, run).line + "\n")
-        return cls(path, dataset)
-
-    @property
-    def dataset(self) -> str:
-        return self._header.dataset
-
-    @property
-    def head(self) -> str:
-        return self._head
-
-    def __len__(self) -> int:
-        return self._count
-
-    def append(self, event: Event) -> str:
-        with self._guard:
-            self._check_open()
-            text, hash = link(self._count + 1, self._head, event)
-            data = (text + "\n").encode()
-            if len(data) > LONGEST or self._size + len(data) > LARGEST:
-                raise RunError(f"{self.path}: the ledger is full; begin another")
-            fd = self._file.fileno()
-            self._broken = True  # until line and state agree again, also if Ctrl-C comes in between
-            try:
-                _write_all(fd, data)
-                os.fsync(fd)
-            except BaseException as e:
-                with suppress(OSError):
-                    os.ftruncate(fd, self._size)
-                    os.fsync(fd)
-                if isinstance(e, OSError):
-                    raise RunError(f"{self.path}: the event could not be recorded ({e.strerror or e})") from e
-                raise
-            self._count, self._head, self._size = self._count + 1, hash, self._size + len(data)
-            self._broken = False
-            return hash
-
-    def events(self) -> Iterator[Event]:
-        """All events so far, read back from the disk and checked."""
-        with self._guard:
-            self._check_open()
-            with open(os.dup(self._file.fileno()), "rb") as file:  # another buffer: the old one knows no new lines
-                return iter(_book(_raw_lines(file, str(self.path)), str(self.path)).events)
-
-    def _check_open(self) -> None:
-        if self._broken or self._file.closed:
-            raise RunError(f"{self.path}: the ledger is closed, or an append failed; open it again")
-
-    def close(self) -> None:
-        self._file.close()  # and with it the lock
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @staticmethod
-    def recover(path: str | Path) -> int:
-        """After a crash: remove a torn last line; returns how many bytes went (0: there was nothing to do).
-
-        Every line before it must hold. A last line that lacks only its end is kept and ended: charging a release
-        that never left is safe, forgetting one that did is not.
-        """
-        with _opened(path, os.O_RDWR | os.O_APPEND) as file:
-            _lock(file, path, fcntl.LOCK_EX)
-            reader = _Reader(str(path))
-            whole_bytes, torn = 0, b""
-            for raw in _raw_lines(file, str(path)):
-                if not raw.endswith(b"\n"):
-                    torn = raw
-                    break
-                reader.read(raw)
-                whole_bytes += len(raw)
-            if not torn:
-                reader.finish()
-                return 0
-            if reader.header is None:
-                raise InputError("ledger", str(path), "line 1 is truncated, and nothing follows it; remove the file")
-            kept = True
-            try:
-                reader.read(torn + b"\n")
-                _write_all(file.fileno(), b"\n")
-            except InputError:
-                kept = False
-                os.ftruncate(file.fileno(), whole_bytes)
-            os.fsync(file.fileno())
-            return 0 if kept else len(torn)
+    runs = () if after is None else after.runs
+    return Book(str(path), (*runs, Part(header, events)), tuple(hashes))
 
 
 def dataset_id(name: str) -> str:
@@ -392,23 +429,9 @@ def dataset_id(name: str) -> str:
     return canonical.digest(canonical.dumps(["confide data set by name", name], "dataset"))
 
 
-def federation_id(federation: Federation) -> str:
-    """The id of a data set by its contents. For simulations: the hash itself tells about the data.
-
-    Anyone who can guess the data can confirm the guess, so where data are private use `dataset_id`.
-    """
-    import hashlib
-
-    import numpy as np
-
-    state = hashlib.sha256(b"confide data set by contents\0")
-    for name, kind in (("X", "<f8"), ("d", "<f8"), ("client_offsets", "<i8"), ("unit_offsets", "<i8")):
-        array = getattr(federation, name)
-        state.update(f"{name}{array.shape}".encode())
-        rows = max(1, 2**20 // max(1, array[:1].size))
-        for start in range(0, len(array), rows):
-            state.update(np.ascontiguousarray(array[start : start + rows], dtype=kind).data)
-    return state.hexdigest()
+def random_id() -> str:
+    """The id of a data set that was given no name. It says nothing about the data, unlike a hash of them."""
+    return secrets.token_hex(32)
 
 
 def check_digest(field: str, value: object) -> None:
@@ -422,51 +445,61 @@ class _Reader:
     def __init__(self, where: str) -> None:
         self.where = where
         self.line = 0
-        self.header: Header | None = None
+        self.runs: list[tuple[Header, list[Event]]] = []
         self.hashes: list[str] = []
 
-    def read(self, raw: bytes) -> Event | None:
+    def read(self, raw: bytes) -> None:
         self.line += 1
         if not raw.endswith(b"\n"):
             if len(raw) > LONGEST:
                 self._fail(f"holds more than {LONGEST} bytes")
-            self._fail("is truncated: it has no end (after a crash FileLedger.recover removes it)")
+            self._fail("is truncated: it has no end")
         try:
             text = raw[:-1].decode()
             table = canonical.parse(text)
         except (UnicodeDecodeError, InputError):
             self._fail("is not a line of a ledger: it was changed, or the file is something else")
-        if self.header is not None:
-            return self._event(text, table, self.header)
-        self._begin(text, table)
-        return None
+        if not self.runs or (isinstance(table, Mapping) and "format" in table):
+            self._begin(text, table)
+        else:
+            header, events = self.runs[-1]
+            events.append(self._event(text, table, header, len(events) + 1))
 
     def finish(self) -> None:
-        if self.header is None:
+        if not self.runs:
             self.line = 1
             self._fail("is missing: the file is empty")
-        promised, found = self.header.events, len(self.hashes) - 1
-        if promised is not None and found != promised:
+        header, events = self.runs[-1]
+        if header.events is not None and len(events) != header.events:
             self.line += 1
-            self._fail(f"is missing: the ledger was finished with {promised} events and holds {found}")
+            self._fail(f"is missing: the run was finished with {header.events} events and holds {len(events)}")
 
     def _begin(self, text: str, table: Any) -> None:
         if not isinstance(table, Mapping) or "format" not in table:
             self._fail("is not the first line of a ledger")
-        if table["format"] != FORMAT or not isinstance(table["format"], int):
-            self._fail(f"has format {table['format']!r}; this confide reads {FORMAT}")
+        if table["format"] not in (OLD, FORMAT) or type(table["format"]) is not int:
+            self._fail(f"has format {table['format']!r}; this confide reads {OLD} and {FORMAT}")
         try:
-            canonical.check_keys("ledger", table, ("format", "dataset", "run", "events", "hash"))
-            header = Header(table["dataset"], table["run"], table["events"])
+            header = Header.from_dict(table)
         except InputError as e:
             self._fail(f"is not the first line of a ledger ({e})")
         if header.line != text:
             self._fail("was changed: its content does not have the hash it carries")
-        self.header = header
+        if header.previous != (self.hashes[-1] if self.hashes else None):
+            self._fail("does not follow from the line before: a line was removed, added, moved or changed")
+        if self.runs:
+            first, (before, events) = self.runs[0][0], self.runs[-1]
+            if len(events) != before.events:
+                self._fail(
+                    f"begins a run where {before.events} events belong to the one before, which has {len(events)}"
+                )
+            if (header.dataset, header.promise) != (first.dataset, first.promise):
+                self._fail("begins a run on other data or with another promise than the first")
+        self.runs.append((header, []))
         self.hashes.append(header.hash)
 
-    def _event(self, text: str, table: Any, header: Header) -> Event:
-        n, previous = len(self.hashes), self.hashes[-1]
+    def _event(self, text: str, table: Any, header: Header, n: int) -> Event:
+        previous = self.hashes[-1]
         if not isinstance(table, Mapping) or set(table) != {"event", "hash", "n", "previous"}:
             self._fail("is not an event: it was changed, or added")
         if table["n"] != n:
@@ -479,7 +512,7 @@ class _Reader:
             expected, hash = link(n, previous, event)
             if expected == text:
                 if header.events is not None and n > header.events:
-                    self._fail(f"was added: the ledger was finished with {header.events} events")
+                    self._fail(f"was added: the run was finished with {header.events} events")
                 self.hashes.append(hash)
                 return event
         except InputError as e:
@@ -496,10 +529,10 @@ class _Reader:
 
 def _book(raws: Iterable[bytes], where: str) -> Book:
     reader = _Reader(where)
-    events = tuple(event for raw in raws if (event := reader.read(raw)) is not None)
+    for raw in raws:
+        reader.read(raw)
     reader.finish()
-    assert reader.header is not None  # noqa: S101 - `finish` refused that
-    return Book(where, reader.header, events, tuple(reader.hashes))
+    return Book(where, tuple(Part(header, tuple(events)) for header, events in reader.runs), tuple(reader.hashes))
 
 
 def _raw_lines(file: BinaryIO, where: str) -> Iterator[bytes]:
@@ -511,26 +544,6 @@ def _raw_lines(file: BinaryIO, where: str) -> Iterator[bytes]:
         if total > LARGEST:  # it grew since it was opened
             raise InputError("ledger", where, f"holds more than {LARGEST} bytes")
         yield raw
-
-
-def _opened(path: str | Path, flags: int) -> BinaryIO:
-    fd = canonical.open_regular(path, "ledger", flags, LARGEST)
-    return open(fd, "rb" if flags & os.O_ACCMODE == os.O_RDONLY else "rb+", buffering=2**20)
-
-
-def _lock(file: BinaryIO, path: str | Path, kind: int) -> None:
-    """The lock goes with the descriptor: it ends with the process, however that ends."""
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        remedy = _WRITTEN
-        if kind == fcntl.LOCK_EX:
-            with suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                remedy = "is being read by another process; try again when it has finished"
-        raise InputError("ledger", str(path), remedy) from None
-    except OSError as e:
-        raise InputError("ledger", str(path), f"cannot be locked on this file system ({e.strerror or e})") from None
 
 
 def _create(path: Path, text: str) -> None:
@@ -548,11 +561,11 @@ def _create(path: Path, text: str) -> None:
         sync_folder(path.parent)
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
-
-
 def _sum(values: Sequence[float | None]) -> float | None:
     known = [x for x in values if x is not None]
     return math.fsum(known) if len(known) == len(values) else None
+
+
+def _worst(values: Sequence[float | None]) -> float | None:
+    known = [x for x in values if x is not None]
+    return max(known, default=0.0) if len(known) == len(values) else None

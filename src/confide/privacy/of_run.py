@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,10 +13,23 @@ from confide.algorithm import GFL
 from confide.arithmetic import FixedArithmetic, largest_state, on_grid, scheme_on_grid
 from confide.errors import InputError
 from confide.graph import Graph
+from confide.privacy import canonical
 from confide.privacy.accountant import Account, account
 from confide.privacy.calibrate import affordable_rounds
-from confide.privacy.ledger import FREE, Cost, Event, dataset_id, federation_id, write_events
-from confide.privacy.plan import Plan, scheme_fields
+from confide.privacy.ledger import (
+    FREE,
+    Book,
+    Cost,
+    Event,
+    Promise,
+    Promising,
+    broken,
+    dataset_id,
+    random_id,
+    read,
+    write_events,
+)
+from confide.privacy.plan import LARGEST, Plan, scheme_fields
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.settings import Privacy
@@ -26,6 +40,7 @@ from confide.problems.problem import Problem
 from confide.schemes import Scheme, scheme
 
 PLAN, LEDGER = "plan.json", "ledger.jsonl"
+PLANS = "plans"  # beside them, of the runs before in the same folder, by hash
 GRID = ("rounding.quantum", "rounding.survivors", "rounding.decays", "rounding.floating")  # facts of a plan
 
 
@@ -192,16 +207,17 @@ class Accounting:
     privacy: Privacy
     algorithm: GFL
     pricing: Pricing
-    dataset: str
+    dataset: str | None  # None: it has no name, and gets an id where it is saved
+    run: str = ""  # tells this run from others of the same plan
 
     @classmethod
     def of(
         cls, privacy: Privacy, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int
     ) -> Accounting:
-        name = privacy.dataset
-        dataset = federation_id(problem.federation) if name is None else dataset_id(name)
         if not privacy.unprotected:
             check_declared(problem, "or privacy.unprotected = true, and the run has no epsilon")
+        dataset = None if privacy.dataset is None else dataset_id(privacy.dataset)
+        run = secrets.token_hex(16) if problem.private else f"seed {seed}"
         _check_absence(algorithm, graphs)
         sensitivity, scheme = privacy.sensitivity(problem, algorithm, seed), algorithm.scheme
         if algorithm.arithmetic == "fixed":
@@ -218,7 +234,7 @@ class Accounting:
             inside_sums(algorithm, problem.M),
             problem.undeclared,
         )
-        return cls(privacy, algorithm, pricing, dataset)
+        return cls(privacy, algorithm, pricing, dataset, run)
 
     def affordable(self, rounds: int) -> int:
         """Rounds that the budget pays for, the release at the end included; all of them without a budget."""
@@ -297,6 +313,7 @@ class Accounting:
             "budget": None if budget is None else asdict(budget),
             "ledger": {
                 "dataset": self.dataset,
+                "run": self.run,
                 "plan": self.plan(rounds).to_json(),
                 "costs": [asdict(cost) for cost in costs],
                 "release": None if release is None else asdict(release),
@@ -367,10 +384,32 @@ def aggregation_fields(algorithm: GFL) -> dict[str, Any] | None:
     }
 
 
-def write_ledger(ledger: Mapping[str, Any], folder: Path, run: str) -> None:
-    """plan.json and ledger.jsonl of a simulated run: an event for every message of every unit."""
-    plan = Plan.from_json(ledger["plan"])
-    plan.save(folder / PLAN)
+def check_folder(folder: Path, privacy: Privacy | None) -> None:
+    """Refuse before hours of work, not after: may a run with these settings add to the ledger of this folder?"""
+    if (before := _ledger_in(folder)) is not None:
+        name = None if privacy is None else privacy.dataset
+        _check_addable(folder, before, privacy, None if name is None else dataset_id(name))
+
+
+def write_ledger(ledger: Mapping[str, Any] | None, new: Path, old: Path, rounds: int) -> None:
+    """plan.json and ledger.jsonl of a simulated run of `rounds`: an event for every message of every unit.
+
+    `new` is to take the place of `old`: what the ledger of `old` holds comes first, and the plans of its runs are kept.
+    A run that is in it already, because it was saved before, is not added again; nor is one that did nothing.
+    """
+    before = _ledger_in(old)
+    plan = None if ledger is None else Plan.from_json(ledger["plan"])
+    if before is not None:
+        if rounds:
+            _check_addable(old, before, plan, None if ledger is None else ledger["dataset"])
+        _keep(before, old, new)
+    if ledger is None or plan is None:
+        if (old / PLAN).is_file():
+            (new / PLAN).write_bytes((old / PLAN).read_bytes())
+        return
+    plan.save(new / PLAN)
+    if before is not None and any((r.header.run, r.plan) == (ledger["run"], plan.hash) for r in before.runs):
+        return
 
     def events() -> Iterator[Event]:
         for i, cost in enumerate(ledger["costs"], 1):
@@ -380,4 +419,54 @@ def write_ledger(ledger: Mapping[str, Any], folder: Path, run: str) -> None:
             one = Cost(**ledger["release"])
             yield from (Event(plan.hash, "release", plan.rounds, unit, one) for unit in range(plan.units))
 
-    write_events(folder / LEDGER, ledger["dataset"], plan, events(), run)
+    dataset = before.dataset if before is not None else ledger["dataset"] or random_id()
+    (new / LEDGER).unlink(missing_ok=True)  # the copy that `_keep` made: all of it comes first again
+    write_events(new / LEDGER, dataset, plan, events(), ledger["run"], before)
+
+
+def check_whole(folder: Path, book: Book) -> None:
+    """The ledger of a folder holds the run that was saved there last: no run at its end is gone."""
+    if canonical.digest(canonical.read_text(folder / PLAN, "plan", LARGEST)) not in {run.plan for run in book.runs}:
+        remedy = f"does not hold the run of {PLAN} beside it: its end is gone; take the folder from a backup"
+        raise InputError("ledger", str(folder / LEDGER), remedy)
+
+
+def plans_in(folder: Path, book: Book) -> list[Plan]:
+    """The plans of all runs in the ledger of a folder; that of the run saved there last comes first."""
+    check_whole(folder, book)
+    latest = Plan.load(folder / PLAN)
+    others = dict.fromkeys(run.plan for run in book.runs if run.plan not in (None, latest.hash))
+    return [latest, *(Plan.load(folder / PLANS / f"{hash}.json") for hash in others)]
+
+
+def _ledger_in(folder: Path) -> Book | None:
+    if not (folder / LEDGER).exists():
+        return None
+    try:
+        return read(folder / LEDGER)
+    except InputError as e:
+        remedy = f"its {LEDGER} is not whole ({e.remedy}), and is not replaced; name another folder"
+        raise InputError("output.folder", str(folder), remedy) from None
+
+
+def _check_addable(folder: Path, before: Book, promising: Promising | None, dataset: str | None) -> None:
+    if promising is None:
+        reason: str | None = "a run without an account (algorithm.clip) has no bound and cannot be added to it"
+    else:
+        reason = broken(before.promise, "it", Promise.of(promising), "this run")
+    if reason is None and dataset not in (None, before.dataset):
+        reason = "this run names other data (privacy.dataset)"
+    if reason is not None:
+        remedy = f"holds the ledger of earlier runs, which is not forgotten: {reason}; name another folder"
+        raise InputError("output.folder", str(folder), remedy)
+
+
+def _keep(before: Book, old: Path, new: Path) -> None:
+    """The ledger and the plans of its runs, as they are."""
+    (new / LEDGER).write_bytes((old / LEDGER).read_bytes())
+    hashes = {run.plan for run in before.runs}
+    for path in (old / PLAN, *(old / PLANS / f"{hash}.json" for hash in hashes)):
+        if path.is_file():
+            text = canonical.read_text(path, "plan", LARGEST)
+            (new / PLANS).mkdir(exist_ok=True)
+            (new / PLANS / f"{canonical.digest(text)}.json").write_text(text + "\n", encoding="utf-8")

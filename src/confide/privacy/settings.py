@@ -34,7 +34,7 @@ class Privacy:
         releases: how many times the release may be made; each is paid for.
         unprotected: agree to a plan without a price for its own adversary or for links, or run a table that was
             prepared from everybody's rows; the statement says so first.
-        dataset: name of the data, under which ledgers of several runs add up; their contents' hash by default.
+        dataset: name of the data, under which ledgers of several runs add up; without one they get a random id.
         epsilon, rho: budget, at most one; a run stops before the round that would pass it.
     """
 

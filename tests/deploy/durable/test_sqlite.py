@@ -293,14 +293,15 @@ def test_the_exported_ledger_is_one_that_the_ledger_reads(
     histories: SimpleNamespace, make: Make, tmp_path: Path
 ) -> None:
     with make() as store:
-        assert store.head == ledger.Header(histories.DATASET, "a run").hash
+        header = ledger.Header(histories.DATASET, ledger.Promise.of(store.plan), "a run")
+        assert store.head == header.hash
         for steps in (0, 30):
             live(histories, store, steps)
             store.export_ledger(tmp_path / "ledger.jsonl")
             book = ledger.read(tmp_path / "ledger.jsonl", head=store.head)
             assert book.head == store.head
             assert list(book.events) == [entry.event for entry in store.entries()]
-            assert book.header == ledger.Header(histories.DATASET, "a run")
+            assert book.header == header
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from confide.deploy.durable.store import At, nowhere, parts
 from confide.errors import InputError
 from confide.files import atomic_file
 from confide.privacy import canonical
-from confide.privacy.ledger import Header, link, verify_lines
+from confide.privacy.ledger import Header, Promise, link, verify_lines
 from confide.privacy.plan import Plan
 from confide.validation import whole
 
@@ -97,7 +97,7 @@ class SqliteStore:
         self.run: str = row[4]
         self.neighbours: tuple[int, ...] = tuple(canonical.loads(row[5]))
         self.start = as_vector(row[6])
-        self._header = Header(self.dataset, self.run)
+        self._header = Header(self.dataset, Promise.of(self.plan), self.run)
 
     @classmethod
     def create(
@@ -107,7 +107,7 @@ class SqliteStore:
         path = Path(path).absolute()
         the_plan = Plan.from_json(plan)
         whole("store.server", server, 0, the_plan.units - 1)
-        Header(dataset, run)
+        Header(dataset, Promise.of(the_plan), run)
         if the_plan.dim not in (None, len(books.contribution)):
             raise InputError("store.books", len(books.contribution), f"the plan has vectors of {the_plan.dim} numbers")
         linked = {i + j - server for i, j in the_plan.graph["edges"] if server in (i, j)}

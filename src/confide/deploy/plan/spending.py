@@ -13,7 +13,9 @@ from typing import Final, NamedTuple
 
 from confide.deploy.plan.agreement import Prices
 from confide.errors import InputError
-from confide.privacy.ledger import Book, compose, dataset_id, read_all
+from confide.privacy import ledger
+from confide.privacy.ledger import Book, Promise, broken, dataset_id, promise_of, read_all
+from confide.privacy.plan import Plan
 
 MANY: Final = 1000  # releases, where each costs nothing or no budget says how many
 
@@ -33,8 +35,8 @@ class Allowance(NamedTuple):
 
 def allowance(prices: Prices, dataset: str, ledgers: Sequence[Path]) -> Allowance:
     plan = prices.plan
-    books = _books(dataset, ledgers)
-    spent = _spent(books)
+    books = _books(plan, dataset, ledgers)
+    spent = ledger.spent(books).rho
     rounds = plan.rounds
     limits = {name: limit for name, limit in plan.budget.items() if limit is not None}
     if not limits:
@@ -67,25 +69,16 @@ def allowance(prices: Prices, dataset: str, ledgers: Sequence[Path]) -> Allowanc
     return Allowance(left, releases, spent, said)
 
 
-def _books(dataset: str, ledgers: Sequence[Path]) -> list[Book]:
-    wanted = dataset_id(dataset)
+def _books(plan: Plan, dataset: str, ledgers: Sequence[Path]) -> list[Book]:
+    """The earlier ledgers, each of these data and with the promise of the plan: what is unlike has no sum."""
     found = read_all(ledgers)
-    for id, books in found.items():
-        if id != wanted:
-            remedy = f"is not of the data set {dataset!r}; only ledgers of the same data are added up, name those"
-            raise InputError("ledgers", books[0].where, remedy)
-    return found.get(wanted, [])
-
-
-def _spent(books: Sequence[Book]) -> float | None:
-    """Of each ledger its worst unit: numbers of units mean nothing across plans."""
-    total = 0.0
-    for book in books:
-        units = compose([book]).values()
-        if any(unit.rho is None for unit in units):
-            return None
-        total += max((unit.rho for unit in units if unit.rho is not None), default=0.0)
-    return total
+    for book in found:
+        reason = broken(promise_of(book), "the ledger", Promise.of(plan), "the plan")
+        if book.dataset != dataset_id(dataset):
+            reason = f"is not of the data set {dataset!r}; only ledgers of the same data are added up, name those"
+        if reason is not None:
+            raise InputError("ledgers", book.where, reason)
+    return found
 
 
 def _in_terms_of(name: str, rho: float, delta: float) -> float:

@@ -1,0 +1,152 @@
+"""What `confide account X...` answers: the price of a config or a plan, or what ledgers add up to.
+
+What X is, its content says and not its name. Nothing is run, and of private data only sizes are read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from confide.errors import InputError
+from confide.privacy import canonical
+from confide.privacy.ledger import LONGEST, all_gaussian, compose, epsilon_of, promise_of, read, read_all, spent
+from confide.privacy.of_run import LEDGER, Accounting, check_whole
+from confide.privacy.plan import LARGEST, Plan
+
+Kind = Literal["ledger", "plan", "config"]
+
+
+def kind_of(path: Path) -> Kind:
+    """A folder of a run stands for its ledger, which holds all runs into it."""
+    if path.is_dir():
+        if not (path / LEDGER).is_file():
+            raise InputError("X", str(path), f"holds no {LEDGER}; name the folder of an accounted run, or a file")
+        return "ledger"
+    with open(canonical.open_regular(path, "X", os.O_RDONLY, 2**40), "rb") as file:
+        first = file.readline(LONGEST)
+    line = _json(first)
+    if {"hash", "dataset"} <= line.keys() or {"hash", "event"} <= line.keys():
+        return "ledger"
+    content = _json(canonical.read_bytes(path, "X", LARGEST)) if first.lstrip()[:1] == b"{" else {}
+    if {"graph", "scheme", "adjacency"} <= content.keys():
+        return "plan"
+    if {"plan", "ledger", "signature"} <= content.keys():
+        raise InputError("X", str(path), "is a signed bundle; `confide verify` checks it and prints its statement")
+    return "config"
+
+
+def kind_of_all(paths: Sequence[Path]) -> Kind:
+    kinds = {path: kind_of(path) for path in paths}
+    first = kinds[paths[0]]
+    for path, kind in kinds.items():
+        if kind != first:
+            remedy = f"is a {kind}, and {paths[0]} a {first}: price one config or one plan, or add up ledgers"
+            raise InputError("X", str(path), remedy)
+    if first != "ledger" and len(paths) > 1:
+        raise InputError("X", str(paths[1]), f"is a second {first}; only what ledgers say was spent is added up")
+    return first
+
+
+def price_plan(path: Path) -> dict[str, Any]:
+    """The whole statement that follows from a plan of a simulation or of a deployment."""
+    from confide.privacy.bundle import price
+
+    plan = Plan.load(path)
+    return _priced(price(plan).statement.to_dict(), plan, "plan")
+
+
+def price_config(path: Path) -> dict[str, Any]:
+    """The statement of the run of a config, or of the config in a run.json, without running it."""
+    from confide import config as settings
+
+    record = _json(canonical.read_bytes(path, "X", LARGEST))
+    if not record:
+        parsed = settings.load(path)
+    elif isinstance(record.get("config"), dict):
+        parsed = settings.parse(record["config"])
+    else:
+        remedy = "holds no config: it was made in Python. Its plan.json is priced, its ledger.jsonl added up"
+        raise InputError("X", str(path), remedy)
+    x = parsed.build()
+    if x.privacy is None:
+        remedy = "a run of this config is not accounted; set algorithm.clip and algorithm.bound"
+        raise InputError("algorithm.clip", "none", remedy)
+    with settings.named_as_in_config():
+        accounting = Accounting.of(x.privacy, x.problem, x.graph, x.algorithm, x.rounds, x.seed)
+        rounds = accounting.affordable(x.rounds)
+        return _priced(accounting.summary(rounds)["statement"], accounting.plan(rounds), "config")
+
+
+def _priced(statement: dict[str, Any], plan: Plan, kind: Kind) -> dict[str, Any]:
+    names = ("level", "adjacency", "threat", "delta")
+    return statement | {"of": kind, "plan": plan.hash} | {name: getattr(plan, name) for name in names}
+
+
+def add_up(paths: Sequence[Path], delta: float) -> dict[str, Any]:
+    """What all runs in these ledgers, or folders of runs, cost together: of each run its worst unit."""
+    for folder in (path for path in paths if path.is_dir()):
+        check_whole(folder, read(folder / LEDGER))
+    books = read_all(path / LEDGER if path.is_dir() else path for path in paths)
+    promise = promise_of(books[0])
+    runs = [(book.where, run) for book in books for run in book.runs]
+    units: dict[int, int] = {}
+    for run, _ in compose(books):
+        units[run] = units.get(run, 0) + 1
+    total = spent(books)
+    epsilon = epsilon_of(total, delta, all_gaussian(books))
+    assumptions = ["what the plan of each run assumes (`confide account plan.json`)"]
+    if len(runs) > 1:
+        who = "client, unit or example" if promise is None else promise.level
+        assumptions += [f"a {who} is the same in all runs", "the runs drew their noise independently (other seeds)"]
+    said = {"level": None, "adjacency": None, "threat": None} if promise is None else promise.to_dict()
+    return {
+        "of": "ledger",
+        "dataset": books[0].dataset,
+        "epsilon": epsilon,
+        "delta": delta,
+        "rho": total.rho,
+        "leak": epsilon is None,
+        **said,
+        "adversary": None if promise is None else promise.adversary,
+        "assumptions": assumptions,
+        "runs": [
+            {"ledger": where, "run": run.header.run, "plan": run.plan, "units": units.get(n, 0)}
+            | {"events": len(run.events)}
+            for n, (where, run) in enumerate(runs)
+        ],
+    }
+
+
+def sum_lines(answer: Mapping[str, Any]) -> list[str]:
+    """A sum in words; what one run assumes is in its statement, what a sum assumes is said here."""
+    many = len(answer["runs"]) > 1
+    return [sum_line(answer), *(f"  assumes {x}" for x in answer["assumptions"] if many)]
+
+
+def sum_line(answer: Mapping[str, Any]) -> str:
+    about = (
+        "its promise is not known: an older ledger"
+        if answer["level"] is None
+        else f"{answer['level']} level, {answer['adjacency']}; against {answer['adversary']}"
+    )
+    number = (
+        "NO BOUND, since some event has none"
+        if answer["epsilon"] is None
+        else f"at most epsilon {answer['epsilon']:.4g} at delta {answer['delta']:g}"
+    )
+    n = len(answer["runs"])
+    worst = "its worst unit" if n == 1 else "the worst unit of each added up"
+    return f"data set {answer['dataset'][:12]}, {n} run{'s' if n > 1 else ''}: {number} ({about}; {worst})"
+
+
+def _json(raw: bytes) -> dict[str, Any]:
+    """The JSON object in these bytes, {} where there is none."""
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
