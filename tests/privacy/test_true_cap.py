@@ -144,9 +144,7 @@ def test_who_gives_no_data_leaves_its_noise_and_its_decay(kind: str, rho: float)
 
 
 def engines(alg: GFL, cap: int, rounds: int = 12, rho: float = 0.2) -> list[Any]:
-    return [
-        make_engine(name, problem(rho=rho), [PAIR], alg, rounds, 3, cap=cap) for name in ("compiled", "reference")
-    ]
+    return [make_engine(name, problem(rho=rho), [PAIR], alg, rounds, 3, cap=cap) for name in ("compiled", "reference")]
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if "arithmetic" not in KINDS[k]])
@@ -240,7 +238,7 @@ def test_after_every_round_the_dearest_are_paid(N: int) -> None:
     assert np.array_equal(sensitivity("all").charged(costs, remembers=False), costs)
 
 
-LATER_IS_DEARER = [Graph.path(4), Graph.complete(4)]  # a link scheme sends two copies, then three
+TURNS = [Graph.path(4), Graph.complete(4)]  # a link scheme sends two copies, then three
 
 
 @pytest.mark.parametrize("N", [1, 2, 4])
@@ -255,7 +253,7 @@ LATER_IS_DEARER = [Graph.path(4), Graph.complete(4)]  # a link scheme sends two 
     ],
     ids=lambda x: getattr(x, "name", ""),
 )
-@pytest.mark.parametrize("graphs", [LATER_IS_DEARER, LATER_IS_DEARER[::-1], [Graph.ring(4)]], ids=["later", "first", "one"])
+@pytest.mark.parametrize("graphs", [TURNS, TURNS[::-1], [Graph.ring(4)]], ids=["later", "first", "one"])
 def test_costs_of_the_first_rounds_add_up_to_their_account(
     s: Scheme, given: dict[str, Any], N: int, graphs: list[Graph]
 ) -> None:

@@ -283,6 +283,9 @@ class Sensitivity:
             f"adjacency: {what} {change}",
             f"clipping ({self.clip}) bounds a client's update by mu B = {self.step * self.bound:g} in {self.norm}",
             "units and clients are disjoint: a client belongs to one unit",
+            "who takes part, who drops out and how long it takes does not depend on the data: a deployed client whose "
+            "data fail a check, or its training, takes part with zeros; that it does not crash or come late for its "
+            "data's sake is assumed",
         ]
         if self.level != "unit":
             found.append(f"L = {self.sampled} stays in the denominator under dropout")

@@ -316,7 +316,6 @@ def _assumptions(noise: SumNoise, s: Sensitivity, threat: Threat) -> list[str]:
         f"2021, tau = {tau(noise.share_quanta, noise.honest):.3g}; the sampler is within 2^-108 of each draw in total "
         "variation (confide.privacy.noise), so that N draws add (1 + e^epsilon) N 2^-108 to delta",
         "an honest client clips and truncates its update itself and adds its share before it masks",
-        "who takes part and who drops out does not depend on the data",
     ]
     if s.adjacency == "zero-out":
         found.append("who contributes nothing takes part all the same, with a share of noise")

@@ -130,7 +130,9 @@ class ClientTerms:
             2.0**-bits / plan.sampled,
             plan.dim,
             bits,
-            *((None, None, 0.0) if secure is None else secure),
+            None if secure is None else secure.encoding,
+            None if secure is None else secure.parameters,
+            0.0 if secure is None else secure.share_quanta,
             int(most) if kind == "cap" else None,
         )
 

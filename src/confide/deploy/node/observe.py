@@ -14,8 +14,8 @@ Why the fields are public (flows.md: H is all that was published and the schedul
     to, from, with                          names in the plan or in certificates
     why, what, effect, warning, kind        our words around such numbers, or what a stranger wrote: cut, on one line
 
-One line tells of data by being there: that a client's own training failed. The client adds zeros, so the sum hides it
-from everybody else, and only its own machine has the line.
+Two lines tell of data by being there: that a client's own training failed, and that its data failed a check. The client
+adds zeros, so the sum hides it from everybody else, and only its own machine has the line: no event is counted for it.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "reload failed": {"why": text, "effect": text},
     "reloaded": {"certificate_until": text},
     "test seed": {"warning": text},
+    "unusable data": {"effect": text},
     # lines that are written as text, see `LINES`
     "no stream": {"to": text, "why": text},
     "stream closed": {"from": text, "why": text},
