@@ -30,7 +30,7 @@ from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.sum_noise import SumNoise
 from confide.problems.problem import Problem
-from confide.reference import Reference, prepare
+from confide.reference import Reference, prepare, units_present
 from confide.run import DivergenceWarning, StabilityWarning
 from confide.schemes import Scheme, scheme
 from confide.secure.settings import Secure
@@ -118,6 +118,30 @@ def test_psi_differs_in_at_most_as_many_rounds_and_by_no_more_than_priced(kind: 
         so_far = pricing.spend(j).epsilon
         assert so_far is not None
         assert so_far >= gaussian_epsilon(math.sqrt(sum(g * g for g in gaps[:j])) / 0.0418, 1e-5) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["dropout", "absent", "quorum"])
+def test_being_drawn_counts_whatever_becomes_of_it(kind: str) -> None:
+    """A client that vanishes has been asked, also where a sum then fails; an absent unit has asked nobody."""
+    N, T, alg = 2, 20, algorithm(**KINDS[kind])
+    r = reference(problem(), alg, T, N)
+    drawn = dict.fromkeys(itertools.product(range(2), range(K)), 0)
+    lost = 0
+    w = r.start(np.zeros((2, 2)))
+    for i in range(1, T + 1):
+        expected = 0
+        for p in np.flatnonzero(units_present(alg.failures, r.seed, i, 2)).tolist():
+            survivors = r.sample(i, p)
+            quorum = 0 if alg.aggregation is None else alg.aggregation.parameters(alg.sampled).quorum
+            for k in r.draw(i, p):
+                drawn[p, k] += 1
+                gives = drawn[p, k] <= N
+                lost += gives and (k not in survivors or len(survivors) < quorum)
+                expected += gives and k in survivors and len(survivors) >= quorum
+        done = r.round(i, w)
+        assert done.participants == expected
+        w = done.w
+    assert (lost > 0) == (kind != "absent")
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.2])
