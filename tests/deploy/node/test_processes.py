@@ -605,7 +605,7 @@ def test_bad_data_are_told_to_the_operator_and_counted_nowhere(site: Site, caplo
         process._record.close()
         (line,) = caplog.records
         assert line.levelname == "ERROR"
-        assert line.msg == "unusable data"
+        assert line.getMessage().startswith("the data fail a check: this client takes part and adds zeros")
     assert not seen
     with pytest.raises(InputError, match="is no file"):  # no data is not bad data: the config is wrong
         ClientProcess(ClientSetup.load(load_client(edited(site, "alpha-c1", "alpha-c1.npz", "nowhere.npz"))))

@@ -56,7 +56,7 @@ class ClientProcess:
             trainer = setup.trainer(test_seed)
         except DataError:  # to stay away would tell of the data; its operator is told, and no event is counted
             effect = "this client takes part and adds zeros; run `confide check` on its config to see why"
-            _log.error("unusable data", extra={"fields": {"effect": effect}})
+            _log.error("the data fail a check: %s", effect)
             trainer = training.without_data(setup.plan, setup.unit, setup.client)
         self._record = FileRecord(config.path(config.record), setup.terms.owner)
         self.client = Client(setup.terms, trainer, self._record, setup.member, noise=noise, config=config.train_config)

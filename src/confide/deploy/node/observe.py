@@ -136,7 +136,6 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "reload failed": {"why": text, "effect": text},
     "reloaded": {"certificate_until": text},
     "test seed": {"warning": text},
-    "unusable data": {"effect": text},
     # lines that are written as text, see `LINES`
     "no stream": {"to": text, "why": text},
     "stream closed": {"from": text, "why": text},
@@ -144,6 +143,7 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "writing ended": {"kind": text},
     "mishandled": {},
     "training failed": {"round": count},
+    "unusable data": {"effect": text},
     "aborted": {"round": count, "attempt": count, "why": ending},
     OTHER: {"logger": text},
 }  # fmt: skip
@@ -155,6 +155,7 @@ LINES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "writing ended: %s": ("writing ended", ("kind",)),
     "a message could not be handled": ("mishandled", ()),
     "the training of round %d failed; this client adds zeros": ("training failed", ("round",)),
+    "the data fail a check: %s": ("unusable data", ("effect",)),
     "round %d, attempt %d: %r": ("aborted", ("round", "attempt", "why")),
 }
 
