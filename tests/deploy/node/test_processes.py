@@ -36,7 +36,7 @@ from confide.errors import InputError, RunError
 from confide.federation import Federation
 from confide.privacy.ledger import write_events
 from confide.privacy.plan import Plan
-from confide.reference import prepare
+from confide.reference import Reference, prepare
 from patience import LIMIT, SCALE, until
 from ports import own_ports
 
@@ -219,7 +219,7 @@ def site(made: Path, tmp_path: Path) -> Iterator[Site]:
             process.wait()
 
 
-def reference(e: Experiment, empty: Sequence[tuple[int, int]] = ()) -> list[list[int]]:
+def reference(e: Experiment, empty: Sequence[tuple[int, int]] = (), cap: int | None = None) -> list[list[int]]:
     """`empty`: (unit, client) without a data gradient; what the server does for it stays."""
     f = e.problem.federation
     X, d = np.array(f.X), np.array(f.d)
@@ -228,7 +228,7 @@ def reference(e: Experiment, empty: Sequence[tuple[int, int]] = ()) -> list[list
         rows = slice(int(f.client_offsets[c]), int(f.client_offsets[c + 1]))
         X[rows], d[rows] = 0.0, 0.0
     problem = replace(e.problem, federation=Federation(X, d, f.client_offsets, f.unit_offsets))
-    r = prepare(problem, e.graph, e.algorithm, ROUNDS, e.seed)(0)
+    r = prepare(problem, e.graph, e.algorithm, ROUNDS, e.seed, cap=cap)(0)
     w = r.start(np.zeros((len(UNITS), e.problem.M)))
     for i in range(1, ROUNDS + 1):
         w = r.round(i, w).w
@@ -591,6 +591,42 @@ def test_clients_whose_data_fail_a_check_take_part_and_add_zeros(site: Site) -> 
     whole, without = reference(site.experiment), reference(site.experiment, [(0, 1), (0, 2), (1, 0)])
     assert found == without
     assert found != whole
+
+
+def test_a_client_killed_after_it_counted_gives_no_data_in_that_round_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed when its count was on disk and nothing had left: it takes part again, and data went into two rounds."""
+    (site.folder / "plan.json").unlink()
+    changes = ("scheme.name=shared", "privacy.proof=none", "privacy.participation=cap:3", "privacy.rho=50")
+    clocks = ("--adapt", LONG, "--tick", 0.05, "--exchange", LONG, "--drain", LONG)
+    agree(site.folder, *clocks, *(x for change in changes for x in ("--set", change)))
+    seed = ("--test-seed", str(SEED))
+    site.start("alpha-c1", *seed, crash="client.replying:0")
+    for name in [f"{unit}-c{k}" for unit in UNITS for k in range(CLIENTS) if (unit, k) != ("alpha", 1)]:
+        site.start(name, *seed)
+    for name in UNITS:
+        site.start(name, *seed)
+    assert site.ended("alpha-c1") == -signal.SIGKILL, site.log("alpha-c1")
+    kept = json.loads((site.folder / "alpha-c1.record").read_text())
+    assert (kept["answered"], kept["given"], kept["given_last"]) == (0, 1, 1)
+    site.start("alpha-c1", *seed)
+    for name in UNITS:
+        site.finished(name)
+    assert set(site.stop().values()) == {0}
+    for name in [f"{unit}-c{k}" for unit in UNITS for k in range(CLIENTS)]:
+        kept = json.loads((site.folder / f"{name}.record").read_text())
+        assert (kept["answered"], kept["given"], kept["given_last"]) == (ROUNDS, 3, 3)
+    found = []
+    for name in UNITS:
+        with SqliteStore.open(site.folder / f"{name}.db") as store:
+            found.append(store.load().w.tolist())
+    e = load(site.folder / "config.toml", changes).build()
+    gives = Reference.gives
+    monkeypatch.setattr(Reference, "gives", lambda r, i, p, k: gives(r, i, p, k) and (i, p, k) != (1, 0, 1))
+    assert found == reference(e, cap=3)
+    monkeypatch.undo()
+    assert found != reference(e, cap=3)
 
 
 def test_bad_data_are_told_to_the_operator_and_counted_nowhere(site: Site, caplog: pytest.LogCaptureFixture) -> None:
