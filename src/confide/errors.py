@@ -16,6 +16,11 @@ class InputError(ValueError):
         super().__init__(f"{field} = {_short(value)}: {remedy}")
 
 
+class DataError(InputError):
+    """The data themselves cannot be used. A deployed client with such data takes part and adds zeros: its absence would
+    tell of them."""
+
+
 class RunError(RuntimeError):
     """The question was well posed, the run failed (it diverged, the disk is full)."""
 

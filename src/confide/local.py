@@ -68,6 +68,15 @@ def shared_update(
     return clip(update + gone * handed_out, task.clip.update_bound(task.step), task.clip.norm), gone
 
 
+def without_data(handed_out: Floats, task: LocalTask, fixed: bool) -> tuple[Floats, float]:
+    """The same of a client that gives no data: zeros, and what its regulariser takes away where no clip bounds that."""
+    nothing = np.zeros(len(handed_out))
+    if task.clip is not None and task.clip.kind == "update":
+        return nothing, 0.0
+    gone = 1.0 - decay(task)
+    return (nothing, gone) if fixed else (-gone * handed_out, 0.0)
+
+
 def decay(task: LocalTask) -> float:
     """(1 - 2 rho mu/E)^E: what the regulariser alone leaves of w. The rest of the update is the data's part."""
     return remaining(task.model.rho, task.step, task.E)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +18,7 @@ from confide.arithmetic import Arithmetic, FixedArithmetic, FloatArithmetic, Sta
 from confide.combine import combine, publish
 from confide.errors import InputError
 from confide.graph import Graph
-from confide.local import LocalTask, shared_update
+from confide.local import LocalTask, shared_update, without_data
 from confide.problems.problem import Problem
 from confide.randomness import Purpose, choose, key, uniform, words
 
@@ -34,12 +36,25 @@ class Round(NamedTuple):
     psi: State  # after aggregation, psi_{p,i}
     own: State  # s_p
     sent: State  # the messages
-    participants: int
+    participants: int  # who gave data
+
+
+@dataclass
+class Drawn:
+    """How often each client was drawn in the first rounds, by (unit, client)."""
+
+    rounds: int = 0
+    times: Counter[tuple[int, int]] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
 class Reference:
-    """One repetition of a run: everything a round needs besides the states."""
+    """One repetition of a run: everything a round needs besides the states.
+
+    Attributes:
+        cap: rounds in which a client gives data at most, None for all. Being drawn counts, whatever becomes of the
+            update; from then on a client gives zeros, while its noise and the server's decay for it stay.
+    """
 
     problem: Problem
     graphs: tuple[Graph, ...]
@@ -49,6 +64,8 @@ class Reference:
     seed: int
     arithmetic: Arithmetic
     noise: NoiseSource
+    cap: int | None = None
+    _drawn: Drawn = field(default_factory=Drawn, init=False, repr=False, compare=False)
 
     def start(self, w0: Floats) -> State:
         return self.arithmetic.state(w0)
@@ -73,16 +90,36 @@ class Reference:
 
         published = publish(alg.scheme, graph, psi, draw, self.arithmetic, present)
         combined = combine(alg.scheme, graph, published, self.arithmetic, up)
-        participants = sum(map(len, clients.values()))
+        participants = sum(self.gives(i, p, k) for p, survivors in clients.items() for k in survivors)
         return Round(combined, psi, published.own, published.sent, participants)
 
     def sample(self, i: int, p: int) -> list[int]:
-        """L of K clients without replacement; those that drop out in this round are left out."""
-        alg = self.algorithm
-        chosen = choose(words(key(self.seed, Purpose.CLIENTS, i, p), alg.sampled), int(self.problem.federation.K[p]))
-        if alg.dropout == 0.0:
-            return [int(k) for k in chosen]
-        return [k for k in chosen.tolist() if not happens(alg.dropout, self.seed, Purpose.DROPOUT, i, p, k)]
+        """The clients that were drawn and do not drop out in this round."""
+        chosen, dropout = self.draw(i, p), self.algorithm.dropout
+        if dropout == 0.0:
+            return chosen
+        return [k for k in chosen if not happens(dropout, self.seed, Purpose.DROPOUT, i, p, k)]
+
+    def draw(self, i: int, p: int) -> list[int]:
+        """L of K clients without replacement."""
+        stream = words(key(self.seed, Purpose.CLIENTS, i, p), self.algorithm.sampled)
+        return [int(k) for k in choose(stream, int(self.problem.federation.K[p]))]
+
+    def gives(self, i: int, p: int, k: int) -> bool:
+        """Whether a client that was drawn gives data: not once it was drawn `cap` times before."""
+        return self.cap is None or self._drawn_before(i)[p, k] < self.cap
+
+    def _drawn_before(self, i: int) -> Counter[tuple[int, int]]:
+        """How often each client was drawn before round i: a function of the seed, kept as the rounds go by."""
+        kept = self._drawn
+        if kept.rounds >= i:  # the run went back
+            kept.rounds, kept.times = 0, Counter()
+        while kept.rounds < i - 1:
+            kept.rounds += 1
+            present = units_present(self.algorithm.failures, self.seed, kept.rounds, self.graphs[0].P)
+            for p in np.flatnonzero(present).tolist():
+                kept.times.update((p, k) for k in self.draw(kept.rounds, p))
+        return kept.times
 
     def adapt(self, i: int, p: int, w: State, clients: Sequence[int]) -> State:
         """psi_p = w_p + (1/L) sum of the survivors' updates; L stays fixed under dropout  (6), (7)."""
@@ -96,7 +133,7 @@ class Reference:
         return arith.add(w, total.value(), shrink)
 
     def train(self, i: int, p: int, k: int, handed_out: Floats) -> tuple[Floats, float]:
-        """One client's update and the server's decay for it, see `shared_update`."""
+        """One client's update and the server's decay for it, see `shared_update`; without data where it gives none."""
         f, alg = self.problem.federation, self.algorithm
         c = int(f.unit_offsets[p]) + k
         task = LocalTask(
@@ -108,7 +145,10 @@ class Reference:
             alg.clip,
             key(self.seed, Purpose.BATCHES, i, p, k),
         )
-        return shared_update(alg.local, handed_out, *f.client(p, k), task, alg.arithmetic == "fixed")
+        fixed = alg.arithmetic == "fixed"
+        if not self.gives(i, p, k):
+            return without_data(handed_out, task, fixed)
+        return shared_update(alg.local, handed_out, *f.client(p, k), task, fixed)
 
     def client_noise(self, i: int, p: int, k: int, size: int) -> State | None:
         """The paper's noise on client links, or a share of the noise inside the secure sum."""
@@ -129,8 +169,9 @@ def prepare(
     rounds: int,
     seed: int,
     noise: NoiseSource | None = None,
+    cap: int | None = None,
 ) -> Callable[[int], Reference]:
-    """Check everything once; the result makes the Reference of a repetition."""
+    """Check everything once; the result makes the Reference of a repetition, one for each."""
     E, batch = algorithm.settle(problem.federation, seed)
     fixed = algorithm.arithmetic == "fixed"
     arith: Arithmetic
@@ -150,12 +191,13 @@ def prepare(
     else:
         arith = FloatArithmetic(algorithm.sampled)
 
+    @cache
     def repetition(r: int) -> Reference:
         own_seed = randomness.repetition_seed(seed, r)
         source = noise or (
             integer_noise(own_seed, arith) if isinstance(arith, FixedArithmetic) else float_noise(own_seed)
         )
-        return Reference(problem, tuple(graphs), algorithm, E, batch, own_seed, arith, source)
+        return Reference(problem, tuple(graphs), algorithm, E, batch, own_seed, arith, source, cap)
 
     return repetition
 

@@ -20,6 +20,7 @@ from confide.randomness import repetition_seed
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Counts = NDArray[np.int32]
 MODELS: dict[type[Any], int] = {Linear: kernel.LINEAR, Logistic: kernel.LOGISTIC}
 
 
@@ -30,13 +31,22 @@ def supports(problem: Problem, algorithm: GFL) -> bool:
 class CompiledEngine:
     """Rounds of any repetition, from any thread."""
 
-    def __init__(self, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        graphs: Sequence[Graph],
+        algorithm: GFL,
+        rounds: int,
+        seed: int,
+        cap: int | None = None,
+    ) -> None:
         self.seed, self.rounds, self.P, self.M = seed, rounds, graphs[0].P, problem.M
         self.data = _data(problem, algorithm, seed)
-        self.rule = _rule(problem, algorithm)
+        self.rule = _rule(problem, algorithm, cap)
         self.network = _network(graphs, algorithm, rounds)
         self.most_edges = max(len(g.edges) for g in graphs)
         self._own = threading.local()
+        self._drawn: dict[int, tuple[int, Counts]] = {}  # under a cap, by repetition: after which round, how often each
 
     def start(self) -> Floats:
         return np.zeros((self.P, self.M))
@@ -54,10 +64,25 @@ class CompiledEngine:
             out.every,
         )
         seed = np.uint64(repetition_seed(self.seed, repetition))
+        drawn = self._drawn_before(repetition, seed, first)
         broke: int = kernel.advance(
-            seed, first, last, self.rounds, self.rule, self.data, self.network, w, self._own.scratch, row
+            seed, first, last, self.rounds, self.rule, self.data, self.network, w, drawn, self._own.scratch, row
         )
+        if self.rule.cap:
+            self._drawn[repetition] = broke or last, drawn
         return broke
+
+    def _drawn_before(self, repetition: int, seed: np.uint64, first: int) -> Counts:
+        """How often each client was drawn before this round: a function of the seed, so that a run may go back."""
+        if not self.rule.cap:
+            return np.empty(0, np.int32)
+        after, drawn = self._drawn.get(repetition, (0, np.zeros(len(self.data.E), np.int32)))
+        if after >= first:
+            after = 0
+            drawn[:] = 0
+        if after < first - 1:
+            kernel.count(seed, after + 1, first - 1, self.rule, self.data, self.network, drawn, self._own.scratch)
+        return drawn
 
     def models(self, w: Floats) -> Floats:
         return w
@@ -71,6 +96,7 @@ class CompiledEngine:
             clients=clients,
             rows=np.arange(largest),
             swaps=np.empty(self.rule.sampled, np.int64),
+            chosen=np.empty(self.rule.sampled, np.int64),
             row_swaps=np.empty(int(self.data.batch.max()), np.int64),
             picked=np.empty(int(self.data.batch.max()), np.int64),
             phi=np.empty(M),
@@ -105,7 +131,7 @@ def _data(problem: Problem, algorithm: GFL, seed: int) -> kernel.Data:
     return kernel.Data(*(_readonly(a) for a in arrays))
 
 
-def _rule(problem: Problem, algorithm: GFL) -> kernel.Rule:
+def _rule(problem: Problem, algorithm: GFL, cap: int | None) -> kernel.Rule:
     s, clip = algorithm.scheme, algorithm.clip
     kinds = {None: kernel.NO_CLIP, "example": kernel.CLIP_EXAMPLE, "update": kernel.CLIP_UPDATE}
     return kernel.Rule(
@@ -113,6 +139,7 @@ def _rule(problem: Problem, algorithm: GFL) -> kernel.Rule:
         rho=float(problem.model.rho),
         step=float(algorithm.step),
         sampled=int(algorithm.sampled),
+        cap=min(cap or 0, 2**31 - 1),
         replacement=algorithm.replacement,
         clip=kinds[clip.kind if clip else None],
         bound=float(clip.bound) if clip else 0.0,

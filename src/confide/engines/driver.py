@@ -90,7 +90,7 @@ def simulate(
         accounting = Accounting.of(privacy, problem, graphs, algorithm, rounds, seed)
         rounds = accounting.affordable(rounds)
     name = choose_engine(engine, problem, algorithm)
-    work = make_engine(name, problem, graphs, algorithm, rounds, seed)
+    work = make_engine(name, problem, graphs, algorithm, rounds, seed, None if privacy is None else privacy.cap)
     threads = positive_int("threads", threads if threads is not None else (os.cpu_count() or 1))
 
     unstable = foresee(problem, graphs, algorithm, seed)
@@ -243,14 +243,23 @@ def choose_engine(engine: str, problem: Problem, algorithm: GFL) -> str:
     return engine if engine != "auto" else "compiled" if able else "reference"
 
 
-def make_engine(name: str, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int) -> Engine:
+def make_engine(
+    name: str,
+    problem: Problem,
+    graphs: Sequence[Graph],
+    algorithm: GFL,
+    rounds: int,
+    seed: int,
+    cap: int | None = None,
+) -> Engine:
+    """`cap`: rounds in which a client gives data at most."""
     if name == "compiled":
         from confide.engines.compiled import CompiledEngine
 
-        return CompiledEngine(problem, graphs, algorithm, rounds, seed)
+        return CompiledEngine(problem, graphs, algorithm, rounds, seed, cap)
     from confide.engines.plain import PlainEngine
 
-    return PlainEngine(problem, graphs, algorithm, rounds, seed)
+    return PlainEngine(problem, graphs, algorithm, rounds, seed, cap)
 
 
 def _graphs(graph: Graph | Sequence[Graph], problem: Problem) -> list[Graph]:

@@ -47,6 +47,7 @@ class Rule(NamedTuple):
     rho: float
     step: float
     sampled: int
+    cap: int  # rounds in which a client gives data at most, 0 for all
     replacement: bool
     clip: int
     bound: float
@@ -83,6 +84,7 @@ class Scratch(NamedTuple):
     clients: Ints
     rows: Ints
     swaps: Ints
+    chosen: Ints
     row_swaps: Ints
     picked: Ints
     phi: Floats
@@ -264,8 +266,11 @@ def local_sgd(
 
 
 @compiled
-def adapt(root, i, p, rule, data, w, scratch):
-    """scratch.psi[p] = w_p + (1/L) sum of the survivors' updates; returns how many took part  (6), (7)."""
+def adapt(root, i, p, rule, data, w, drawn, scratch):
+    """scratch.psi[p] = w_p + (1/L) sum of the survivors' updates; returns how many gave data  (6), (7).
+
+    Under a cap `drawn` counts how often each client was drawn; beyond it one gives no data.
+    """
     X, d, norms, client_offsets, E, batch = (
         data.X,
         data.d,
@@ -298,17 +303,24 @@ def adapt(root, i, p, rule, data, w, scratch):
         order[n], order[j] = order[j], order[n]
         swaps[n] = j
         k = order[n]
+        c = start + k
+        if rule.cap > 0:
+            drawn[c] += 1
         if rule.dropout > 0.0 and uniform(mix(fold(dropouts, k) + _GAMMA)) < rule.dropout:
             continue
-        took_part += 1
         for m in range(M):
             phi[m] = w[p, m]
-        c = start + k
-        a, b = client_offsets[c], client_offsets[c + 1]
-        local_sgd(
-            fold(batches, k), rule.model, rule.rho, rule.step / E[c], E[c], batch[c], rule.replacement, bound, rule.l1,
-            X, d, norms, a, b - a, phi, grad, rows, row_swaps, picked,
-        )  # fmt: skip
+        if rule.cap == 0 or drawn[c] <= rule.cap:
+            took_part += 1
+            a, b = client_offsets[c], client_offsets[c + 1]
+            local_sgd(
+                fold(batches, k), rule.model, rule.rho, rule.step / E[c], E[c], batch[c], rule.replacement, bound,
+                rule.l1, X, d, norms, a, b - a, phi, grad, rows, row_swaps, picked,
+            )  # fmt: skip
+        elif rule.clip != CLIP_UPDATE:  # no data; nothing bounds its regulariser's part, which stays
+            left = (1.0 - 2.0 * rule.rho * rule.step / E[c]) ** E[c]
+            for m in range(M):
+                phi[m] *= left
         scale = 1.0
         if rule.clip == CLIP_UPDATE:
             size = 0.0
@@ -360,6 +372,23 @@ def fail(root, i, net, first, last, scratch):
             up[e - first] = 0
     for n in range(net.down_edge_offsets[i - 1], net.down_edge_offsets[i]):
         up[net.down_edges[n]] = 0
+
+
+@compiled
+def count(seed, first_round, last_round, rule, data, net, drawn, scratch):
+    """What rounds first_round..last_round add to `drawn`, as `adapt` counts."""
+    root, order, swaps = mix(seed), scratch.clients, scratch.swaps
+    for i in range(first_round, last_round + 1):
+        fail(root, i, net, 0, 0, scratch)
+        for p in range(scratch.present.shape[0]):
+            if not scratch.present[p]:
+                continue
+            start = data.unit_offsets[p]
+            K = data.unit_offsets[p + 1] - start
+            key = fold(fold(fold(root, _CLIENTS), i), p)
+            pick_distinct(key, K, rule.sampled, order[start : start + K], swaps, scratch.chosen)
+            for n in range(rule.sampled):
+                drawn[start + scratch.chosen[n]] += 1
 
 
 @compiled
@@ -480,8 +509,8 @@ def measure(i, rounds, data, w, scratch, took_part, out):
 
 
 @compiled
-def advance(seed, first_round, last_round, rounds, rule, data, net, w, scratch, out):
-    """Rounds first_round..last_round on w in place; returns 0, or the round in which the states blew up."""
+def advance(seed, first_round, last_round, rounds, rule, data, net, w, drawn, scratch, out):
+    """Rounds first_round..last_round on w and `drawn` in place; returns 0, or the round in which the states blew up."""
     P = w.shape[0]
     root = mix(seed)
     for i in range(first_round, last_round + 1):
@@ -491,7 +520,7 @@ def advance(seed, first_round, last_round, rounds, rule, data, net, w, scratch, 
         took_part = 0
         for p in range(P):
             if scratch.present[p]:
-                took_part += adapt(root, i, p, rule, data, w, scratch)
+                took_part += adapt(root, i, p, rule, data, w, drawn, scratch)
             else:
                 for m in range(w.shape[1]):
                     scratch.psi[p, m] = w[p, m]

@@ -19,8 +19,16 @@ LARGE = 1e60
 
 
 class PlainEngine:
-    def __init__(self, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int) -> None:
-        self.repetition = prepare(problem, graphs, algorithm, rounds, seed)
+    def __init__(
+        self,
+        problem: Problem,
+        graphs: Sequence[Graph],
+        algorithm: GFL,
+        rounds: int,
+        seed: int,
+        cap: int | None = None,
+    ) -> None:
+        self.repetition = prepare(problem, graphs, algorithm, rounds, seed, cap=cap)
         self.arithmetic = self.repetition(0).arithmetic
         self.shape, self.rounds, self.optimum = (graphs[0].P, problem.M), rounds, problem.optimum
 

@@ -398,9 +398,9 @@ def _spend(
         curve, why = _curve(t, s, noise, released / hidden if released else 0.0, threat, scheme.sigma)
         epsilon = conversion.renyi_epsilon(curve, blank.delta)
         return replace(blank, epsilon=epsilon, target=t.p, assumptions=(*notes, *why))
-    costs, ones = t.factor if gaussian else t.copies, s.ones(noise)
+    t, ones = replace(t, factor=s.charged(t.factor, remembers), copies=s.charged(t.copies, remembers)), s.ones(noise)
     deltas = factor_to_norm * s.deltas(
-        lambda j, before: float(t.carry[j - 1] * before[-1]), T, remembers, costs, ones=ones, roundings=roundings
+        lambda j, before: float(t.carry[j - 1] * before[-1]), T, remembers, ones=ones, roundings=roundings
     )
     shared = 0.0  # rho of the release
     if s.rounding is not None:
@@ -481,10 +481,9 @@ def _spend_exposed(e: Exposure, p: int, T: int, s: Sensitivity, threat: Threat, 
     if e.leak:
         return replace(blank, leak=True, assumptions=("leak: the view determines a noiseless function of the data",))
     remembers = bool(np.any(np.abs(e.kept) > 1e-12))
-    costs = np.abs(e.S).sum(axis=1)
-    deltas = s.deltas(lambda j, before: float(np.abs(e.kept[j - 1, :j]) @ before), T, remembers, costs)
+    deltas = s.deltas(lambda j, before: float(np.abs(e.kept[j - 1, :j]) @ before), T, remembers)
     # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
-    mu_squared = float(deltas @ np.abs(e.S) @ (deltas if remembers else np.full(T, deltas.max())))
+    mu_squared = float(np.sum(s.charged(deltas * (np.abs(e.S) @ deltas), remembers)))
     notes = s.assumptions(remembers)
     if e.revealed:
         notes.append(f"{e.revealed} hidden noises were given to the adversary, so that updates may be adaptive")

@@ -70,9 +70,6 @@ def agrees(plan: Plan) -> None:
     if (plan.aggregation is None) != (d["degree"] == 0):
         remedy = "is the number of neighbours of a client in a secure sum; 0 where updates are summed in clear"
         raise InputError("plan.deployment.degree", d["degree"], remedy)
-    if plan.participation.startswith("cap:"):
-        remedy = "nothing counts a client's rounds in a deployment; use all"
-        raise InputError("plan.participation", plan.participation, remedy)
     if d["model"]["kind"] == "own" and plan.clip != "update":
         raise InputError("plan.clip", plan.clip, "a train function of one's own is clipped as a whole: 'update'")
     for p, unit in enumerate(d["units"]):

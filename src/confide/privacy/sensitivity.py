@@ -7,6 +7,7 @@ Each proof licenses its own s and gamma, and only that; what no proof licenses i
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,6 +95,11 @@ class Participation:
 
     def __str__(self) -> str:
         return self.kind if self.kind == "all" else f"{self.kind}:{self.value:g}"
+
+    @property
+    def cap(self) -> int | None:
+        """N of `cap:N`: rounds in which a client gives data."""
+        return int(self.value) if self.kind == "cap" else None
 
 
 @dataclass(frozen=True)
@@ -283,9 +289,18 @@ class Sensitivity:
             "units and clients are disjoint: a client belongs to one unit",
             "the roster is public: who the units and clients are, and how many",
             f"how data were prepared (scaling, categories, held-out rows) depends on no other {self.level}'s data",
+            "who takes part, who drops out and how long it takes does not depend on the data: a deployed client whose "
+            "data fail a check, or its training, takes part with zeros; that it does not crash or come late for its "
+            "data's sake is assumed",
         ]
         if self.level != "unit":
             found.append(f"L = {self.sampled} stays in the denominator under dropout")
+        if self.participation.cap is not None:
+            found.append(
+                f"each client gives data in at most {self.participation.cap} rounds, enforced by counting a round "
+                "before its update leaves, whatever becomes of it, and by zeros from then on; a deployed client counts "
+                "in its own record, which nobody puts back"
+            )
         if self.level == "example":
             found.append(f"the example is in every mini-batch of {self.batch}, once (drawn without replacement)")
             if not self.credits_batch:
@@ -316,17 +331,15 @@ class Sensitivity:
         kept: Callable[[int, Floats], float],
         rounds: int,
         remembers: bool,
-        costs: Floats | None = None,
         *,
         ones: float = 0.0,
         roundings: int = 0,
     ) -> Floats:
-        """Delta_1..Delta_T in the clip's norm.
+        """Delta_1..Delta_T in the clip's norm; where nothing is kept, a cap says in how many rounds, see `charged`.
 
         Args:
             kept: (j, Delta_1..Delta_j) -> deviation of w after round j given the messages, c Delta_j for a carry c.
             remembers: whether any deviation is kept.
-            costs: of each round, up to a factor; where nothing is kept a cap is spent on the dearest rounds.
             ones: see `ones`.  roundings: products that a publication rounds, in each coordinate.
         """
         s, grid = self.added(remembers), self.rounding
@@ -335,27 +348,40 @@ class Sensitivity:
         if grid is not None:
             s = grid.clipped(self, s)
             first, rounded = grid.first(self, s, ones), roundings * grid.quantum * ones
-        cap = int(self.participation.value) if self.participation.kind == "cap" else rounds
-        found = np.zeros(rounds)
+        found = np.full(rounds, first)
         if not remembers:
-            dearest = np.arange(rounds) if costs is None else np.argsort(-costs, kind="stable")
-            found[dearest[:cap]] = first  # at most `cap` rounds see the client at all
             return found
 
         def after(deviation: float, added: float) -> float:
             return gamma * deviation + added if grid is None else grid.next(self, deviation, added, ones)
 
-        found[0] = first
         for j in range(1, rounds):
             found[j] = after(kept(j, found[:j]) + rounded, s)
-        # At most `cap` participations, and no deviation ever grows by itself: at most `cap` times s.
-        if cap < rounds:
+        # At most `cap` participations, and where no deviation grows by itself: at most `cap` times s.
+        cap, flat = self.participation.cap, np.ones(rounds)
+        if cap is not None and cap < rounds and all(kept(j, flat[:j]) <= 1.0 + 1e-12 for j in range(1, rounds)):
             most = s * np.minimum(np.arange(1, rounds + 1), cap) + (first - s)
             if grid is not None:  # but by what is rounded, taking part or not
                 for j in range(1, rounds):
                     before = float(most[j - 1]) + rounded
                     most[j:] += rounded + grid.slack(self, before, ones)
             found = np.minimum(found, most)
+        return found
+
+    def charged(self, costs: Floats, remembers: bool) -> Floats:
+        """What each round adds to the most that the rounds so far can have cost, from the costs of single rounds.
+
+        A cap lets a client give data in N rounds, any N of them. Where nothing is kept from round to round, the dearest
+        N of the first j rounds are the most that j rounds cost: a ledger may end after every round. A deviation that is
+        kept costs in all rounds, and `deltas` has the cap.
+        """
+        cap = self.participation.cap
+        if remembers or cap is None or len(costs) <= cap:
+            return costs
+        found, dearest = costs.copy(), costs[:cap].tolist()
+        heapq.heapify(dearest)
+        for j in range(cap, len(costs)):
+            found[j] = max(0.0, float(costs[j]) - heapq.heappushpop(dearest, float(costs[j])))
         return found
 
 

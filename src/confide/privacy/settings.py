@@ -76,6 +76,11 @@ class Privacy:
             return None
         return Budget(self.epsilon, self.rho, self.delta)
 
+    @property
+    def cap(self) -> int | None:
+        """Rounds in which a client gives data at most; the engines see to it."""
+        return Participation.parse(self.participation).cap
+
     def sensitivity(self, problem: Problem, algorithm: GFL, seed: int) -> Sensitivity:
         """Conditions of the proof are checked against the model, the clip and the step; the worst client counts."""
         if algorithm.clip is None:

@@ -226,7 +226,7 @@ def by_sums(noise: SumNoise, s: Sensitivity, rounds: int, threat: Threat, blank:
         noise = noise.without(1)
         notes.append(f"the curious client knows its own share: {noise.honest} others are counted")
     moved = _moved(noise, s, rounds, notes)
-    costs = [noise.rho(delta) for delta in moved]
+    costs = s.charged(np.array([noise.rho(delta) for delta in moved]), remembers=False).tolist()
     rho = math.fsum(costs)
     epsilon = conversion.zcdp_epsilon(rho, blank.delta)
     who = noise.words if threat.kind == "own-server" else threat.words
@@ -302,7 +302,7 @@ def _moved(noise: SumNoise, s: Sensitivity, rounds: int, notes: list[str]) -> li
     # |trunc a - trunc b| < |a - b| + 1 in every coordinate; a whole client moves no further than its own bound.
     slack, most = math.sqrt(noise.dim) / noise.per_unit, s.swap
     notes.append("example level: truncation may move every coordinate by one quantum more")
-    return [min(delta + slack, most) if delta else 0.0 for delta in found]
+    return [min(delta + slack, most) for delta in found]
 
 
 def _assumptions(noise: SumNoise, s: Sensitivity, threat: Threat) -> list[str]:
@@ -316,7 +316,6 @@ def _assumptions(noise: SumNoise, s: Sensitivity, threat: Threat) -> list[str]:
         f"2021, tau = {tau(noise.share_quanta, noise.honest):.3g}; the sampler is within 2^-108 of each draw in total "
         "variation (confide.privacy.noise), so that N draws add (1 + e^epsilon) N 2^-108 to delta",
         "an honest client clips and truncates its update itself and adds its share before it masks",
-        "who takes part and who drops out does not depend on the data",
     ]
     if s.adjacency == "zero-out":
         found.append("who contributes nothing takes part all the same, with a share of noise")

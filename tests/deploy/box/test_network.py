@@ -17,9 +17,12 @@ from confide.deploy.box.rehearsal import rehearsal
 from confide.deploy.durable.books import Books
 from confide.deploy.durable.sqlite import SqliteStore
 from confide.deploy.durable.store import MemoryStore, Store
+from confide.deploy.machines import training
 from confide.deploy.machines.draws import edge_secret, secret_noise
 from confide.deploy.machines.ports import Phase
+from confide.deploy.machines.training import Trainer
 from confide.deploy.plan.agreement import Prices, Unit, make, price
+from confide.deploy.plan.terms import of_plan
 from confide.privacy.ledger import dataset_id, read
 from confide.reference import prepare
 from confide.schemes import Scheme
@@ -63,7 +66,7 @@ def agreed(e: Experiment, **clocks: float) -> Prices:
 
 
 def reference(e: Experiment, rounds: int = ROUNDS) -> np.ndarray:
-    r = prepare(e.problem, e.graph, e.algorithm, rounds, e.seed)(0)
+    r = prepare(e.problem, e.graph, e.algorithm, rounds, e.seed, cap=None if e.privacy is None else e.privacy.cap)(0)
     w = r.start(np.zeros((e.graph[0].P, e.problem.M)))
     for i in range(1, rounds + 1):
         w = r.round(i, w).w
@@ -122,6 +125,65 @@ def test_every_sum_and_clip(tables: dict[str, Any], name: str) -> None:
     e = experiment(scheme, **{key: table for key, table in tables.items() if key != "scheme"})
     network, _ = play(agreed(e), e)
     assert np.array_equal(models(network), reference(e))
+
+
+CAPPED: dict[str, Any] = {"participation": "cap:2", "unprotected": True}
+
+
+def test_a_cap_is_kept_as_in_the_reference(each_fixed_scheme: Scheme) -> None:
+    if each_fixed_scheme.exchange != "graph":
+        pytest.skip("a baseline of simulations: there is nothing to exchange")
+    e = experiment(settings_of(each_fixed_scheme), privacy=CAPPED)
+    network, _ = play(agreed(e), e, Weather(delay=(0.001, 0.4)))
+    assert np.array_equal(models(network), reference(e))
+    free = experiment(settings_of(each_fixed_scheme))
+    assert not np.array_equal(reference(e), reference(free))
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"algorithm": SECURE, "secure": {"sigma": 0.05}},
+        {"algorithm": SECURE | {"clip": "update"}, "problem": {"rho": 0.0}},
+        {"algorithm": {"step": 1.0}, "problem": {"rho": 0.3}},
+    ],
+    ids=["secure-noise", "secure-update", "decay"],
+)
+def test_a_cap_with_every_sum_and_clip(tables: dict[str, Any]) -> None:
+    e = experiment({"name": "homomorphic", "sigma": 0.2, "noise": "gaussian"}, privacy=CAPPED, **tables)
+    network, _ = play(agreed(e), e)
+    assert np.array_equal(models(network), reference(e))
+    sampled = e.algorithm.sampled
+    counts = [client._record.given.rounds for unit in network.units for client in unit.machines]
+    assert max(counts) == 2
+    assert sum(counts) < ROUNDS * sampled * len(network.units)
+
+
+def test_a_client_without_usable_data_moves_psi_no_further_than_priced_and_an_absent_one_does() -> None:
+    """The decay is outside of every clip, so that whether a client is there must not depend on its data."""
+    shared = {"name": "shared", "sigma": 0.2, "noise": "gaussian"}
+    e = experiment(shared, problem={"rho": 0.5}, algorithm={"sampled": 5, "step": 0.3})
+    prices = agreed(e)
+    terms, plan, d = of_plan(prices, 0), prices.plan, prices.deployed
+    w = d.arithmetic.state(np.full(e.problem.M, 50.0))
+
+    def psi(trainers: dict[int, Trainer]) -> np.ndarray:
+        total = np.zeros(e.problem.M, np.int64)
+        for trains in trainers.values():
+            total += d.arithmetic.encode(trains(d.arithmetic.value(w), 1, {}))
+        return d.arithmetic.value(d.arithmetic.add(w, total, terms.shrink(range(5), trainers.keys())))
+
+    all_of_them = {
+        k: training.of_plan(plan, 0, k, *e.problem.federation.client(0, k), key=lambda i: 7) for k in range(5)
+    }
+    nothing = training.without_data(plan, 0, 0)
+    assert not nothing(d.arithmetic.value(w), 1, {}).any()
+    most = d.sensitivity.single
+    assert np.linalg.norm(psi(all_of_them) - psi(all_of_them | {0: nothing})) <= most * (1 + 1e-9)
+    away = {k: trains for k, trains in all_of_them.items() if k}
+    assert np.linalg.norm(psi(all_of_them) - psi(away)) > 10 * most
+    said = prices.statement.accounts[0].assumptions
+    assert any("takes part with zeros" in x and "is assumed" in x for x in said)
 
 
 def test_an_active_server(tmp_path: Path) -> None:

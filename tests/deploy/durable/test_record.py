@@ -155,7 +155,9 @@ def test_a_lock_ends_with_its_owner(tmp_path: Path) -> None:
 
 
 def table(**changes: Any) -> str:
-    content = {"answered": 4, "client": 5, "format": 1, "plan": OWNER.plan.hex(), "unit": 3} | changes
+    content = {
+        "answered": 4, "client": 5, "format": 2, "given": 2, "given_last": 3, "plan": OWNER.plan.hex(), "unit": 3,
+    } | changes  # fmt: skip
     return canonical.dumps(content | {"sha256": canonical.digest(canonical.dumps(content))}) + "\n"
 
 
@@ -169,11 +171,14 @@ def unhashed(text: str) -> str:
         (table(plan="00" * 32), "is of plan '0000"),
         (table(unit=4), "is of unit 4, not 3"),
         (table(client=6), "is of client 6, not 5"),
-        (table(format=2), "has format 2; this confide reads 1: update"),
-        (table(format=2, more="x"), "has format 2; this confide reads 1: update"),
+        (table(format=3), "has format 3; this confide reads 2: update"),
+        (table(format=3, more="x"), "has format 3; this confide reads 2: update"),
+        (table(format=1), "has format 1, of an earlier confide, and this one writes 2: begin a new plan"),
         (table(more=1), "is no record, or damaged"),
         (table(answered=-1), "must be"),
         (table(answered="4"), "must be"),
+        (table(given=-1), "must be"),
+        (table(given_last=None), "must be"),
         (unhashed(table()), "is no record, or damaged"),
         (table()[:40], "is no record, or damaged"),
         ("", "is no record, or damaged"),
@@ -190,14 +195,32 @@ def test_files_that_are_not_this_clients(tmp_path: Path, text: str, remedy: str)
     with pytest.raises(InputError) as refused:
         FileRecord(path, OWNER)
     assert remedy in str(refused.value)
-    assert refused.value.field in ("record", "record.answered")
+    assert refused.value.field in ("record", "record.answered", "record.given", "record.given_last")
     assert path.read_bytes() == text.encode(errors="surrogateescape")
 
 
 def test_the_table_that_the_refusals_are_changes_of_is_read(tmp_path: Path) -> None:
     (tmp_path / "r").write_text(table())
     with FileRecord(tmp_path / "r", OWNER) as kept:
-        assert kept.answered == 4
+        assert (kept.answered, kept.given) == (4, (2, 3))
+
+
+def test_rounds_with_data_are_counted_once_each_beside_those_that_were_answered(tmp_path: Path) -> None:
+    with FileRecord(tmp_path / "r", OWNER) as kept:
+        assert kept.given == (0, 0)
+        kept.count(2)
+        kept.write(2)
+        for n in (2, 1, 0, 2**32, True, 3.0):
+            with pytest.raises(InputError, match="round = "):
+                kept.count(n)  # type: ignore[arg-type]
+        kept.count(9)
+        assert (kept.answered, kept.given) == (2, (2, 9))
+    with FileRecord(tmp_path / "r", OWNER) as again:
+        assert (again.answered, again.given) == (2, (2, 9))
+        again.write(3)
+        assert again.given == (2, 9)
+    with pytest.raises(RunError, match="closed"):
+        again.count(10)
 
 
 def a_folder(path: Path) -> None:

@@ -640,6 +640,154 @@ def test_a_client_that_restarts_before_the_question_may_take_part_in_the_next_at
     assert np.array_equal(unit.total(), expected(reference, range(K)))
 
 
+# ---- a cap
+
+
+class Counting:
+    """A trainer that gives the same update in every round, and knows how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __call__(self, weights: np.ndarray, round: int, config: Mapping[str, Any], /) -> np.ndarray:
+        self.asked.append(round)
+        return np.full(M, 2.0**-4) * (1.0 + weights[0])
+
+
+def capped(reference: Reference, cap: int, record: MemoryRecord | None = None, k: int = 0) -> tuple[Client, Counting]:
+    terms, trains = replace(terms_of(reference, k), cap=cap), Counting()
+    kept = record or MemoryRecord(terms.owner)
+    return Client(terms, trains, kept, member(k), noise=lambda i, n: np.ones(n, int)), trains
+
+
+def gave(client: Client, *place: Any) -> np.ndarray:
+    said = only(client.receive(invitation(*place)))
+    assert isinstance(said, Update)
+    return np.frombuffer(said.words, "<i8")
+
+
+def test_data_are_given_in_as_many_rounds_as_the_cap_says() -> None:
+    client, trains = capped(a_reference(None), 2)
+    found = [gave(client, i).any() for i in (1, 3, 4, 5)]
+    assert found == [True, True, False, False]
+    assert trains.asked == [1, 3]
+    assert client._record.given == (2, 3)
+    assert not client.declined
+    assert not client.refusals
+
+
+@pytest.mark.parametrize("kind", [SECURE, ACTIVE], ids=["curious", "active"])
+def test_who_gives_no_data_takes_part_with_its_noise(kind: Secure, caplog: pytest.LogCaptureFixture) -> None:
+    reference = a_reference(replace(kind, sigma=0.02))
+    made = {k: capped(reference, 1 if k else 3, k=k) for k in range(K)}
+    clients = {k: client for k, (client, _) in made.items()}
+    with caplog.at_level(logging.DEBUG):
+        totals = []
+        for i in (1, 2, 3):
+            play(unit := Unit(reference, i), clients)
+            totals.append(unit.total())
+            assert not unit.declined
+    one = terms_of(reference, 0).encoding.encode(Counting()(W * reference.arithmetic.quantum, 1, {}), None).words  # type: ignore[union-attr, attr-defined]
+    each = terms_of(reference, 0).encoding.decode(one)  # type: ignore[union-attr]
+    assert np.array_equal(totals[0], K * each + K)
+    assert np.array_equal(totals[1], each + K)  # of client 0 alone, and everybody's share of noise
+    assert np.array_equal(totals[2], each + K)
+    assert not caplog.records  # nobody says why
+
+
+def test_messages_with_and_without_data_look_alike() -> None:
+    reference = a_reference()
+    (one, _), (other, _) = capped(reference, 1), capped(reference, 9)
+    for client in (one, other):
+        client.receive(invitation(1))
+    first, second = (client.receive(invitation(2)) for client in (one, other))
+    assert [len(raw) for raw in first] == [len(raw) for raw in second]
+    assert type(only(first)) is type(only(second)) is Reply
+
+
+class CannotCount(MemoryRecord):
+    room = False
+
+    def count(self, round: int) -> None:
+        if not self.room:
+            raise RunError("the disk is full")
+        super().count(round)
+
+
+def test_a_round_is_counted_before_anything_is_computed_or_leaves() -> None:
+    reference = a_reference(None)
+    record = CannotCount(terms_of(reference, 0).owner)
+    client, trains = capped(reference, 1, record)
+    for _ in range(2):
+        with pytest.raises(RunError, match="the disk is full"):
+            client.receive(invitation(1))
+    assert (trains.asked, client._at) == ([], None)
+    record.room = True
+    assert gave(client, 1).any()
+    assert record.given == (1, 1)
+    record.room = False
+    assert not gave(client, 2).any()  # there is nothing to count any more
+    assert trains.asked == [1]
+
+
+class DiesCounting(MemoryRecord):
+    def count(self, round: int) -> None:
+        super().count(round)
+        raise Crash
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_client_that_starts_again_does_not_give_the_data_of_a_round_twice(dies: bool) -> None:
+    """Its words are lost, new ones would be a second question to the data: fresh batches, and they may have left."""
+    reference = a_reference(None)
+    record: MemoryRecord = (DiesCounting if dies else MemoryRecord)(terms_of(reference, 0).owner)
+    client, trains = capped(reference, 2, record)
+    if dies:
+        with pytest.raises(Crash):
+            client.receive(invitation(1))
+    else:
+        assert gave(client, 1).any()
+    reborn = MemoryRecord(record.owner)
+    reborn.given = record.given
+    client, trains = capped(reference, 2, reborn)
+    assert not gave(client, 1).any()  # the same attempt, said again
+    assert not gave(client, 1, 2).any()
+    assert not gave(client, 1, 3, W + 1).any()
+    assert reborn.given == (1, 1)
+    assert gave(client, 2).any()
+    assert not gave(client, 3).any()
+    assert trains.asked == [2]
+
+
+def test_attempts_of_a_round_carry_one_update_of_data() -> None:
+    """A server that begins again with the same model gets the same words; with another model it gets zeros."""
+    client, trains = capped(a_reference(None), 2)
+    first = gave(client, 1, 1)
+    assert first.any()
+    assert np.array_equal(gave(client, 1, 2), first)
+    assert not gave(client, 1, 3, W + 1).any()
+    assert not gave(client, 1, 4, W + 2).any()
+    assert np.array_equal(gave(client, 1, 5), first)
+    assert not gave(client, 1, 6, W + 1).any()
+    assert (trains.asked, client._record.given) == ([1], (1, 1))
+    assert gave(client, 2, 1, W + 1).any()
+
+
+def test_a_training_that_fails_is_counted_all_the_same() -> None:
+    """Whether data are given must not depend on them."""
+    terms = replace(terms_of(a_reference(None), 0), cap=1)
+    client = Client(terms, lambda w, i, c: np.full(M, np.nan), MemoryRecord(terms.owner), member(0))
+    assert not gave(client, 1).any()
+    assert client._record.given == (1, 1)
+
+
+def test_without_a_cap_nothing_is_counted() -> None:
+    reference = a_reference(None)
+    client = a_client(reference, 0, CannotCount(terms_of(reference, 0).owner))
+    assert gave(client, 1).any()
+    assert gave(client, 1, 2, W + 12345).any()
+
+
 # ---- what is declined and refused
 
 

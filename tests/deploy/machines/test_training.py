@@ -11,7 +11,7 @@ import pytest
 
 from confide.clipping import Clip
 from confide.deploy.machines.training import built_in, entry_point, fresh_key
-from confide.errors import InputError, RunError
+from confide.errors import DataError, InputError, RunError
 from confide.local import LocalTask, sgd, shared_update
 from confide.models import Linear, Logistic
 from confide.randomness import Purpose, key
@@ -88,6 +88,7 @@ def test_refusals(changes: dict[str, Any], data: Any, message: str) -> None:
     with pytest.raises(InputError) as refused:
         built_in(task(**changes), *data)
     assert str(refused.value).startswith(message)
+    assert isinstance(refused.value, DataError) == (message.startswith("data") or "only 9 samples" in message)
 
 
 # ---- an owner's own function
@@ -166,6 +167,7 @@ def test_names_that_give_no_function(name: str, message: str) -> None:
         entry_point(name, CLIP, 1.0)
     assert str(refused.value).startswith(f"train = {name!r}: ")
     assert message in str(refused.value)
+    assert isinstance(refused.value, DataError) == message.startswith("loading")  # it may have looked at the data
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,17 @@ from confide.deploy.durable.sqlite import SqliteStore
 from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.certificates import Peer, RefusedPeer
 from confide.deploy.keys.node_keys import NodeKeys
-from confide.deploy.node import control, probing, released_model
+from confide.deploy.node import control, observing, probing, released_model
+from confide.deploy.node.client_process import ClientProcess
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import load_client, load_server
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
 from confide.errors import InputError, RunError
+from confide.federation import Federation
 from confide.privacy.ledger import write_events
 from confide.privacy.plan import Plan
-from confide.reference import prepare
+from confide.reference import Reference, prepare
 from patience import LIMIT, SCALE, until
 from ports import own_ports
 
@@ -217,8 +219,16 @@ def site(made: Path, tmp_path: Path) -> Iterator[Site]:
             process.wait()
 
 
-def reference(e: Experiment) -> list[list[int]]:
-    r = prepare(e.problem, e.graph, e.algorithm, ROUNDS, e.seed)(0)
+def reference(e: Experiment, empty: Sequence[tuple[int, int]] = (), cap: int | None = None) -> list[list[int]]:
+    """`empty`: (unit, client) without a data gradient; what the server does for it stays."""
+    f = e.problem.federation
+    X, d = np.array(f.X), np.array(f.d)
+    for p, k in empty:
+        c = int(f.unit_offsets[p]) + k
+        rows = slice(int(f.client_offsets[c]), int(f.client_offsets[c + 1]))
+        X[rows], d[rows] = 0.0, 0.0
+    problem = replace(e.problem, federation=Federation(X, d, f.client_offsets, f.unit_offsets))
+    r = prepare(problem, e.graph, e.algorithm, ROUNDS, e.seed, cap=cap)(0)
     w = r.start(np.zeros((len(UNITS), e.problem.M)))
     for i in range(1, ROUNDS + 1):
         w = r.round(i, w).w
@@ -546,6 +556,95 @@ def test_a_store_of_other_data_or_another_plan_is_refused(site: Site) -> None:
         open_store(ServerSetup.load(load_server(site.toml("alpha"))))
     with pytest.raises(InputError, match="first start of the server makes it"):
         open_store(ServerSetup.load(load_server(site.toml("beta"))), create=False)
+
+
+def test_clients_whose_data_fail_a_check_take_part_and_add_zeros(site: Site) -> None:
+    """To stay away would tell of the data: the server would leave out their share of the decay, which nothing clips."""
+    X, y = np.ones((6, 3)), np.ones(6)
+    spoiled = {"alpha-c1": (X * np.nan, y), "alpha-c2": (X[:2, :2], y[:2]), "beta-c0": (X[:0], y[:0])}
+    for name, (features, target) in spoiled.items():
+        np.savez(site.folder / f"{name}.npz", allow_pickle=False, X=features, y=target)
+    seed = ("--test-seed", str(SEED))
+    for name in UNITS:
+        for k in range(CLIENTS):
+            site.start(f"{name}-c{k}", *seed)
+        site.start(name, *seed)
+    for name in UNITS:
+        told = site.finished(name)
+        assert (told["published"], told["alarms"]) == (ROUNDS, [])
+        assert told["clients"] == {"connected": CLIENTS, "of": CLIENTS}
+    for name in [f"{unit}-c{k}" for unit in UNITS for k in range(CLIENTS)]:
+        assert ('"unusable data"' in site.log(name)) == (name in spoiled)  # its operator is told, and nobody else
+        assert "nan" not in site.log(name).lower()
+    for name in UNITS:
+        assert "unusable" not in site.log(name)
+        assert f"clients={CLIENTS}" in site.log(name)
+    for name in spoiled:
+        code, out, _ = run_here("check", site.toml(name))
+        assert code == 1
+        assert "as it is, this client takes part and adds zeros" in out
+    assert set(site.stop().values()) == {0}
+    found = []
+    for name in UNITS:
+        with SqliteStore.open(site.folder / f"{name}.db") as store:
+            found.append(store.load().w.tolist())
+    whole, without = reference(site.experiment), reference(site.experiment, [(0, 1), (0, 2), (1, 0)])
+    assert found == without
+    assert found != whole
+
+
+def test_a_client_killed_after_it_counted_gives_no_data_in_that_round_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed when its count was on disk and nothing had left: it takes part again, and data went into two rounds."""
+    (site.folder / "plan.json").unlink()
+    changes = ("scheme.name=shared", "privacy.proof=none", "privacy.participation=cap:3", "privacy.rho=50")
+    clocks = ("--adapt", LONG, "--tick", 0.05, "--exchange", LONG, "--drain", LONG)
+    agree(site.folder, *clocks, *(x for change in changes for x in ("--set", change)))
+    seed = ("--test-seed", str(SEED))
+    site.start("alpha-c1", *seed, crash="client.replying:0")
+    for name in [f"{unit}-c{k}" for unit in UNITS for k in range(CLIENTS) if (unit, k) != ("alpha", 1)]:
+        site.start(name, *seed)
+    for name in UNITS:
+        site.start(name, *seed)
+    assert site.ended("alpha-c1") == -signal.SIGKILL, site.log("alpha-c1")
+    kept = json.loads((site.folder / "alpha-c1.record").read_text())
+    assert (kept["answered"], kept["given"], kept["given_last"]) == (0, 1, 1)
+    site.start("alpha-c1", *seed)
+    for name in UNITS:
+        site.finished(name)
+    assert set(site.stop().values()) == {0}
+    for name in [f"{unit}-c{k}" for unit in UNITS for k in range(CLIENTS)]:
+        kept = json.loads((site.folder / f"{name}.record").read_text())
+        assert (kept["answered"], kept["given"], kept["given_last"]) == (ROUNDS, 3, 3)
+    found = []
+    for name in UNITS:
+        with SqliteStore.open(site.folder / f"{name}.db") as store:
+            found.append(store.load().w.tolist())
+    e = load(site.folder / "config.toml", changes).build()
+    gives = Reference.gives
+    monkeypatch.setattr(Reference, "gives", lambda r, i, p, k: gives(r, i, p, k) and (i, p, k) != (1, 0, 1))
+    assert found == reference(e, cap=3)
+    monkeypatch.undo()
+    assert found != reference(e, cap=3)
+
+
+def test_bad_data_are_told_to_the_operator_and_counted_nowhere(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[str] = []
+    observing.hooks.append(lambda event, fields: seen.append(event))
+    for text in ("", "a,b\n", "1,2,3\n1,2\n", "\x00"):
+        path = edited(site, "alpha-c1", '"alpha-c1.npz"', '"alpha-c1.csv"')
+        (site.folder / "alpha-c1.csv").write_text(text)
+        setup = ClientSetup.load(load_client(path))
+        caplog.clear()
+        process = ClientProcess(setup)
+        process._record.close()
+        (line,) = caplog.records
+        assert line.levelname == "ERROR"
+        assert line.getMessage().startswith("the data fail a check: this client takes part and adds zeros")
+    assert not seen
+    with pytest.raises(InputError, match="is no file"):  # no data is not bad data: the config is wrong
+        ClientProcess(ClientSetup.load(load_client(edited(site, "alpha-c1", "alpha-c1.npz", "nowhere.npz"))))
 
 
 def test_a_client_whose_parts_do_not_fit_is_refused(site: Site) -> None:

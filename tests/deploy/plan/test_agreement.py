@@ -375,9 +375,15 @@ def test_a_link_scheme_remembers_by_its_roundings() -> None:
     assert s[1] - s[0] == pytest.approx(2 * read(plain()).arithmetic.quantum * 2**0.5, rel=1e-3)
 
 
-def test_a_cap_that_nobody_counts_is_refused() -> None:
-    with pytest.raises(InputError, match=r"plan\.participation = 'cap:3': nothing counts a client's rounds"):
-        deploy(privacy={"participation": "cap:3"})
+def test_a_cap_pays_for_as_many_publications() -> None:
+    """Clients count for themselves; where nothing is kept, publications beyond the cap cost nothing."""
+    capped, always = (price(deploy(privacy={"participation": x})) for x in ("cap:3", "all"))
+    one = always.messages[0].rho
+    assert one
+    assert [cost.rho for cost in capped.messages] == [one] * 3 + [0.0] * (len(capped.messages) - 3)
+    assert capped.epsilon_after(2) == always.epsilon_after(2)
+    assert capped.epsilon_after(9) == capped.epsilon_after(3) == always.epsilon_after(3)
+    assert any("at most 3 rounds, enforced by" in x for x in capped.statement.accounts[0].assumptions)
 
 
 def test_the_carry_is_that_of_the_integers() -> None:

@@ -1,9 +1,11 @@
-"""What a client must not forget: the last round in which it answered an unmasking question.
+"""What a client must not forget: the last round in which it answered an unmasking question, and under a cap in how
+many rounds it has given data, and which was the last.
 
 Two answers in one round would open two sums whose difference is a client's update. So the round is on disk before the
-answer leaves (`write` has returned), the number never falls, and one file serves one client, of one unit, under one
-plan, in one process at a time. Whoever puts an old copy of the file back can make a client answer twice: back up the
-data, not this file.
+answer leaves (`write` has returned), and likewise a round in which data are given before anything is computed from
+them (`count` has returned). No number ever falls, and one file serves one client, of one unit, under one plan, in one
+process at a time. Whoever puts an old copy of the file back can make a client answer twice, or give data more often
+than it may: back up the data, not this file.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from confide.files import atomic_file, check_writable, sync_folder
 from confide.privacy import canonical
 from confide.validation import whole
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 LAST_ROUND: Final = 2**32 - 1
 LARGEST: Final = 4096  # bytes of a record
-_FIELDS = ("answered", "client", "format", "plan", "unit")  # and sha256, of these
+_FIELDS = ("answered", "client", "format", "given", "given_last", "plan", "unit")  # and sha256, of these
 
 
 class Owner(NamedTuple):
@@ -33,6 +35,13 @@ class Owner(NamedTuple):
     plan: bytes  # the plan's hash
     unit: int
     client: int
+
+
+class Given(NamedTuple):
+    """In how many rounds data were given, under a cap, and which was the last; 0 for none."""
+
+    rounds: int = 0
+    last: int = 0
 
 
 class Record(Protocol):
@@ -44,18 +53,28 @@ class Record(Protocol):
     def answered(self) -> int:
         """The last round that was answered, 0 for none."""
 
+    @property
+    def given(self) -> Given:
+        """What `count` has kept."""
+
     def write(self, round: int) -> None:
-        """Keep a later round; when this returns it outlives a crash."""
+        """Keep a later round as answered; when this returns it outlives a crash."""
+
+    def count(self, round: int) -> None:
+        """Keep that data are given in a later round; when this returns it outlives a crash."""
 
 
 class MemoryRecord:
     """For tests: it outlives a client that a test throws away, but not the process."""
 
     def __init__(self, owner: Owner) -> None:
-        self.owner, self.answered = owner, 0
+        self.owner, self.answered, self.given = owner, 0, Given()
 
     def write(self, round: int) -> None:
         self.answered = _later(round, self.answered)
+
+    def count(self, round: int) -> None:
+        self.given = _counted(round, self.given)
 
 
 class FileRecord:
@@ -68,10 +87,10 @@ class FileRecord:
         try:
             _check_writable(self._path)
             if os.path.lexists(self._path):
-                self._answered = _read(self._path, owner)
+                self._answered, self._given = _read(self._path, owner)
             else:
-                _replace(self._path, owner, 0)
-                self._answered = 0
+                self._answered, self._given = 0, Given()
+                _replace(self._path, owner, 0, self._given)
         except BaseException:
             self.close()
             raise
@@ -80,12 +99,21 @@ class FileRecord:
     def answered(self) -> int:
         return self._answered
 
+    @property
+    def given(self) -> Given:
+        return self._given
+
     def write(self, round: int) -> None:
+        self._keep(_later(round, self._answered), self._given)
+
+    def count(self, round: int) -> None:
+        self._keep(self._answered, _counted(round, self._given))
+
+    def _keep(self, answered: int, given: Given) -> None:
         if self._lock < 0:
             raise RunError(f"{self._path}: the record is closed; another process may hold it by now")
-        later = _later(round, self._answered)
-        _replace(self._path, self.owner, later)
-        self._answered = later
+        _replace(self._path, self.owner, answered, given)
+        self._answered, self._given = answered, given
 
     def close(self) -> None:
         if self._lock >= 0:
@@ -107,6 +135,12 @@ def _later(round: int, answered: int) -> int:
     if whole("round", round, 1, LAST_ROUND) <= answered:
         raise InputError("round", round, f"round {answered} was answered already; a record never falls")
     return round
+
+
+def _counted(round: int, given: Given) -> Given:
+    if whole("round", round, 1, LAST_ROUND) <= given.last:
+        raise InputError("round", round, f"round {given.last} was counted already; a record never falls")
+    return Given(given.rounds + 1, round)
 
 
 def _locked(path: Path) -> int:
@@ -140,14 +174,13 @@ def _check_writable(path: Path) -> None:
         raise InputError("record", str(path), e.remedy) from None
 
 
-def _read(path: Path, owner: Owner) -> int:
+def _read(path: Path, owner: Owner) -> tuple[int, Given]:
     table = _table(path)
     for name, mine in zip(("plan", "unit", "client"), _named(owner), strict=True):
         if table[name] != mine:
             remedy = f"is of {name} {table[name]!r}, not {mine!r}; every plan and every client has a record of its own"
             raise InputError("record", str(path), remedy)
-    answered: int = table["answered"]
-    return answered
+    return table["answered"], Given(table["given"], table["given_last"])
 
 
 def _table(path: Path) -> dict[str, Any]:
@@ -161,9 +194,13 @@ def _table(path: Path) -> dict[str, Any]:
         found = table.get("format")
         if isinstance(found, int) and found > FORMAT:
             raise InputError("record", str(path), f"has format {found}; this confide reads {FORMAT}: update confide")
+        if found == 1 and not isinstance(found, bool):
+            remedy = f"has format 1, of an earlier confide, and this one writes {FORMAT}: begin a new plan"
+            raise InputError("record", str(path), remedy)
         claimed = table.pop("sha256", None)
         if table.keys() == {*_FIELDS} and claimed == canonical.digest(canonical.dumps(table)):
-            whole("record.answered", table["answered"], 0, LAST_ROUND)
+            for name in ("answered", "given", "given_last"):
+                whole(f"record.{name}", table[name], 0, LAST_ROUND)
             return table
     remedy = "is no record, or damaged: this client may have answered rounds that it does not know of; begin a new plan"
     raise InputError("record", str(path), remedy)
@@ -173,9 +210,12 @@ def _named(owner: Owner) -> tuple[str, int, int]:
     return owner.plan.hex(), owner.unit, owner.client
 
 
-def _replace(path: Path, owner: Owner, answered: int) -> None:
+def _replace(path: Path, owner: Owner, answered: int, given: Given) -> None:
     plan, unit, client = _named(owner)
-    table: dict[str, Any] = {"answered": answered, "client": client, "format": FORMAT, "plan": plan, "unit": unit}
+    table: dict[str, Any] = {
+        "answered": answered, "client": client, "format": FORMAT, "given": given.rounds, "given_last": given.last,
+        "plan": plan, "unit": unit,
+    }  # fmt: skip
     table["sha256"] = canonical.digest(canonical.dumps(table))
     try:
         with atomic_file(path) as temporary:

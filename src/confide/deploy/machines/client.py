@@ -7,7 +7,8 @@
 Networks lose, repeat and reorder, and servers repeat themselves. The message handled last is answered again with the
 same bytes, older ones are passed over, and what is malformed or does not belong here is counted in `refusals` and
 changes nothing. A server that crashed begins the round again under a higher attempt: the words that were encoded stay,
-the masks are new, and the record sees to it that no round is answered twice, whatever crashes in between.
+the masks are new, and the record sees to it that no round is answered twice, whatever crashes in between, and under
+a cap that data go into so many rounds and no more. Why a client adds zeros it tells nobody.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class ClientTerms:
         quantum: of the server's state. length: M. fraction_bits: the client's quantum is 2^-fraction_bits.
         encoding, parameters: of the secure sum; None where the server adds up in clear.
         share_quanta: standard deviation of the client's share of noise inside the sum, in its quanta; 0 for none.
+        cap: rounds in which this client gives data at most; None for all.
     """
 
     text: str = field(repr=False)
@@ -88,6 +90,7 @@ class ClientTerms:
     encoding: Encoding | None = None
     parameters: Parameters | None = None
     share_quanta: float = 0.0
+    cap: int | None = None
 
     def __post_init__(self) -> None:
         whole("rounds", self.rounds, 1, LAST_ROUND)
@@ -97,6 +100,8 @@ class ClientTerms:
         for name in ("protocol", "unit", "client"):
             whole(name, getattr(self, name), 0, 2**32 - 1)
         whole("fraction_bits", self.fraction_bits, 0, 52)
+        if self.cap is not None:
+            whole("cap", self.cap, 1)
         if (self.encoding is None) != (self.parameters is None):
             raise InputError("parameters", self.parameters, "a secure sum has an encoding and parameters, or neither")
         if self.encoding is None:
@@ -115,7 +120,7 @@ class ClientTerms:
             raise InputError("plan.deployment", None, "is missing: this is the plan of a simulation")
         whole("unit", unit, 0, len(d["units"]) - 1)
         whole("client", client, 0, len(d["units"][unit]["clients"]) - 1)
-        bits = d["fraction_bits"]
+        bits, (kind, _, most) = d["fraction_bits"], plan.participation.partition(":")
         return cls(
             plan.to_json(),
             d["protocol"],
@@ -125,7 +130,10 @@ class ClientTerms:
             2.0**-bits / plan.sampled,
             plan.dim,
             bits,
-            *(() if secure is None else secure),
+            None if secure is None else secure.encoding,
+            None if secure is None else secure.parameters,
+            0.0 if secure is None else secure.share_quanta,
+            int(most) if kind == "cap" else None,
         )
 
     @cached_property
@@ -283,17 +291,31 @@ class Client:
         if words is None:
             if len(known) >= MODELS:
                 return [self._decline(place, "model")]
-            words = self._encode(invite)
+            words = self._encode(invite, self._gives(invite.round))
             known = [*known, (model, words)]
         state, reply = self._open(invite, model, words)
         self._at, self._words = _Attempt(place, (name,), reply, state, self._record.answered), known
         return [reply]
 
-    def _encode(self, invite: Invite) -> Words:
-        """The update as words, with this client's share of noise."""
+    def _gives(self, round: int) -> bool:
+        """Whether data go into these words; if so, and if there is a cap, the round is counted first, for good.
+
+        One round counts once, so one model of it gets data: a round that was counted for another model, or by a process
+        that crashed since and lost its words, gets zeros, or else two attempts would ask the data twice.
+        """
+        given = self._record.given
+        if self.terms.cap is None:
+            return True
+        if round <= given.last or given.rounds >= self.terms.cap:
+            return False
+        self._record.count(round)
+        return True
+
+    def _encode(self, invite: Invite, gives: bool) -> Words:
+        """The update as words, zeros where no data are given, with this client's share of noise."""
         terms = self.terms
         try:
-            update = self._train(np.frombuffer(invite.model, "<i8"), invite.round)
+            update = self._train(np.frombuffer(invite.model, "<i8"), invite.round) if gives else np.zeros(terms.length)
         except (Exception, SystemExit):
             # That it failed may tell of the data: the sum hides it. So may the reason: it stays in this machine's log.
             _log.exception("the training of round %d failed; this client adds zeros", invite.round)

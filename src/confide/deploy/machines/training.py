@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.clipping import Clip, clip
-from confide.errors import InputError, RunError
+from confide.errors import DataError, InputError, RunError
 from confide.local import LocalTask, sgd, shared_update
-from confide.models import Linear, Logistic
+from confide.models import GLM, Linear, Logistic
 from confide.privacy.plan import Plan
 from confide.validation import positive, positive_int
 
@@ -44,16 +44,16 @@ def built_in(task: LocalTask, X: Floats, d: Floats, key: Callable[[int], int] = 
     """
     X, d = np.array(X, np.float64), np.array(d, np.float64)
     if X.ndim != 2 or d.shape != (len(X),) or not len(X):
-        raise InputError("data", f"{X.shape} and {d.shape}", "must be one row of features and one target a sample")
+        raise DataError("data", f"{X.shape} and {d.shape}", "must be one row of features and one target a sample")
     if not (np.isfinite(X).all() and np.isfinite(d).all()):
-        raise InputError("data", "NaN or infinity", "must be finite; drop or fill in such samples")
+        raise DataError("data", "NaN or infinity", "must be finite; drop or fill in such samples")
     if task.clip is None:
         raise InputError("clip", None, "a deployed client bounds what it gives: 'example' or 'update'")
     positive("step", task.step)
     positive_int("local_steps", task.E)
     if positive_int("batch", task.batch) > len(X) and not task.replacement:
         remedy = f"there are only {len(X)} samples; use smaller batches or replacement = true"
-        raise InputError("batch", task.batch, remedy)
+        raise DataError("batch", task.batch, remedy)
 
     def train(weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
         update, _ = shared_update(sgd, weights, X, d, task._replace(key=key(round)), fixed=True)
@@ -64,6 +64,29 @@ def built_in(task: LocalTask, X: Floats, d: Floats, key: Callable[[int], int] = 
 
 def of_plan(plan: Plan, unit: int, client: int, X: Floats, d: Floats, key: Callable[[int], int] = fresh_key) -> Trainer:
     """The plan's built-in model on this client's samples, which must keep what the plan declares about them."""
+    task, declared = _task(plan, unit, client), plan.facts.get("smoothness")
+    if plan.proof.startswith("convex-glm") and isinstance(declared, float) and len(X):
+        assert isinstance(task.model, GLM)  # noqa: S101 - it is built in
+        found = task.model.smoothness(np.asarray(X, np.float64))
+        if found > declared * (1 + 1e-12):
+            remedy = "a sample's loss is not as smooth as the plan declares; scale the features, or agree on a new plan"
+            raise DataError("plan.facts.smoothness", declared, remedy)
+    return built_in(task, X, d, key)
+
+
+def without_data(plan: Plan, unit: int, client: int) -> Trainer:
+    """Zeros, for a client whose data fail a check, after the work that data would have made: its time tells nothing.
+
+    How long a train function of its owner's would have taken is not known.
+    """
+    if plan.deployment is not None and plan.deployment["model"]["kind"] not in MODELS:
+        return lambda weights, round, config: np.zeros(len(weights))
+    task = _task(plan, unit, client)
+    train = built_in(task, np.zeros((task.batch, plan.dim or 1)), np.ones(task.batch))
+    return lambda weights, round, config: np.zeros_like(train(weights, round, config))
+
+
+def _task(plan: Plan, unit: int, client: int) -> LocalTask:
     table = plan.deployment
     if table is None or plan.bound is None:
         raise InputError("plan.deployment", None, "is missing: this is the plan of a simulation")
@@ -71,16 +94,8 @@ def of_plan(plan: Plan, unit: int, client: int, X: Floats, d: Floats, key: Calla
     if kind not in MODELS:
         remedy = "is not built in; name your train function, package.module:function"
         raise InputError("plan.deployment.model.kind", kind, remedy)
-    model, own = MODELS[kind](rho), table["units"][unit]["clients"][client]
-    declared = plan.facts.get("smoothness")
-    if plan.proof.startswith("convex-glm") and isinstance(declared, float) and len(X):
-        found = model.smoothness(np.asarray(X, np.float64))
-        if found > declared * (1 + 1e-12):
-            remedy = "a sample's loss is not as smooth as the plan declares; scale the features, or agree on a new plan"
-            raise InputError("plan.facts.smoothness", declared, remedy)
-    limit = Clip(plan.clip, plan.bound, plan.norm)
-    task = LocalTask(model, plan.step, own["local_steps"], own["batch"], table["replacement"], limit, key=0)
-    return built_in(task, X, d, key)
+    own, limit = table["units"][unit]["clients"][client], Clip(plan.clip, plan.bound, plan.norm)
+    return LocalTask(MODELS[kind](rho), plan.step, own["local_steps"], own["batch"], table["replacement"], limit, key=0)
 
 
 def entry_point(name: str, bound: Clip, step: float) -> Trainer:
@@ -114,8 +129,10 @@ def _loaded(name: str) -> Callable[..., Any]:
         raise InputError("train", name, f"{what}; install it, or put its folder on PYTHONPATH") from None
     except AttributeError:
         raise InputError("train", name, f"module {module!r} could be loaded but gives no {function!r}") from None
-    except (Exception, SystemExit) as e:
+    except (ImportError, SyntaxError) as e:
         raise InputError("train", name, f"loading {module!r} raised {type(e).__name__}: {e}") from e
+    except (Exception, SystemExit) as e:  # it may have looked at the data
+        raise DataError("train", name, f"loading {module!r} raised {type(e).__name__}: {e}") from e
     if not callable(found):
         raise InputError("train", name, f"is a {type(found).__name__}, not a function")
     try:

@@ -11,7 +11,7 @@ from confide.deploy.keys.certificates import SOON, utc_now
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig
 from confide.deploy.node.probing import FAIL, OK, WARN, Finding, clock, probe
-from confide.errors import InputError, RunError
+from confide.errors import DataError, InputError, RunError
 from confide.files import existing
 
 
@@ -49,6 +49,8 @@ def _data(setup: ClientSetup) -> Finding:
     """Errors name the file and the place, never a value."""
     try:
         setup.trainer(None)
+    except DataError as e:
+        return Finding("data", FAIL, f"{e}; as it is, this client takes part and adds zeros")
     except (InputError, RunError) as e:
         return Finding("data", FAIL, str(e))
     return Finding("data", OK, f"{setup.config.data or setup.config.train} fits the plan")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
+from confide.errors import DataError, InputError
 
 Floats = NDArray[np.float64]
 
@@ -16,16 +15,17 @@ Floats = NDArray[np.float64]
 def read(path: Path, features: int) -> tuple[Floats, Floats]:
     """From an .npz with arrays X and y, or a .csv: features, then the target; its first line may be names.
 
-    Errors name the file and the place, never a value.
+    Errors name the file and the place, never a value: a `DataError` where the contents are wrong, any other where there
+    is no file to be read.
     """
     X, y = _npz(path) if path.suffix == ".npz" else _csv(path)
     if X.ndim != 2 or y.shape != (len(X),) or not len(X):
         remedy = f"X has shape {X.shape} and y {y.shape}; one row of features and one target a sample are needed"
-        raise InputError("data", str(path), remedy)
+        raise DataError("data", str(path), remedy)
     if X.shape[1] != features:
-        raise InputError("data", str(path), f"has {X.shape[1]} features; the plan's model has {features}")
+        raise DataError("data", str(path), f"has {X.shape[1]} features; the plan's model has {features}")
     if not (np.isfinite(X).all() and np.isfinite(y).all()):
-        raise InputError("data", str(path), "holds NaN or infinity; drop or fill in such samples")
+        raise DataError("data", str(path), "holds NaN or infinity; drop or fill in such samples")
     return X, y
 
 
@@ -34,13 +34,15 @@ def _npz(path: Path) -> tuple[Floats, Floats]:
         with np.load(path, allow_pickle=False) as arrays:
             for name in ("X", "y"):
                 if name not in arrays:
-                    raise InputError("data", str(path), f"has no array {name}; save it with np.savez(file, X=X, y=y)")
+                    raise DataError("data", str(path), f"has no array {name}; save it with np.savez(file, X=X, y=y)")
             return arrays["X"].astype(np.float64), arrays["y"].astype(np.float64)
-    except InputError:
+    except DataError:
         raise
-    except (OSError, ValueError, EOFError, BadZipFile, TypeError):
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as e:
+        raise InputError("data", str(path), f"cannot be read ({e.strerror})") from None
+    except Exception:  # whatever a file leads to
         remedy = "is no .npz of numbers (pickled objects are not read); save it with np.savez(file, X=X, y=y)"
-        raise InputError("data", str(path), remedy) from None
+        raise DataError("data", str(path), remedy) from None
 
 
 def _csv(path: Path) -> tuple[Floats, Floats]:
@@ -51,11 +53,11 @@ def _csv(path: Path) -> tuple[Floats, Floats]:
         rows = np.loadtxt(path, np.float64, delimiter=",", skiprows=skip, ndmin=2, encoding="utf-8")
     except OSError as e:
         raise InputError("data", str(path), f"cannot be read ({e.strerror})") from None
-    except (ValueError, UnicodeDecodeError):
+    except Exception:
         remedy = "is no table of numbers with commas; the first line may be names, the last column is the target"
-        raise InputError("data", str(path), remedy) from None
+        raise DataError("data", str(path), remedy) from None
     if rows.shape[1] < 2:
-        raise InputError("data", str(path), "has a single column; features come first, the target last")
+        raise DataError("data", str(path), "has a single column; features come first, the target last")
     return rows[:, :-1].copy(), rows[:, -1].copy()
 
 

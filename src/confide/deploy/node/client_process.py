@@ -6,6 +6,7 @@ Nothing heavy is imported here: with the built-in models a client needs NumPy, c
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import signal
 from dataclasses import replace
@@ -16,6 +17,7 @@ from confide.deploy.durable.record import FileRecord
 from confide.deploy.durable.store import At, nowhere
 from confide.deploy.keys.certificates import SOON, utc_now
 from confide.deploy.keys.node_keys import NodeKeys
+from confide.deploy.machines import training
 from confide.deploy.machines.client import Client
 from confide.deploy.net.dialer import Dialer
 from confide.deploy.node.client_setup import ClientSetup
@@ -23,10 +25,11 @@ from confide.deploy.node.config import ClientConfig, not_expired
 from confide.deploy.node.memory import keep_buffers
 from confide.deploy.node.observing import allowed, hooks, observe, start
 from confide.deploy.node.worker import Clock, Worker
-from confide.errors import InputError, RunError
+from confide.errors import DataError, InputError, RunError
 
 AGAIN: Final = 5.0  # seconds until a hello that nobody answered is said again
 JUMP: Final = 5.0  # seconds by which the clock may be set before it is worth a word
+_log = logging.getLogger(__name__)
 
 
 class ClientProcess:
@@ -49,7 +52,12 @@ class ClientProcess:
             self._metrics.expires(setup.node.not_after)
             hooks.append(self._metrics.event)
             allowed.told = self._metrics.dropped
-        trainer = setup.trainer(test_seed)
+        try:
+            trainer = setup.trainer(test_seed)
+        except DataError:  # to stay away would tell of the data; its operator is told, and no event is counted
+            effect = "this client takes part and adds zeros; run `confide check` on its config to see why"
+            _log.error("the data fail a check: %s", effect)
+            trainer = training.without_data(setup.plan, setup.unit, setup.client)
         self._record = FileRecord(config.path(config.record), setup.terms.owner)
         self.client = Client(setup.terms, trainer, self._record, setup.member, noise=noise, config=config.train_config)
         self._worker = Worker(self._clock, lambda: self._wake, self._tick, lambda: None, self._broke)

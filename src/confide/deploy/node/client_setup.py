@@ -16,7 +16,7 @@ from confide.deploy.net.endpoints import Credentials, Limits, Target
 from confide.deploy.net.handshake import Common
 from confide.deploy.node import client_data
 from confide.deploy.node.config import ClientConfig
-from confide.errors import InputError
+from confide.errors import DataError, InputError
 from confide.privacy import canonical
 from confide.privacy.plan import Plan
 from confide.secure.client import Member
@@ -85,6 +85,7 @@ class ClientSetup:
         return Member(self.client, self.node.identity, roster)
 
     def trainer(self, test_seed: int | None) -> Trainer:
+        """What this client computes; a `DataError` where its data fail a check."""
         plan, config = self.plan, self.config
         assert plan.deployment is not None and plan.dim is not None and plan.bound is not None  # noqa: S101, PT018
         own = plan.deployment["model"]["kind"] == "own"
@@ -97,7 +98,7 @@ class ClientSetup:
             raise InputError("data", config.data, "the plan has no built-in model; give train = 'package.module:name'")
         X, y = client_data.read(config.path(config.data), plan.dim)
         if plan.deployment["model"]["kind"] == "logistic" and not set(y.tolist()) <= {-1.0, 1.0}:
-            raise InputError("data", str(config.path(config.data)), "the targets of a logistic model are -1 and 1")
+            raise DataError("data", str(config.path(config.data)), "the targets of a logistic model are -1 and 1")
         if test_seed is None:
             return training.of_plan(plan, self.unit, self.client, X, y)
         from confide.deploy.node import seeded

@@ -14,8 +14,8 @@ Why the fields are public (flows.md: H is all that was published and the schedul
     to, from, with                          names in the plan or in certificates
     why, what, effect, warning, kind        our words around such numbers, or what a stranger wrote: cut, on one line
 
-One line tells of data by being there: that a client's own training failed. The client adds zeros, so the sum hides it
-from everybody else, and only its own machine has the line.
+Two lines tell of data by being there: that a client's own training failed, and that its data failed a check. The client
+adds zeros, so the sum hides it from everybody else, and only its own machine has the line: no event is counted for it.
 """
 
 from __future__ import annotations
@@ -143,6 +143,7 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "writing ended": {"kind": text},
     "mishandled": {},
     "training failed": {"round": count},
+    "unusable data": {"effect": text},
     "aborted": {"round": count, "attempt": count, "why": ending},
     OTHER: {"logger": text},
 }  # fmt: skip
@@ -154,6 +155,7 @@ LINES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "writing ended: %s": ("writing ended", ("kind",)),
     "a message could not be handled": ("mishandled", ()),
     "the training of round %d failed; this client adds zeros": ("training failed", ("round",)),
+    "the data fail a check: %s": ("unusable data", ("effect",)),
     "round %d, attempt %d: %r": ("aborted", ("round", "attempt", "why")),
 }
 
