@@ -277,7 +277,10 @@ def test_one_release_of_a_unit_where_the_plan_has_one(tmp_path: Path) -> None:
     p = plan(release="centroid:0.5")  # of a state that the messages tell: it adds nothing
     release = Event(p.hash, "release", 4, 0, priced(0.0, 0.0, sensitivity=0.0, sigma=0.5))
     assert verify_bundle(bundled(tmp_path, p, [*events(p), release])).ok
-    failed(bundled(tmp_path, p, [*events(p), release, release]), "rounds", words="second time")
+    failed(bundled(tmp_path, p, [*events(p), release, release]), "rounds", words="one more than the 1 that the plan")
+    twice = plan(release="centroid:0.5", releases=2)
+    release = Event(twice.hash, "release", 4, 0, priced(0.0, 0.0, sensitivity=0.0, sigma=0.5))
+    assert verify_bundle(bundled(tmp_path, twice, [*events(twice), release, release])).ok
 
 
 # ---- prices are computed anew

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -296,19 +297,24 @@ def _same_plan(plan: Plan, book: Book) -> Check:
 
 
 def _rounds(plan: Plan, book: Book) -> Check:
-    """At most one message or skip in a round of a unit, and one release of a unit, as the plan allows."""
+    """At most one message or skip in a round of a unit, and as many releases of a unit as the plan allows."""
     P, T = plan.units, plan.rounds
-    seen: set[tuple[str, int, int]] = set()
+    seen: set[tuple[int, int]] = set()
+    releases: Counter[int] = Counter()
     for n, event in enumerate(book.events, 1):
         what = f"event {n}, a {event.kind} of unit {event.unit} in round {event.round},"
         if event.unit >= P or event.round > T:
             return Check("rounds", False, f"{what} is outside the plan's {P} units and {T} rounds")
         if event.kind == "release" and plan.release == "none":
             return Check("rounds", False, f"{what} is not in the plan")
-        key = ("release", event.unit, 0) if event.kind == "release" else ("round", event.unit, event.round)
-        if key in seen:
+        if event.kind == "release":
+            releases[event.unit] += 1
+            if releases[event.unit] > plan.releases:
+                return Check("rounds", False, f"{what} is one more than the {plan.releases} that the plan allows")
+            continue
+        if (event.unit, event.round) in seen:
             return Check("rounds", False, f"{what} comes a second time")
-        seen.add(key)
+        seen.add((event.unit, event.round))
     return Check("rounds", True, f"{len(book.events)} events within {T} rounds of {P} units, none twice")
 
 

@@ -40,6 +40,7 @@ class Pricing:
     release: str
     delta: float
     sum_noise: SumNoise | None = None
+    releases: int = 1
 
     @classmethod
     def of_plan(cls, plan: Plan) -> Pricing:
@@ -67,17 +68,18 @@ class Pricing:
             plan.release,
             plan.delta,
             sum_noise_of(plan),
+            plan.releases,
         )
 
     def spend(self, rounds: int, release: str = "none") -> Account:
-        """The account of the first `rounds` rounds against the adversary that the settings name."""
+        """The account of the first `rounds` rounds, with all releases of this kind, against the settings' adversary."""
         return account(
             self.scheme,
             self.graphs,
             self.sensitivity,
             rounds=rounds,
             threat=self.threat,
-            release=release,
+            release=Release.planned(release, self.threat, self.graphs, self.releases),
             delta=self.delta,
             sum_noise=self.sum_noise,
         )
@@ -89,13 +91,13 @@ class Pricing:
             self.sensitivity,
             rounds=rounds,
             threat=self.threat,
-            release=self.release,
+            release=Release.planned(self.release, self.threat, self.graphs, self.releases),
             delta=self.delta,
             sum_noise=self.sum_noise,
         )
 
     def costs(self, rounds: int) -> tuple[list[Cost], Cost | None]:
-        """What each round costs every unit (the worst unit's cost), and the release.
+        """What each round costs every unit (the worst unit's cost), and each release.
 
         A leak, a refusal, or participation that counts only as a whole has no price per round: its events carry none,
         so that it cannot vanish from a sum. One proof prices all events: that of the statement about rounds and
@@ -119,7 +121,7 @@ class Pricing:
         shares = "gaussian" if self.sensitivity.rounding is None else "discrete-gaussian"
         if total is None or total.leak or total.rho is None or spent is None or spent.rho is None:
             return paid, event_cost(None, 0.0, released.sigma, shares)
-        rho = max(0.0, total.rho - spent.rho)
+        rho = max(0.0, total.rho - spent.rho) / self.releases
         return paid, event_cost(rho, released.sigma * math.sqrt(2.0 * rho), released.sigma, shares)
 
     def _answered(self, rounds: int, release: str) -> Account | None:
@@ -207,11 +209,12 @@ class Accounting:
             privacy.release,
             privacy.delta,
             inside_sums(algorithm, problem.M),
+            privacy.releases,
         )
         return cls(privacy, algorithm, pricing, dataset)
 
     def affordable(self, rounds: int) -> int:
-        """Rounds that the budget pays for, the release at the end included; all of them without a budget."""
+        """Rounds that the budget pays for, all releases at the end included; all of them without a budget."""
         budget = self.privacy.budget
         if budget is None:
             return rounds

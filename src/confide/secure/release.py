@@ -43,6 +43,7 @@ class Terms:
         servers: P. colluders: C, as many as the statement allows for.
         sigma: of the honest noise on the mean, per coordinate.
         quantum: of a server's state. length: M.
+        known: shares that any adversary of the statement knows, at most; C where it names none with more.
     """
 
     servers: int
@@ -50,10 +51,12 @@ class Terms:
     quantum: float
     length: int
     colluders: int = 0
+    known: int = 0
 
     def __post_init__(self) -> None:
         whole("servers", self.servers, 2, 2**16)
         whole("colluders", self.colluders, 0, self.servers - 1)
+        whole("known", self.known, 0)
         positive("release.sigma", self.sigma)
         positive("quantum", self.quantum)
         whole("length", self.length, 1)
@@ -63,10 +66,23 @@ class Terms:
         """Standard deviation of one server's share on the sum, in quanta."""
         return self.servers * self.sigma / math.sqrt(self.servers - self.colluders) / self.quantum
 
+    def left(self, servers: int) -> Terms:
+        """The same release when only so many servers remain: their shares hide no less from any adversary that is priced.
+
+        On the sum one server's deviation is what it was, so the hidden part of the noise must not shrink. Who knew k of P
+        shares may know min(k, P' - 1) of P': variances grow by (P - k) / (P' - k), which is largest for the largest k.
+        """
+        P, C, k = self.servers, self.colluders, min(max(self.known, self.colluders), servers - 1)
+        whole("colluders", C, 0, servers - 1)
+        wider = (P - k) / (servers - k) * (servers - C) / (P - C)  # 1 where the statement knows of C only
+        return replace(self, servers=servers, sigma=self.sigma * P / servers * math.sqrt(wider))
+
     def check_fits(self, largest: float) -> None:
-        """Prove that the sum of P states of absolute value at most `largest`, with their noise, is read back right."""
-        share = math.ceil(20.0 * self.share_quanta) + 1
-        if self.servers * (math.ceil(largest / self.quantum) + share) > 2**63 - 1:
+        """Prove that the sum of P states of absolute value at most `largest`, with their noise, is read back right, and
+        that of fewer servers with wider shares."""
+        fewest = max(2, self.colluders + 1)
+        noise = max(n * (math.ceil(20.0 * self.left(n).share_quanta) + 1) for n in range(fewest, self.servers + 1))
+        if self.servers * math.ceil(largest / self.quantum) + noise > 2**63 - 1:
             remedy = f"the sum over {self.servers} servers could wrap in 64 bits; use fewer fraction bits"
             raise InputError("algorithm.fraction_bits", f"quantum {self.quantum:g}", remedy)
 

@@ -18,8 +18,8 @@ word for two sets of servers (the difference of the sums would be the word of th
 for good with their attempt and epoch, older attempts are not joined again, and a new one is drawn and paid for anew.
 A server whose store was restored after the last round cannot know what it has sent, and takes part no more.
 
-*With fewer servers* the noise on the sum stays as the plan has it, P sigma, and so does the price: the deviation of
-one server on that sum is the same, the shares are wider and fewer. On the mean the noise is then P / P' sigma.
+*With fewer servers* the noise on the sum that an adversary does not know stays as the plan has it, and so does the
+price: the deviation of one server on that sum is the same, the shares are wider and fewer (`Terms.left`).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Circle:
         """Raises `InputError` where fewer servers remain than the plan's colluders leave honest."""
         removed = () if epoch is None else epoch.removed
         members = tuple(p for p in range(terms.servers) if p not in removed)
-        left = replace(terms, servers=len(members), sigma=terms.sigma * (terms.servers / len(members)))
+        left = terms.left(len(members))
         return cls(rules.plan, rules.rounds, 0 if epoch is None else epoch.number, members, left)
 
     def task(self, attempt: int) -> Task:

@@ -72,8 +72,8 @@ class Prices:
     """What leaves a unit, and what it costs the worst unit against the plan's adversary.
 
     Attributes:
-        messages: of the j-th publication of a unit, j = 1..T.  release: at the end, None where nothing is revealed.
-        statement: about all T rounds and the release, against everybody that a careful reader asks for.
+        messages: of the j-th publication of a unit, j = 1..T.  release: each at the end, None where nothing is revealed.
+        statement: about all T rounds and all releases, against everybody that a careful reader asks for.
     """
 
     messages: tuple[Cost, ...]
@@ -183,7 +183,7 @@ def read(plan: Plan) -> Deployed:
 
 
 def price(plan: Plan) -> Prices:
-    """What every publication and the release cost; a plan whose budget does not pay for all of them is refused.
+    """What every publication and every release cost; a plan whose budget does not pay for all of them is refused.
 
     Where there is no bound, such as messages without noise, a cost has neither rho nor epsilon.
     """
@@ -192,7 +192,7 @@ def price(plan: Plan) -> Prices:
     _check_budget(plan, d, total, why)
     said = statement(
         d.scheme, d.graph, d.sensitivity, rounds=plan.rounds, noise=plan.scheme["law"], threat=plan.threat,
-        release=plan.release, delta=plan.delta, sum_noise=d.inside,
+        release=_releases(plan, d, plan.release), delta=plan.delta, sum_noise=d.inside,
     )  # fmt: skip
     if total is not None and total.by == "sum":
         assert d.inside is not None  # noqa: S101 - it was the proof
@@ -208,11 +208,15 @@ def _answered(plan: Plan, d: Deployed, rounds: int, release: str) -> tuple[Accou
     try:
         found = account(
             d.scheme, d.graph, d.sensitivity, rounds=rounds, noise=plan.scheme["law"], threat=plan.threat,
-            release=release, delta=plan.delta, sum_noise=d.inside,
+            release=_releases(plan, d, release), delta=plan.delta, sum_noise=d.inside,
         )  # fmt: skip
     except InputError as refusal:
         return None, str(refusal)
     return (None, found.assumptions[0]) if found.leak else (found, "")
+
+
+def _releases(plan: Plan, d: Deployed, release: str) -> Release:
+    return Release.planned(release, plan.threat, [d.graph], plan.releases)
 
 
 def _check_budget(plan: Plan, d: Deployed, total: Account | None, why: str) -> None:
@@ -236,8 +240,12 @@ def _check_budget(plan: Plan, d: Deployed, total: Account | None, why: str) -> N
             return found
 
         paid = affordable_rounds(spend, budget, plan.rounds)
-        remedy = f"pays for {paid} of the {plan.rounds} rounds, the release included; run fewer or add noise"
+        remedy = f"pays for {paid} of the {plan.rounds} rounds, {_counted(plan)} included; run fewer or add noise"
         raise InputError(place, limit, remedy)
+
+
+def _counted(plan: Plan) -> str:
+    return "the release" if plan.releases == 1 else f"{plan.releases} releases"
 
 
 def _costs(spent: Account | None, sigma: float, law: str, rounds: int) -> tuple[Cost, ...]:
@@ -253,7 +261,7 @@ def _release_cost(plan: Plan, messages: Account | None, total: Account | None) -
         return None
     if total is None or messages is None or total.rho is None or messages.rho is None:
         return event_cost(None, 0.0, release.sigma, law)
-    rho = max(0.0, total.rho - messages.rho)
+    rho = max(0.0, total.rho - messages.rho) / plan.releases
     return event_cost(rho, release.sigma * (2.0 * rho) ** 0.5, release.sigma, law)
 
 
@@ -325,8 +333,9 @@ def _release_terms(plan: Plan, graph: Graph, arithmetic: FixedArithmetic) -> Ter
     if release.kind != "centroid":
         return None
     assert plan.dim is not None  # noqa: S101 - a deployment states it
-    colluders = release.for_threat(threat, [graph]).colluders
-    return Terms(graph.P, release.sigma, arithmetic.quantum, plan.dim, min(colluders, graph.P - 1))
+    P = graph.P
+    sized, known = (min(release.for_threat(x, [graph]).colluders, P - 1) for x in (threat, Threat("neighbours")))
+    return Terms(P, release.sigma, arithmetic.quantum, plan.dim, sized, known)
 
 
 def _ends(given: int | tuple[int, int] | None) -> tuple[int, int]:
