@@ -84,7 +84,9 @@ def test_releases_compose_for_a_client_that_is_drawn_at_random() -> None:
 def test_a_local_model_is_the_same_every_time() -> None:
     s, g = Sensitivity(step=0.1, bound=1.0, level="unit"), Graph.ring(4)
     found = [
-        account(scheme("shared", 3.0, noise="gaussian"), g, s, rounds=5, release=Release.planned("local", "links", [g], n)).epsilon
+        account(
+            scheme("shared", 3.0, noise="gaussian"), g, s, rounds=5, release=Release.planned("local", "links", [g], n)
+        ).epsilon
         for n in (1, 9)
     ]
     assert found[0] == found[1] is not None

@@ -7,7 +7,7 @@ the range that `arithmetic.check_range` proved. All P servers must take part, so
 Each server adds a discrete Gaussian share of variance P^2 sigma^2 / (P - C): the P - C honest ones put a standard
 deviation of sigma on the mean, whatever C colluders know of theirs. The share of an attempt is drawn once and kept
 (`Attempts`): a session that is taken up again sends the same words. A new attempt draws again and is another release,
-to be paid for in every ledger before its first byte leaves; two attempts with one share would reveal whatever had
+which a server pays for before its unmasking answer leaves; two attempts with one share would reveal whatever had
 changed in between, two shares for one attempt could be averaged.
 """
 
@@ -108,7 +108,7 @@ class Attempts:
         return f"Attempts({len(self.words)})"
 
     def words_for(self, attempt: int, terms: Terms, state: Integers, stream: SecretStream) -> tuple[Attempts, Words]:
-        """The record and the words of an attempt, drawn now if it is the next one; then it has to be paid for."""
+        """The record and the words of an attempt, drawn now if it is the next one."""
         whole("attempt", attempt, 1, len(self.words) + 1)
         if attempt <= len(self.words):
             return self, self.words[attempt - 1]

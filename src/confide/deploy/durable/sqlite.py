@@ -51,7 +51,7 @@ _KEYS = {  # every table but the ledger, with the columns that name a row
     "attempt": ("id",),
     "transcript": ("id",),
     "epoch": ("id",),
-    "releases": ("n",),
+    "release": ("id",),
 }
 
 
@@ -241,8 +241,7 @@ class SqliteStore:
         if c.rejoined is not None:
             draft.rejoined = int(c.rejoined)
         if c.release is not None:
-            n = 1 + sum(key[0] == "releases" for key in draft.rows)
-            self._put(draft, "releases", n, bytes(c.release))
+            self._put(draft, "release", 0, bytes(c.release))
         _put_state(self._db, draft)
 
     def _put(self, draft: _Marks, table: str, *row: Any) -> None:
@@ -331,7 +330,7 @@ class SqliteStore:
             books.attempt = Attempt(i, number, tuple(canonical.loads(sample)))
         books.transcript = b"".join(row[1] for row in tables["transcript"])
         books.epoch = b"".join(row[1] for row in tables["epoch"])
-        books.releases = tuple(row[1] for row in tables["releases"])
+        books.release = b"".join(row[1] for row in tables["release"])
         counts = [("balances", m, b.n) for m, b in books.balances.items()] + [("edges", *x) for x in books.seen.items()]
         for table, m, count in counts:
             if count < 0:

@@ -137,7 +137,7 @@ class Metrics:
         self._charged = Counter("confide_charged_rounds", "Rounds paid for in a rejoin without being published.", **r)
         self._skipped = Counter("confide_skipped_rounds", "Rounds decided without a publication.", **r)
         self._skips = _fixed(Counter("confide_skips", "Decisions to skip.", ["reason"], **r), SKIPS)
-        self._releases = Counter("confide_release_attempts", "Releases that were paid for.", **r)
+        self._releases = Counter("confide_release_attempts", "Releases whose unmasking answer was paid for.", **r)
         self._paid = Gauge("confide_publications_paid", "Publications paid for in all of the run.", **r)
         self._allowed = Gauge("confide_publications_allowed", "Publications that the budget pays for.", **r)
         self._epsilon = Gauge("confide_epsilon", "Epsilon so far, at the plan's delta; infinite without a bound.", **r)
