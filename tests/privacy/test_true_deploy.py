@@ -14,9 +14,11 @@ from confide.errors import InputError
 from confide.graph import Graph
 from confide.privacy import conversion
 from confide.privacy.accountant import account
+from confide.privacy.ledger import FREE
 from confide.privacy.of_run import Accounting
 from confide.privacy.plan import Plan
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.statement import statement
 from confide.privacy.threat import Release
 from confide.schemes import scheme
 
@@ -141,3 +143,92 @@ def test_a_simulation_prices_its_releases_too() -> None:
     assert told[1] - told[0] == pytest.approx(4 * (cost.rho or 0.0))
     assert five.plan(8).releases == 5
     assert replace(five.plan(8), releases=1).hash == one.plan(8).hash
+
+
+# ---- 9: a plan without a price is refused, or says so first
+
+
+@pytest.mark.parametrize(
+    ("tables", "why"),
+    [
+        ({"scheme": {"name": "pairwise", "sigma": 9.0, "sigma_pair": 1.0}}, "has a proof for Gaussian noise only"),
+        ({"scheme": {"name": "none", "sigma": 0.0}}, "messages carry no noise"),
+        ({"privacy": {"proof": "none"}}, "needs a proof"),
+        ({"privacy": {"proof": "regulariser:0.1", "threat": "own-server"}}, "unless noise is inside the secure sum"),
+        ({"privacy": {"proof": "regulariser:0.1", "release": "local"}}, "a local model and the messages give"),
+    ],
+)
+def test_a_plan_without_a_price_is_refused_unless_it_says_so(tables: dict[str, Any], why: str) -> None:
+    with pytest.raises(InputError, match=rf"privacy\.unprotected = False: there is no epsilon against .*{why}"):
+        deploy(**tables)
+    privacy = tables.get("privacy", BASE["privacy"]) | {"unprotected": True}
+    plan = deploy(**tables | {"privacy": privacy})
+    assert plan.unprotected
+    said = price(plan).statement  # at every node, from the plan alone
+    assert any(why in reason for reason in said.unprotected)
+    assert str(said).startswith("NOT PROTECTED: there is no epsilon against ")
+    with pytest.raises(InputError, match=r"privacy\.unprotected"):
+        price(replace(plan, unprotected=False))
+
+
+def test_a_plan_that_has_its_prices_begins_with_none_of_this() -> None:
+    assert price(deploy(privacy={"proof": "regulariser:0.1", "unprotected": True})).statement.unprotected == ()
+    assert price(deploy()).statement.unprotected == ()
+
+
+def test_links_need_a_price_also_where_another_adversary_is_named() -> None:
+    """Noise inside the sums holds the own server off, and with it everybody; without it only the own client is."""
+    inside = {"algorithm": {"aggregation": "secure"}, "secure": {"sigma": 0.3}}
+    own = {"proof": "none", "threat": "own-server"}
+    assert price(deploy(**inside, scheme={"name": "none", "sigma": 0.0}, privacy=own)).statement.unprotected == ()
+    with pytest.raises(
+        InputError, match=r"no epsilon against the unit's own server: .*; there is no epsilon against an"
+    ):
+        deploy(scheme={"name": "none", "sigma": 0.0}, privacy=own)
+
+
+def test_a_simulation_without_a_price_says_so_first_and_runs() -> None:
+    e = experiment(algorithm={"arithmetic": "float"}, scheme={"name": "none", "sigma": 0.0})
+    assert e.privacy is not None
+    said = Accounting.of(e.privacy, e.problem, e.graph, e.algorithm, e.rounds, e.seed).pricing.statement(8)
+    (reason,) = said.unprotected
+    assert reason == "there is no epsilon against an eavesdropper on all links between servers: messages carry no noise"
+    assert str(said).startswith("NOT PROTECTED: there is no epsilon")
+    assert said.to_dict()["unprotected"] == [reason]
+
+
+# ---- misleading: links that do not exist
+
+
+def test_one_server_has_no_links_and_no_comforting_zero() -> None:
+    s = Sensitivity(step=0.1, bound=1.0, level="unit")
+    one, made = Graph.path(1), scheme("homomorphic", 10.0, noise="gaussian")
+    for threat in ("links", "neighbours"):
+        with pytest.raises(InputError, match="there are no links: one server sends no messages"):
+            account(made, one, s, rounds=10, threat=threat)
+    assert (account(made, one, s, rounds=10, release="centroid:0.5").epsilon or 0.0) > 0.0  # whoever gets the release
+    said = statement(made, one, s, rounds=10)
+    assert all(a.leak for a in said.accounts)
+    assert [who for who, _ in said.refused] == ["links"]
+    alone: dict[str, Any] = {"problem": {"units": 1}, "graph": {"topology": "path"}}
+    with pytest.raises(InputError, match="there are no links"):
+        deploy(**alone)
+    first = price(deploy(**alone, privacy={"proof": "regulariser:0.1", "unprotected": True})).statement.unprotected
+    assert "there are no links" in first[0]
+    inside = {"algorithm": {"aggregation": "secure"}, "secure": {"sigma": 0.3}}
+    assert (
+        price(deploy(**alone, **inside, privacy={"proof": "none", "threat": "own-server"})).statement.unprotected == ()
+    )
+
+
+def test_a_release_of_one_server_is_all_that_its_simulation_pays_for() -> None:
+    e = experiment(
+        problem={"units": 1}, graph={"topology": "path"}, algorithm={"arithmetic": "float"},
+        privacy={"level": "unit", "release": "centroid:0.5"},
+    )  # fmt: skip
+    assert e.privacy is not None
+    pricing = Accounting.of(e.privacy, e.problem, e.graph, e.algorithm, e.rounds, e.seed).pricing
+    messages, release = pricing.costs(8)
+    assert all(cost == FREE for cost in messages)
+    assert release is not None
+    assert release.rho == pytest.approx(pricing.spend(8, "centroid:0.5").rho)

@@ -133,6 +133,9 @@ def account(
         raise InputError("graph", graphs, "give one graph, or several with the same servers")
     threat.check(graphs[0].P)
     release = Release.parse(release).for_threat(threat, graphs) if isinstance(release, str) else release
+    if graphs[0].P == 1 and threat.kind in ("links", "neighbours") and release.kind == "none":
+        remedy = "there are no links: one server sends no messages, so that an epsilon of 0 would protect nobody"
+        raise InputError("threat", str(threat), f"{remedy}; name own-client, own-server or a release")
     blank = _blank(sensitivity, threat, release, delta)
 
     def by_messages() -> Account:

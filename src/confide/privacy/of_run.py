@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.settings import Privacy
 from confide.privacy.statement import Statement, statement
 from confide.privacy.sum_noise import SumNoise
-from confide.privacy.threat import Release
+from confide.privacy.threat import Release, Threat
 from confide.problems.problem import Problem
 from confide.schemes import Scheme, scheme
 
@@ -71,21 +71,30 @@ class Pricing:
             plan.releases,
         )
 
-    def spend(self, rounds: int, release: str = "none") -> Account:
-        """The account of the first `rounds` rounds, with all releases of this kind, against the settings' adversary."""
+    def spend(self, rounds: int, release: str = "none", threat: str | None = None) -> Account:
+        """The account of `rounds` rounds and all releases of this kind; against the settings' `threat` by default."""
         return account(
             self.scheme,
             self.graphs,
             self.sensitivity,
             rounds=rounds,
-            threat=self.threat,
+            threat=threat or self.threat,
             release=Release.planned(release, self.threat, self.graphs, self.releases),
             delta=self.delta,
             sum_noise=self.sum_noise,
         )
 
     def statement(self, rounds: int) -> Statement:
-        return statement(
+        """What has no price although the settings name it is said first."""
+
+        def why_not(threat: str, release: str) -> str:
+            try:
+                found = self.spend(rounds, release, threat)
+            except InputError as e:
+                return str(e)
+            return found.assumptions[0] if found.leak else ""
+
+        said = statement(
             self.scheme,
             self.graphs,
             self.sensitivity,
@@ -95,6 +104,7 @@ class Pricing:
             delta=self.delta,
             sum_noise=self.sum_noise,
         )
+        return replace(said, unprotected=without_price(self.graphs[0].P, self.threat, self.release, why_not))
 
     def costs(self, rounds: int) -> tuple[list[Cost], Cost | None]:
         """What each round costs every unit (the worst unit's cost), and each release.
@@ -112,7 +122,10 @@ class Pricing:
             return paid, None if released.kind == "none" else FREE
         law, sigma = self.scheme.law, self.scheme.sigma
         spent = replace(self, sum_noise=None)._answered(rounds, "none")
-        if spent is None or not spent.costs:
+        if self.graphs[0].P == 1 and total is not None:  # no message leaves: the release is all that is priced
+            spent = replace(total, rho=0.0)
+            paid = [FREE] * rounds
+        elif spent is None or not spent.costs:
             paid = [event_cost(None, 0.0, sigma, law)] * rounds
         else:
             paid = [event_cost(c, d, sigma, law) for c, d in zip(spent.costs, spent.deltas, strict=True)]
@@ -129,6 +142,17 @@ class Pricing:
             return self.spend(rounds, release)
         except InputError:
             return None
+
+
+def without_price(P: int, threat: str, release: str, why_not: Callable[[str, str], str]) -> tuple[str, ...]:
+    """Why there is no epsilon against the adversary that a plan names, or against who listens on links.
+
+    Args:
+        why_not: (threat, release) -> why there is none, or "".
+    """
+    asked = dict.fromkeys(((threat, release), ("links", "none"))) if P > 1 else {(threat, release): None}
+    found = [(Threat.parse(who).words, why_not(who, what).removeprefix("leak: ")) for who, what in asked]
+    return tuple(dict.fromkeys(f"there is no epsilon against {who}: {why}" for who, why in found if why))
 
 
 def event_cost(cost: float | None, sensitivity: float, sigma: float, law: str) -> Cost:

@@ -99,8 +99,8 @@ class Release:
     Every server adds a Gaussian share of the noise, and knows it. Shares are so wide that those of all but `colluders`
     servers put sigma on the mean; `colluders` is the larger of one server and those of the plan's own threat.
 
-    `count` is how many times it may be made: each draws fresh noise about the same state, and their costs add up. A local
-    model is the same at every time.
+    `count` is how many times it may be made: each draws fresh noise about the same state, and their costs add up. A
+    local model is the same at every time.
     """
 
     kind: str = "none"

@@ -67,10 +67,10 @@ class Terms:
         return self.servers * self.sigma / math.sqrt(self.servers - self.colluders) / self.quantum
 
     def left(self, servers: int) -> Terms:
-        """The same release when only so many servers remain: their shares hide no less from any adversary that is priced.
+        """The same release when only so many servers remain, whose shares hide no less from anybody who is priced.
 
-        On the sum one server's deviation is what it was, so the hidden part of the noise must not shrink. Who knew k of P
-        shares may know min(k, P' - 1) of P': variances grow by (P - k) / (P' - k), which is largest for the largest k.
+        On the sum one server's deviation is what it was, so the hidden part of the noise must not shrink. Who knew k of
+        P shares may know min(k, P' - 1) of P': variances grow by (P - k) / (P' - k), most for the largest k.
         """
         P, C, k = self.servers, self.colluders, min(max(self.known, self.colluders), servers - 1)
         whole("colluders", C, 0, servers - 1)

@@ -1,4 +1,4 @@
-"""The release: exact to the last bit, paid for before its answer leaves, the same words however often it is begun again."""
+"""The release: exact to the last bit, paid for before its answer leaves, the same words however often it is begun."""
 
 from __future__ import annotations
 
@@ -300,7 +300,8 @@ def test_a_crash_anywhere_is_survived_without_paying_twice(finished: list[Books]
     names = {(p, point) for p, point, _ in points}
     kinds = ("advertise", "shares", "masked", "consent", "answer")
     for wanted in (
-        "release.drawn", "release.tx.ledger", "release.tx.commit", "release.committed", "release.paid", "release.result",
+        "release.drawn", "release.tx.ledger", "release.tx.commit", "release.committed", "release.paid",
+        "release.result",
     ):  # fmt: skip
         assert {(0, wanted), (1, wanted)} <= names
     for kind in kinds:

@@ -300,7 +300,9 @@ def test_narrow_shares_of_a_release_are_refused() -> None:
     tables: dict[str, Any] = {"scheme": {"name": "homomorphic"}, "algorithm": ALONE}
     with pytest.raises(InputError, match=r"cannot be kept: .*quanta wide"):
         deploy(**tables, privacy={"release": "centroid:1e-9", "epsilon": 500.0} | GLM)
-    p = price(deploy(**tables, privacy={"release": "centroid:1e-9"} | GLM))
+    with pytest.raises(InputError, match=r"privacy\.unprotected = False: .*quanta wide"):
+        deploy(**tables, privacy={"release": "centroid:1e-9"} | GLM)
+    p = price(deploy(**tables, privacy={"release": "centroid:1e-9", "unprotected": True} | GLM))
     assert p.release is not None
     assert p.release.rho is p.release.epsilon is None
     assert p.messages[0].rho is not None  # the messages have a bound without it
@@ -321,7 +323,7 @@ def test_colluders_are_counted_in_the_shares() -> None:
 @pytest.mark.parametrize("name", ["none", "pairwise"])
 def test_what_has_no_bound_has_no_price(name: str) -> None:
     noise = {"sigma": 0.0} if name == "none" else {"sigma_pair": 1.0}
-    p = price(deploy(scheme={"name": name} | noise, privacy={"release": "centroid:0.1"}))
+    p = price(deploy(scheme={"name": name} | noise, privacy={"release": "centroid:0.1", "unprotected": True}))
     assert all(c.rho is c.epsilon is None for c in p.messages)
     assert p.release is not None
     assert p.release.rho is p.release.epsilon is None
@@ -364,6 +366,7 @@ def test_a_link_scheme_remembers_by_its_roundings() -> None:
         "scheme": {"name": "per-link"},
         "graph": {"topology": "complete"},
     }
+    tables["privacy"] = {"unprotected": True}
     shares = price(redone(deploy(**tables), graph=Graph.from_matrix(A).to_dict()))
     assert shares.messages[0].rho is None
     assert "the other clients start from another model" in str(shares.statement)

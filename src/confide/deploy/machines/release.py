@@ -154,7 +154,8 @@ class Kept(NamedTuple):
     def of(cls, books: Books) -> Kept:
         if not books.release:
             return cls()
-        return cls(*struct.unpack_from("<III?", books.release), books.release[13:])
+        attempt, epoch, made, answered = struct.unpack_from("<III?", books.release)
+        return cls(attempt, epoch, made, answered, books.release[13:])
 
 
 @dataclass

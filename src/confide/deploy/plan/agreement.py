@@ -24,7 +24,7 @@ from confide.privacy.accountant import Account, account
 from confide.privacy.calibrate import Budget, affordable_rounds
 from confide.privacy.ledger import FREE, Cost
 from confide.privacy.noise import LARGEST_SCALE
-from confide.privacy.of_run import Accounting, Pricing, event_cost, sensitivity_of, sum_noise_of
+from confide.privacy.of_run import Accounting, Pricing, event_cost, sensitivity_of, sum_noise_of, without_price
 from confide.privacy.plan import Plan, scheme_fields
 from confide.privacy.plan_deployment import PROTOCOL
 from confide.privacy.rounding import Rounding
@@ -72,7 +72,7 @@ class Prices:
     """What leaves a unit, and what it costs the worst unit against the plan's adversary.
 
     Attributes:
-        messages: of the j-th publication of a unit, j = 1..T.  release: each at the end, None where nothing is revealed.
+        messages: of the j-th publication of a unit, j = 1..T.  release: of each at the end, None where there is none.
         statement: about all T rounds and all releases, against everybody that a careful reader asks for.
     """
 
@@ -185,15 +185,23 @@ def read(plan: Plan) -> Deployed:
 def price(plan: Plan) -> Prices:
     """What every publication and every release cost; a plan whose budget does not pay for all of them is refused.
 
-    Where there is no bound, such as messages without noise, a cost has neither rho nor epsilon.
+    So is one that has no price for its own adversary or for links, unless it says so itself (`unprotected`). Where
+    there is no bound, such as messages without noise, a cost has neither rho nor epsilon.
     """
     d = read(plan)
     total, why = _answered(plan, d, plan.rounds, plan.release)
     _check_budget(plan, d, total, why)
+    open_to = without_price(
+        plan.units, plan.threat, plan.release, lambda who, what: _answered(plan, d, plan.rounds, what, who)[1]
+    )
+    if open_to and not plan.unprotected:
+        remedy = f"{'; '.join(open_to)}. To agree on it all the same, and have every statement begin with that: true"
+        raise InputError("privacy.unprotected", plan.unprotected, remedy)
     said = statement(
         d.scheme, d.graph, d.sensitivity, rounds=plan.rounds, noise=plan.scheme["law"], threat=plan.threat,
         release=_releases(plan, d, plan.release), delta=plan.delta, sum_noise=d.inside,
     )  # fmt: skip
+    said = replace(said, unprotected=open_to)
     if total is not None and total.by == "sum":
         assert d.inside is not None  # noqa: S101 - it was the proof
         costs = _costs(total, d.inside.sigma, "discrete-gaussian", plan.rounds)
@@ -203,11 +211,13 @@ def price(plan: Plan) -> Prices:
     return Prices(costs, _release_cost(plan, spent, total), said, plan, d)
 
 
-def _answered(plan: Plan, d: Deployed, rounds: int, release: str) -> tuple[Account | None, str]:
-    """The account against the plan's adversary, or why there is none."""
+def _answered(
+    plan: Plan, d: Deployed, rounds: int, release: str, threat: str | None = None
+) -> tuple[Account | None, str]:
+    """The account against the plan's adversary, or another, or why there is none."""
     try:
         found = account(
-            d.scheme, d.graph, d.sensitivity, rounds=rounds, noise=plan.scheme["law"], threat=plan.threat,
+            d.scheme, d.graph, d.sensitivity, rounds=rounds, noise=plan.scheme["law"], threat=threat or plan.threat,
             release=_releases(plan, d, release), delta=plan.delta, sum_noise=d.inside,
         )  # fmt: skip
     except InputError as refusal:
