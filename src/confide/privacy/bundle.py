@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from confide.errors import InputError, RunError
 from confide.files import atomic_file
 from confide.privacy import canonical
-from confide.privacy.ledger import Book, Cost, Total, all_gaussian, compose, lines, read, verify_lines
+from confide.privacy.ledger import FREE, Book, Cost, Total, all_gaussian, compose, lines, read, verify_lines
 from confide.privacy.plan import Plan
 
 if TYPE_CHECKING:
@@ -297,9 +297,9 @@ def _same_plan(plan: Plan, book: Book) -> Check:
 
 
 def _rounds(plan: Plan, book: Book) -> Check:
-    """At most one message or skip in a round of a unit, and as many releases of a unit as the plan allows."""
+    """At most one sum, and after it one message or skip, in a round of a unit, and its releases as the plan allows."""
     P, T = plan.units, plan.rounds
-    seen: set[tuple[int, int]] = set()
+    seen: set[tuple[int, int, bool]] = set()  # a sum, and then a message or a skip
     releases: Counter[int] = Counter()
     for n, event in enumerate(book.events, 1):
         what = f"event {n}, a {event.kind} of unit {event.unit} in round {event.round},"
@@ -312,9 +312,10 @@ def _rounds(plan: Plan, book: Book) -> Check:
             if releases[event.unit] > plan.releases:
                 return Check("rounds", False, f"{what} is one more than the {plan.releases} that the plan allows")
             continue
-        if (event.unit, event.round) in seen:
-            return Check("rounds", False, f"{what} comes a second time")
-        seen.add((event.unit, event.round))
+        this = (event.unit, event.round, event.kind == "sum")
+        if this in seen or (event.unit, event.round, False) in seen:
+            return Check("rounds", False, f"{what} comes a second time, or too late")
+        seen.add(this)
     return Check("rounds", True, f"{len(book.events)} events within {T} rounds of {P} units, none twice")
 
 
@@ -345,14 +346,20 @@ def _prices(priced: _Priced | str, book: Book) -> Check:
     """Does every event carry the cost that follows from the plan?"""
     if isinstance(priced, str):
         return Check("prices", False, f"cannot be computed from the plan: {priced}")
-    published: dict[int, int] = {}
+    published: Counter[int] = Counter()
+    sums: set[tuple[int, int]] = set()  # (unit, round) that a sum has paid for
     for n, event in enumerate(book.events, 1):
         if event.kind == "skip":
             continue
         true = priced.release
-        if event.kind == "message":
-            j = published[event.unit] = published.get(event.unit, 0) + 1
+        if event.kind == "message" and (event.unit, event.round) in sums:
+            true = FREE
+        elif event.kind != "release":
+            published[event.unit] += 1
+            j = published[event.unit]
             true = priced.messages[j - 1] if j <= len(priced.messages) else None
+        if event.kind == "sum":
+            sums.add((event.unit, event.round))
         if true is None:
             return Check("prices", False, f"event {n}: the plan has no such {event.kind}")
         for name in ("rho", "epsilon", "law", "sigma", "sensitivity"):  # the law decides how a rho is converted

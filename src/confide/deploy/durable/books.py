@@ -89,7 +89,7 @@ class Books:
     contribution: Vector = field(repr=False)
     neighbours: tuple[int, ...]
     decided: int = 0  # the last decided round, published or skipped; never falls
-    published: int = 0  # publications that were paid for, those of a gap included
+    published: int = 0  # rounds that were paid for: those of a gap too, and sums that were seen and not published
     balances: dict[int, Balance] = field(default_factory=dict, repr=False)
     seen: dict[int, int] = field(default_factory=dict)  # the highest `decided` ever heard of each neighbour
     status: dict[int, Status] = field(default_factory=dict)

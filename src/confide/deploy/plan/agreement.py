@@ -74,6 +74,7 @@ class Prices:
     Attributes:
         messages: of the j-th publication of a unit, j = 1..T.  release: of each at the end, None where there is none.
         statement: about all T rounds and all releases, against everybody that a careful reader asks for.
+        by: which noise the price rests on, that of the "messages" or that inside the "sum".
     """
 
     messages: tuple[Cost, ...]
@@ -81,6 +82,7 @@ class Prices:
     statement: Statement
     plan: Plan = field(repr=False)
     deployed: Deployed = field(repr=False)
+    by: str = "messages"
 
     def epsilon_after(self, j: int) -> float | None:
         """epsilon at the plan's delta after j publications and no release; None where there is no bound."""
@@ -205,7 +207,7 @@ def price(plan: Plan) -> Prices:
     if total is not None and total.by == "sum":
         assert d.inside is not None  # noqa: S101 - it was the proof
         costs = _costs(total, d.inside.sigma, "discrete-gaussian", plan.rounds)
-        return Prices(costs, None if plan.release == "none" else FREE, said, plan, d)
+        return Prices(costs, None if plan.release == "none" else FREE, said, plan, d, "sum")
     spent, _ = _answered(plan, d._replace(inside=None), plan.rounds, "none")
     costs = _costs(spent, plan.scheme["sigma"], plan.scheme["law"], plan.rounds)
     return Prices(costs, _release_cost(plan, spent, total), said, plan, d)
