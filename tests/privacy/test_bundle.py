@@ -709,3 +709,15 @@ def test_a_key_half_written_is_removed(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(RunError, match="No space"):
         generate_key(tmp_path / "key.pem")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_bundle_cannot_show_is_said(tmp_path: Path, good: Path) -> None:
+    """A message that is written as a skip costs nothing, and no bundle tells."""
+    assert "skips" not in [check.name for check in verify_bundle(good).checks]
+    p = plan()
+    found = [*events(p)[:-1], Event(p.hash, "skip", 4, 2)]
+    report = verify_bundle(bundled(tmp_path, p, found))
+    assert report.ok
+    (check,) = [check for check in report.checks if check.name == "skips"]
+    assert check.ok is None
+    assert check.reason.startswith("1 rounds are written as skipped, and cost nothing: that no message left in them is")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from confide.config import Experiment, parse
+from confide.deploy.cluster.try_out import RELEASE, TRY_OUT
 from confide.deploy.plan.agreement import Unit, make, price
 from confide.deploy.plan.spending import allowance
 from confide.errors import InputError
@@ -38,14 +39,15 @@ def experiment(**tables: dict[str, Any] | int) -> Experiment:
     return parse(content).build()
 
 
-def deploy(clocks: dict[str, float] | None = None, **tables: dict[str, Any] | int) -> Plan:
-    e = experiment(**tables)
+def announced(e: Experiment) -> list[Unit]:
     keys = (f"{n:064x}" for n in range(10**6))
     sizes = e.problem.federation.K.tolist()
-    units = [
-        Unit(f"unit {p}", next(keys), next(keys), tuple(next(keys) for _ in range(K))) for p, K in enumerate(sizes)
-    ]
-    return make(e, units, **(clocks or {}))
+    return [Unit(f"unit {p}", next(keys), next(keys), tuple(next(keys) for _ in range(K))) for p, K in enumerate(sizes)]
+
+
+def deploy(clocks: dict[str, float] | None = None, **tables: dict[str, Any] | int) -> Plan:
+    e = experiment(**tables)
+    return make(e, announced(e), **(clocks or {}))
 
 
 # ---- 17: every release that the plan allows is priced
@@ -232,3 +234,33 @@ def test_a_release_of_one_server_is_all_that_its_simulation_pays_for() -> None:
     assert all(cost == FREE for cost in messages)
     assert release is not None
     assert release.rho == pytest.approx(pricing.spend(8, "centroid:0.5").rho)
+
+
+# ---- misleading: time, pair noise, skips
+
+
+def test_a_tick_below_adapt_is_among_the_assumptions() -> None:
+    def notes(plan: Plan) -> set[bool]:
+        accounts = price(plan).statement.accounts
+        return {any("how long training took" in note for note in a.assumptions) for a in accounts}
+
+    assert notes(deploy()) == {False}
+    assert notes(deploy({"adapt": 10.0, "tick": 1.0})) == {True}
+
+
+def test_pair_noise_that_would_repeat_is_said_first() -> None:
+    plan = deploy(scheme={"name": "pairwise", "sigma": 9.0, "sigma_pair": 1.0}, privacy={"unprotected": True})
+    assert any("the same plan run again from empty stores repeats it" in x for x in price(plan).statement.unprotected)
+
+
+# ---- misleading: the first numbers that `confide cluster` shows
+
+
+@pytest.mark.parametrize(("release", "worst"), [("none", 1.1), (RELEASE, 3.6)])
+def test_the_try_out_shows_privacy(release: str, worst: float) -> None:
+    """It printed 28.9 for links."""
+    e = parse(TRY_OUT | {"privacy": TRY_OUT["privacy"] | {"release": release}}).build()
+    accounts = price(make(e, announced(e))).statement.accounts
+    found = [a.epsilon for a in accounts if a.threat not in ("own-client", "own-server")]
+    assert max(x for x in found if x is not None) < worst
+    assert min(x for x in found if x is not None) < 1.1

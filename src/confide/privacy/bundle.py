@@ -165,6 +165,7 @@ def verify_bundle(
         said = None if isinstance(priced, str) else priced.statement.to_dict()
         checks += [_same_plan(plan, book), _rounds(plan, book), _prices(priced, book), _budget(plan, book, convert)]
         checks.append(_statement(content["statement"], book, said))
+        checks += _skips(book)
     return Report(
         tuple(checks),
         signer,
@@ -317,6 +318,15 @@ def _rounds(plan: Plan, book: Book) -> Check:
             return Check("rounds", False, f"{what} comes a second time, or too late")
         seen.add(this)
     return Check("rounds", True, f"{len(book.events)} events within {T} rounds of {P} units, none twice")
+
+
+def _skips(book: Book) -> list[Check]:
+    """What no bundle can show: that nothing left in a round is what the unit itself says of it."""
+    skips = sum(event.kind == "skip" for event in book.events)
+    if not skips:
+        return []
+    reason = f"{skips} rounds are written as skipped, and cost nothing: that no message left in them is the unit's word"
+    return [Check("skips", None, f"{reason}; ask its neighbours, whose logs say whose rounds they applied")]
 
 
 class _Priced(NamedTuple):

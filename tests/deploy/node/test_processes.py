@@ -358,7 +358,10 @@ def test_real_noise_an_active_server_and_a_store_that_was_lost(site: Site) -> No
     rounds = 3
     (site.folder / "plan.json").unlink()
     (site.folder / "pairs.toml").write_text(CONFIG.replace(f"rho = {BUDGET}\n", ""))  # no proof, so no budget
-    changes = ("scheme.name=pairwise", "scheme.sigma_pair=3", "secure.server=active", f"rounds={rounds}")
+    changes = (
+        "scheme.name=pairwise", "scheme.sigma_pair=3", "secure.server=active", f"rounds={rounds}",
+        "privacy.unprotected=true",
+    )  # fmt: skip
     # A server that is to end when it has finished stays for two exchange times, so that is short: a slow machine may
     # skip a round.
     clocks = ("--adapt", LONG, "--tick", 0.05, "--exchange", 1.0 * SCALE, "--drain", LONG)

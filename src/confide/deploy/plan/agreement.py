@@ -36,6 +36,10 @@ from confide.schemes import Scheme, scheme
 from confide.secure.release import Terms
 
 _FIELDS = tuple(f.name for f in fields(Plan))
+PAIRS = (
+    "pair noise is a function of the edge's keys, the plan and the round: the same plan run again from empty stores "
+    "repeats it, and differences of messages are without it; make another plan for another run"
+)
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,8 @@ def price(plan: Plan) -> Prices:
     open_to = without_price(
         plan.units, plan.threat, plan.release, lambda who, what: _answered(plan, d, plan.rounds, what, who)[1]
     )
+    if open_to and plan.scheme["sigma_pair"]:
+        open_to += (PAIRS,)
     if open_to and not plan.unprotected:
         remedy = f"{'; '.join(open_to)}. To agree on it all the same, and have every statement begin with that: true"
         raise InputError("privacy.unprotected", plan.unprotected, remedy)
@@ -203,7 +209,7 @@ def price(plan: Plan) -> Prices:
         d.scheme, d.graph, d.sensitivity, rounds=plan.rounds, noise=plan.scheme["law"], threat=plan.threat,
         release=_releases(plan, d, plan.release), delta=plan.delta, sum_noise=d.inside,
     )  # fmt: skip
-    said = replace(said, unprotected=open_to)
+    said = replace(said, unprotected=open_to, accounts=_with_clocks(plan, said.accounts))
     if total is not None and total.by == "sum":
         assert d.inside is not None  # noqa: S101 - it was the proof
         costs = _costs(total, d.inside.sigma, "discrete-gaussian", plan.rounds)
@@ -225,6 +231,19 @@ def _answered(
     except InputError as refusal:
         return None, str(refusal)
     return (None, found.assumptions[0]) if found.leak else (found, "")
+
+
+def _with_clocks(plan: Plan, accounts: Sequence[Account]) -> tuple[Account, ...]:
+    """What the plan's clocks leave to be assumed."""
+    d = plan.deployment
+    assert d is not None  # noqa: S101 - checked
+    if d["tick"] == d["adapt"]:
+        return tuple(accounts)
+    note = (
+        f"time: a round is published at multiples of tick = {d['tick']:g} s, not after adapt = {d['adapt']:g} s, so that "
+        "everybody sees how long training took: that this does not depend on the data is assumed"
+    )
+    return tuple(replace(a, assumptions=(*a.assumptions, note)) for a in accounts)
 
 
 def _releases(plan: Plan, d: Deployed, release: str) -> Release:
