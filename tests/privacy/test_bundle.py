@@ -721,3 +721,14 @@ def test_what_a_bundle_cannot_show_is_said(tmp_path: Path, good: Path) -> None:
     (check,) = [check for check in report.checks if check.name == "skips"]
     assert check.ok is None
     assert check.reason.startswith("1 rounds are written as skipped, and cost nothing: that no message left in them is")
+
+
+def test_a_statement_must_say_first_what_has_no_price(tmp_path: Path) -> None:
+    p = plan(scheme=noisy("none", 0.0), budget={"epsilon": None, "rho": None})
+    said = Pricing.of_plan(p).statement(4).to_dict()
+    assert said["unprotected"]
+    free = [Event(p.hash, "message", 1, 0, priced(None, None, "none", sensitivity=0.0, sigma=0.0))]
+    write_events(tmp_path / "l", DATA, p, free)
+    make_bundle(p, tmp_path / "l", said, VERSIONS, KEY)
+    with pytest.raises(InputError, match="does not say that there is no protection: there is no epsilon against"):
+        make_bundle(p, tmp_path / "l", said | {"unprotected": []}, VERSIONS, KEY)

@@ -432,6 +432,9 @@ def _statement(statement: Mapping[str, Any], book: Book, anew: Mapping[str, Any]
                 if not _agree(a, b):
                     reason = f"{true['adversary']}: {name} is stated as {a!r:.80}, by the plan it is {b!r}"
                     return Check("statement", False, reason)
+        silent = [why for why in anew["unprotected"] if why not in statement.get("unprotected", ())]
+        if silent:
+            return Check("statement", False, f"it does not say that there is no protection: {silent[0]}")
     stated, found = statement.get("totals"), unit_totals(book)
     if not isinstance(stated, list | tuple) or len(stated) != len(found):
         return Check("statement", False, f"totals must be a list for the {len(found)} units in the ledger")

@@ -23,8 +23,8 @@ TRY_OUT: Final[dict[str, Any]] = {
 }  # fmt: skip
 """What `confide cluster` runs without a config: the paper's regression, small, with as much noise as privacy takes.
 
-Epsilon is 1.0 on links and 3.5 for a neighbour that has the release. With twelve clients that leaves little to learn: the
-mean of the models is 0.7 (squared) from the optimum, which is 1.0 from where it began, and single models are noise.
+Epsilon is 1.0 on links and 3.5 for neighbours that have the release. With twelve clients that leaves little to learn:
+the mean of the models is 0.7 (squared) from the optimum, which is 1.0 from where it began; single models are noise.
 """
 
 RELEASE: Final = "centroid:0.3"

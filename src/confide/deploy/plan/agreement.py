@@ -240,8 +240,8 @@ def _with_clocks(plan: Plan, accounts: Sequence[Account]) -> tuple[Account, ...]
     if d["tick"] == d["adapt"]:
         return tuple(accounts)
     note = (
-        f"time: a round is published at multiples of tick = {d['tick']:g} s, not after adapt = {d['adapt']:g} s, so that "
-        "everybody sees how long training took: that this does not depend on the data is assumed"
+        f"time: rounds are published at multiples of tick = {d['tick']:g} s, not after adapt = {d['adapt']:g} s: "
+        "everybody sees how long training took, and that it does not depend on the data is assumed"
     )
     return tuple(replace(a, assumptions=(*a.assumptions, note)) for a in accounts)
 
