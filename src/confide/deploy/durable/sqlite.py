@@ -62,11 +62,11 @@ class _Marks:
     decided: int
     published: int
     rejoined: int
-    seen: bool  # the sum of the next round is in the ledger
     head: str  # hash of the ledger's last line
     count: int  # of its events
     tip: bytes  # sha256 of its last row
     rows: dict[tuple[Any, ...], bytes]  # (table, key...) -> sha256, of every other row but the state's
+    seen: bool = False  # the sum of the next round is in the ledger
 
     @property
     def seal(self) -> bytes:
@@ -291,7 +291,7 @@ class SqliteStore:
         if books.decided != marks.decided:
             self._fail("state", 0, f"decided = {books.decided}, but the ledger's rounds are not 1 to {books.decided}")
         if books.published != marks.published:
-            self._fail("state", 0, f"published = {books.published}, but the ledger pays for {marks.published} rounds")
+            self._fail("state", 0, f"published = {books.published}, but the ledger has {marks.published} that are paid for")
         opened = {(m, i) for m, flows in books.open.items() for i in flows}
         if problem := _open_and_out(opened, books.out.keys(), books.decided):
             self._fail("open", None, problem)
@@ -365,7 +365,7 @@ class SqliteStore:
             if not ours or (event.round, event.kind) != fact[1:]:
                 self._fail("ledger", fact[0], "is not what its line says, or of another plan or server")
         entries = [Entry(event, to) for event, to in zip(book.events, offered, strict=True)]
-        return entries, _Marks(0, 0, 0, False, book.head, len(entries), tip, {})
+        return entries, _Marks(0, 0, 0, book.head, len(entries), tip, {})
 
     def _vector(self, table: str, row: int, raw: bytes) -> Any:
         if len(raw) != self.start.nbytes:
@@ -442,4 +442,4 @@ def _fill(db: sqlite3.Connection, plan: str, server: int, dataset: str, run: str
         rows.append(("edges", int(m), int(books.seen[m]), books.status[m].value))
         rows.append(("balances", int(m), int(books.balances[m].n), as_bytes(books.balances[m].total)))
     keys = {(table, *row[: len(_KEYS[table])]): _put(db, table, *row) for table, *row in rows}
-    _put_state(db, _Marks(0, 0, 0, False, "", 0, b"", keys))
+    _put_state(db, _Marks(0, 0, 0, "", 0, b"", keys))
