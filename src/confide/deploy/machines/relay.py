@@ -133,7 +133,7 @@ class Relay:
     def _choose(self, now: float) -> None:
         """The attempt that somebody has begun, unless other servers were in it; or another, if it is asked for.
 
-        One that nobody can join is not begun: it would end the one before.
+        One that somebody may not join is not begun: it would end the one before.
         """
         told = self._attempts.values()
         top = max(ready.attempt for ready in told)
