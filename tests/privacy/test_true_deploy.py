@@ -234,6 +234,9 @@ def test_a_release_of_one_server_is_all_that_its_simulation_pays_for() -> None:
     assert all(cost == FREE for cost in messages)
     assert release is not None
     assert release.rho == pytest.approx(pricing.spend(8, "centroid:0.5").rho)
+    for threat, what in (("own-server", "centroid:0.5"), ("own-server", "none"), ("links", "none")):
+        messages, release = replace(pricing, threat=threat, release=what).costs(8)
+        assert all(cost.rho is cost.epsilon is None for cost in messages)
 
 
 # ---- misleading: time, pair noise, skips

@@ -122,7 +122,7 @@ class Pricing:
             return paid, None if released.kind == "none" else FREE
         law, sigma = self.scheme.law, self.scheme.sigma
         spent = replace(self, sum_noise=None)._answered(rounds, "none")
-        if self.graphs[0].P == 1 and total is not None:  # no message leaves: the release is all that is priced
+        if self.graphs[0].P == 1 and total is not None and not total.leak:  # no message leaves: the release is all
             spent = replace(total, rho=0.0)
             paid = [FREE] * rounds
         elif spent is None or not spent.costs:

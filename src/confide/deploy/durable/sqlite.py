@@ -291,7 +291,9 @@ class SqliteStore:
         if books.decided != marks.decided:
             self._fail("state", 0, f"decided = {books.decided}, but the ledger's rounds are not 1 to {books.decided}")
         if books.published != marks.published:
-            self._fail("state", 0, f"published = {books.published}, but the ledger has {marks.published} that are paid for")
+            self._fail(
+                "state", 0, f"published = {books.published}, but the ledger has {marks.published} that are paid for"
+            )
         opened = {(m, i) for m, flows in books.open.items() for i in flows}
         if problem := _open_and_out(opened, books.out.keys(), books.decided):
             self._fail("open", None, problem)
