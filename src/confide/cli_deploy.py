@@ -229,7 +229,9 @@ def ledger(
 @app.command()
 def release(
     config: Config,
-    again: Annotated[bool, typer.Option("--again", help="A further release with fresh noise, paid for anew.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="A further one, if the plan allows more, with fresh noise.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Reveal the mean of all servers' models, with noise: the running server asks the others for it."""

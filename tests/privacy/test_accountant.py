@@ -362,7 +362,6 @@ def test_one_look_at_the_model_gives_the_clean_updates() -> None:
 @pytest.mark.parametrize("P", [1, 4])
 def test_what_leaks(P: int) -> None:
     g = Graph.ring(P) if P > 1 else Graph.path(1)
-    silent = ("local-only", "none", "central", "shared") if P == 1 else ("local-only",)
     for name in ("homomorphic", "shared", "own-clean", "per-link", "pairwise", "central", "local-only", "none"):
         s = gauss(name, 0.0 if name in ("local-only", "none") else 1.0, 1.0 if name == "pairwise" else 0.0)
         assert account(s, g, ONE, rounds=3, threat="own-server").leak
@@ -378,9 +377,13 @@ def test_what_leaks(P: int) -> None:
             a = account(s, g, ONE, rounds=3, **given)
             assert a.leak == keeps, (name, given)
             assert (a.epsilon is None) == keeps
+        if P == 1:
+            with pytest.raises(InputError, match="there are no links"):
+                account(s, g, ONE, rounds=3)
+            continue
         a = account(s, g, ONE, rounds=3)
         assert not a.leak
-        assert (a.epsilon == 0.0) == (name in silent or P == 1)
+        assert (a.epsilon == 0.0) == (name == "local-only")
 
 
 def test_messages_without_noise_and_pairs_without_local_noise() -> None:

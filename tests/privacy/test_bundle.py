@@ -280,7 +280,10 @@ def test_one_release_of_a_unit_where_the_plan_has_one(tmp_path: Path) -> None:
     p = plan(release="centroid:0.5")  # of a state that the messages tell: it adds nothing
     release = Event(p.hash, "release", 4, 0, priced(0.0, 0.0, sensitivity=0.0, sigma=0.5))
     assert verify_bundle(bundled(tmp_path, p, [*events(p), release])).ok
-    failed(bundled(tmp_path, p, [*events(p), release, release]), "rounds", words="second time")
+    failed(bundled(tmp_path, p, [*events(p), release, release]), "rounds", words="one more than the 1 that the plan")
+    twice = plan(release="centroid:0.5", releases=2)
+    release = Event(twice.hash, "release", 4, 0, priced(0.0, 0.0, sensitivity=0.0, sigma=0.5))
+    assert verify_bundle(bundled(tmp_path, twice, [*events(twice), release, release])).ok
 
 
 # ---- prices are computed anew
@@ -709,3 +712,26 @@ def test_a_key_half_written_is_removed(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(RunError, match="No space"):
         generate_key(tmp_path / "key.pem")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_bundle_cannot_show_is_said(tmp_path: Path, good: Path) -> None:
+    """A message that is written as a skip costs nothing, and no bundle tells."""
+    assert "skips" not in [check.name for check in verify_bundle(good).checks]
+    p = plan()
+    found = [*events(p)[:-1], Event(p.hash, "skip", 4, 2)]
+    report = verify_bundle(bundled(tmp_path, p, found))
+    assert report.ok
+    (check,) = [check for check in report.checks if check.name == "skips"]
+    assert check.ok is None
+    assert check.reason.startswith("1 rounds are written as skipped, and cost nothing: that no message left in them is")
+
+
+def test_a_statement_must_say_first_what_has_no_price(tmp_path: Path) -> None:
+    p = plan(scheme=noisy("none", 0.0), budget={"epsilon": None, "rho": None})
+    said = Pricing.of_plan(p).statement(4).to_dict()
+    assert said["unprotected"]
+    free = [Event(p.hash, "message", 1, 0, priced(None, None, "none", sensitivity=0.0, sigma=0.0))]
+    write_events(tmp_path / "l", DATA, p, free)
+    make_bundle(p, tmp_path / "l", said, VERSIONS, KEY)
+    with pytest.raises(InputError, match="does not say that there is no protection: there is no epsilon against"):
+        make_bundle(p, tmp_path / "l", said | {"unprotected": []}, VERSIONS, KEY)

@@ -33,7 +33,7 @@ def test_every_adversary_is_named() -> None:
     with_release = statement(scheme("homomorphic", 1.0, noise="gaussian"), RING, UNIT, rounds=3, release="centroid:1")
     assert with_release.accounts[-1].adversary.endswith("and the release (centroid:1)")
     assert len(with_release.accounts) == 6
-    assert threats(scheme("local-only"), Graph.path(1)) == ["links", "own-client", "own-server"]
+    assert threats(scheme("local-only"), Graph.path(1)) == ["own-client", "own-server"]
 
 
 @pytest.mark.parametrize("name", ["own-clean", "per-link", "pairwise"])

@@ -97,3 +97,29 @@ def test_only_the_sum_must_fit() -> None:
             terms(**bad)
     with pytest.raises(InputError, match="must be 5 integers"):
         Attempts().words_for(1, terms(), np.zeros(4, np.int64), SecretStream())
+
+
+@pytest.mark.parametrize("P", [2, 3, 4, 7, 12])
+def test_fewer_servers_hide_no_less_from_anybody_who_is_priced(P: int) -> None:
+    """Two known shares of four, sized for one: after a removal the statement's number was 3/4 of the truth."""
+    for C in range(P):
+        for known in range(P):
+            whole = terms(P, colluders=C, known=known)
+            for n in range(max(2, C + 1), P + 1):
+                left = whole.left(n)
+                assert (left.servers, left.colluders) == (n, C)
+                for k in range(max(C, known) + 1):
+                    before = (P - k) * whole.share_quanta**2
+                    after = (n - min(k, n - 1)) * left.share_quanta**2
+                    assert after >= before * (1 - 1e-12), (C, known, n, k)
+            assert whole.left(P) == whole
+
+
+def test_wider_shares_of_fewer_servers_fit_too() -> None:
+    whole = terms(4, colluders=0, known=2, sigma=1.0, quantum=2.0**-52)
+    noise = max(n * whole.left(n).share_quanta for n in (2, 3, 4))
+    room = ((2**63 - 1) / noise - 20.0) * noise / 4  # what is left for each state
+    assert noise > 1.05 * 4 * whole.share_quanta
+    whole.check_fits(0.99 * room * whole.quantum)
+    with pytest.raises(InputError, match="could wrap"):
+        whole.check_fits(1.01 * room * whole.quantum)

@@ -194,7 +194,7 @@ def _lay_out(folder: Path, clients: int, length: int, aggregation: Secure | None
     path = folder / "announcement.json"
     path.write_text(json.dumps(announcement.announce(authority, UNIT)), encoding="utf-8")
     announced: Unit = announcement.read(path)
-    experiment = Experiment(problem, [Graph.path(1)], algorithm, PLENTY, 1, 0, Privacy())
+    experiment = Experiment(problem, [Graph.path(1)], algorithm, PLENTY, 1, 0, Privacy(unprotected=True))
     plan = make(experiment, [announced], adapt=600.0, tick=0.001, exchange=5.0, drain=5.0)
     plan.save(folder / PLAN)
     ports = {UNIT: free_ports(1)[0]}

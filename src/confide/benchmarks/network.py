@@ -89,7 +89,7 @@ def _network(servers: int, length: int, rounds: int) -> tuple[Prices, Problem]:
     )
     keys = (f"{n:064x}" for n in range(1, 4 * servers + 1))
     units = [Unit(f"unit {p}", next(keys), next(keys), (next(keys), next(keys))) for p in range(servers)]
-    experiment = Experiment(problem, [Graph.ring(servers)], algorithm, rounds, 1, 0, Privacy())
+    experiment = Experiment(problem, [Graph.ring(servers)], algorithm, rounds, 1, 0, Privacy(unprotected=True))
     return price(make(experiment, units, adapt=10.0, exchange=2.0, drain=20.0)), problem
 
 

@@ -133,6 +133,9 @@ def account(
         raise InputError("graph", graphs, "give one graph, or several with the same servers")
     threat.check(graphs[0].P)
     release = Release.parse(release).for_threat(threat, graphs) if isinstance(release, str) else release
+    if graphs[0].P == 1 and threat.kind in ("links", "neighbours") and release.kind == "none":
+        remedy = "there are no links: one server sends no messages, so that an epsilon of 0 would protect nobody"
+        raise InputError("threat", str(threat), f"{remedy}; name own-client, own-server or a release")
     blank = _blank(sensitivity, threat, release, delta)
 
     def by_messages() -> Account:
@@ -187,7 +190,7 @@ def paper_theorem(step: float, bound: float, sigma: float, rounds: int) -> tuple
 
 
 def _blank(s: Sensitivity, threat: Threat, release: Release, delta: float) -> Account:
-    adversary = threat.words + ("" if release.kind == "none" else f", and the release ({release})")
+    adversary = threat.words + ("" if release.kind == "none" else f", and {release.words}")
     return Account(str(threat), adversary, s.level, s.adjacency, None, delta)
 
 
@@ -387,26 +390,26 @@ def _spend(
             "release: a secure sum over servers reveals only the mean plus noise, to everybody; every server adds a "
             f"Gaussian share, and {P - known} of {P} shares are not known to this adversary"
         )
-        if known > min(release.colluders, P - 1):  # else fewer servers, with wider shares, hide no less
-            notes.append("release: of all servers; shares are not sized for so many colluders after one is removed")
     gaussian = noise.endswith("gaussian")
     if s.participation.kind in ("random", "amplified"):
         if s.rounding is not None and (remembers or s.level == "example"):
             remedy = "roundings add up whoever takes part, which this proof does not know; use all or cap:N"
             raise InputError("participation", str(s.participation), remedy)
         hidden = release.hidden(P, known)
-        curve, why = _curve(t, s, noise, released / hidden if released else 0.0, threat, scheme.sigma)
+        final = math.sqrt(release.count) * released / hidden if released else 0.0
+        curve, why = _curve(t, s, noise, final, threat, scheme.sigma)
         epsilon = conversion.renyi_epsilon(curve, blank.delta)
         return replace(blank, epsilon=epsilon, target=t.p, assumptions=(*notes, *why))
     t, ones = replace(t, factor=s.charged(t.factor, remembers), copies=s.charged(t.copies, remembers)), s.ones(noise)
     deltas = factor_to_norm * s.deltas(
         lambda j, before: float(t.carry[j - 1] * before[-1]), T, remembers, ones=ones, roundings=roundings
     )
-    shared = 0.0  # rho of the release
+    shared = 0.0  # rho of the releases
     if s.rounding is not None:
         notes.append(s.rounding.words)
     if release.kind == "centroid" and (released or roundings):
-        shared = _release_rho(t, float(deltas[-1]), factor_to_norm, roundings * ones, s, P, release, known)
+        one = _release_rho(t, float(deltas[-1]), factor_to_norm, roundings * ones, s, P, release, known)
+        shared = release.count * one
     common: dict[str, Any] = {"target": t.p, "deltas": tuple(deltas.tolist()), "assumptions": tuple(notes)}
     # per-link's own noise is assumed known, which no data attains.
     hidden = scheme.noise_on == "link" and scheme.own_noise

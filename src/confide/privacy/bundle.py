@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from confide.errors import InputError, RunError
 from confide.files import atomic_file
 from confide.privacy import canonical
 from confide.privacy.ledger import (
+    FREE,
     Book,
     Cost,
     Part,
@@ -190,7 +192,7 @@ def verify_bundle(
         priced = {hash: _priced(p) for hash, p in plans.items()}
         said = _said(priced[plan.hash])
         checks += [_same_plan(plans, book), _rounds(plans, book), _prices(priced, book)]
-        checks += [_budget(plans, book, convert), _statement(content["statement"], book, said)]
+        checks += [_budget(plans, book, convert), _statement(content["statement"], book, said), *_skips(book)]
     return Report(
         tuple(checks),
         signer,
@@ -340,10 +342,11 @@ def _same_plan(plans: Mapping[str, Plan], book: Book) -> Check:
 
 
 def _rounds(plans: Mapping[str, Plan], book: Book) -> Check:
-    """At most one message or skip in a round of a unit, and one release of a unit, in each run, as its plan allows."""
+    """In each run at most one sum, and after it one message or skip, in a round of a unit, and its plan's releases."""
     n = 0
     for run in book.runs:
-        seen: set[tuple[str, int, int]] = set()
+        seen: set[tuple[int, int, bool]] = set()  # a sum, and then a message or a skip
+        releases: Counter[int] = Counter()
         for event in run.events:
             n += 1
             plan = plans.get(event.plan)
@@ -355,12 +358,26 @@ def _rounds(plans: Mapping[str, Plan], book: Book) -> Check:
                 return Check("rounds", False, f"{what} is outside {limits}")
             if event.kind == "release" and plan.release == "none":
                 return Check("rounds", False, f"{what} is not in the plan")
-            key = ("release", event.unit, 0) if event.kind == "release" else ("round", event.unit, event.round)
-            if key in seen:
-                return Check("rounds", False, f"{what} comes a second time")
-            seen.add(key)
+            if event.kind == "release":
+                releases[event.unit] += 1
+                if releases[event.unit] > plan.releases:
+                    return Check("rounds", False, f"{what} is one more than the {plan.releases} that the plan allows")
+                continue
+            this = (event.unit, event.round, event.kind == "sum")
+            if this in seen or (event.unit, event.round, False) in seen:
+                return Check("rounds", False, f"{what} comes a second time, or too late")
+            seen.add(this)
     sizes = " and ".join(dict.fromkeys(f"{p.rounds} rounds of {p.units} units" for p in plans.values()))
     return Check("rounds", True, f"{n} events within {sizes}, none twice")
+
+
+def _skips(book: Book) -> list[Check]:
+    """What no bundle can show: that nothing left in a round is what the unit itself says of it."""
+    skips = sum(event.kind == "skip" for event in book.events)
+    if not skips:
+        return []
+    reason = f"{skips} rounds are written as skipped, and cost nothing: that no message left in them is the unit's word"
+    return [Check("skips", None, f"{reason}; ask its neighbours, whose logs say whose rounds they applied")]
 
 
 class Priced(NamedTuple):
@@ -413,14 +430,20 @@ def _prices(priced: Mapping[str, Priced | str], book: Book) -> Check:
 
 
 def _wrong_price(priced: Priced, run: Part, before: int) -> str | None:
-    published: dict[int, int] = {}
+    published: Counter[int] = Counter()
+    sums: set[tuple[int, int]] = set()  # (unit, round) that a sum has paid for
     for n, event in enumerate(run.events, before + 1):
         if event.kind == "skip":
             continue
         true = priced.release
-        if event.kind == "message":
-            j = published[event.unit] = published.get(event.unit, 0) + 1
+        if event.kind == "message" and (event.unit, event.round) in sums:
+            true = FREE
+        elif event.kind != "release":
+            published[event.unit] += 1
+            j = published[event.unit]
             true = priced.messages[j - 1] if j <= len(priced.messages) else None
+        if event.kind == "sum":
+            sums.add((event.unit, event.round))
         if true is None:
             return f"event {n}: the plan has no such {event.kind}"
         for name in ("rho", "epsilon", "law", "sigma", "sensitivity"):  # the law decides how a rho is converted
@@ -490,6 +513,9 @@ def _statement(statement: Mapping[str, Any], book: Book, anew: Mapping[str, Any]
                 if not _agree(a, b):
                     reason = f"{true['adversary']}: {name} is stated as {a!r:.80}, by the plan it is {b!r}"
                     return Check("statement", False, reason)
+        silent = [why for why in anew["unprotected"] if why not in statement.get("unprotected", ())]
+        if silent:
+            return Check("statement", False, f"it does not say that there is no protection: {silent[0]}")
     stated, found = statement.get("totals"), unit_totals(book)
     if not isinstance(stated, list | tuple) or len(stated) != len(found):
         return Check("statement", False, f"totals must be a list for the {len(found)} units in the ledger")

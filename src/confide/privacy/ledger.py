@@ -34,7 +34,7 @@ from confide.validation import number, one_of, whole
 
 FORMAT = 2
 OLD = 1  # a ledger of this format says nothing about its promise
-KINDS = ("message", "release", "skip")
+KINDS = ("message", "release", "skip", "sum")
 LARGEST = 2**30  # bytes of a ledger: more than a million events
 LONGEST = 2**16  # bytes of a line
 _EVENT = ("plan", "kind", "round", "unit", "cost", "sha256", "time")
@@ -77,7 +77,9 @@ class Event:
 
     Attributes:
         plan: hash of the plan it was made under.
-        kind: "message" (to the neighbours), "release" (at the end), "skip" (nothing left, cost `FREE`).
+        kind: "message" (to the neighbours), "release" (at the end), "skip" (nothing left, cost `FREE`), or "sum" (the
+            own server may see the sum of its clients, which is paid for whether a message or a skip of the round
+            follows; the message is then `FREE`).
         round: from 1.  unit: from 0.
         sha256: of the bytes that left, if they are kept.
         time: seconds since 1970, in a deployment; a simulation has none, so that its ledger is reproducible.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.settings import Privacy
 from confide.privacy.statement import Statement, statement
 from confide.privacy.sum_noise import SumNoise
-from confide.privacy.threat import Release
+from confide.privacy.threat import Release, Threat
 from confide.problems.problem import Problem
 from confide.schemes import Scheme, scheme
 
@@ -55,6 +55,7 @@ class Pricing:
     release: str
     delta: float
     sum_noise: SumNoise | None = None
+    releases: int = 1
     undeclared: tuple[str, ...] = ()  # of the problem: where there is any, every number would be false
 
     @classmethod
@@ -83,11 +84,12 @@ class Pricing:
             plan.release,
             plan.delta,
             sum_noise_of(plan),
+            plan.releases,
             tuple(str(facts["undeclared"]).split("\n")) if "undeclared" in facts else (),
         )
 
-    def spend(self, rounds: int, release: str = "none") -> Account:
-        """The account of the first `rounds` rounds against the adversary that the settings name."""
+    def spend(self, rounds: int, release: str = "none", threat: str | None = None) -> Account:
+        """The account of `rounds` rounds and all releases of this kind; against the settings' `threat` by default."""
         if self.undeclared:
             remedy = f"nothing has a price, so a budget cannot be kept: {self.undeclared[0]}"
             raise InputError("privacy.unprotected", True, remedy)
@@ -96,28 +98,38 @@ class Pricing:
             self.graphs,
             self.sensitivity,
             rounds=rounds,
-            threat=self.threat,
-            release=release,
+            threat=threat or self.threat,
+            release=Release.planned(release, self.threat, self.graphs, self.releases),
             delta=self.delta,
             sum_noise=self.sum_noise,
         )
 
     def statement(self, rounds: int) -> Statement:
+        """What has no price although the settings name it is said first."""
         if self.undeclared:
             return Statement(rounds, self.scheme.law, (), (), self.undeclared)
-        return statement(
+
+        def why_not(threat: str, release: str) -> str:
+            try:
+                found = self.spend(rounds, release, threat)
+            except InputError as e:
+                return str(e)
+            return found.assumptions[0] if found.leak else ""
+
+        said = statement(
             self.scheme,
             self.graphs,
             self.sensitivity,
             rounds=rounds,
             threat=self.threat,
-            release=self.release,
+            release=Release.planned(self.release, self.threat, self.graphs, self.releases),
             delta=self.delta,
             sum_noise=self.sum_noise,
         )
+        return replace(said, unprotected=without_price(self.graphs[0].P, self.threat, self.release, why_not))
 
     def costs(self, rounds: int) -> tuple[list[Cost], Cost | None]:
-        """What each round costs every unit (the worst unit's cost), and the release.
+        """What each round costs every unit (the worst unit's cost), and each release.
 
         A leak, a refusal, or participation that counts only as a whole has no price per round: its events carry none,
         so that it cannot vanish from a sum. One proof prices all events: that of the statement about rounds and
@@ -132,7 +144,10 @@ class Pricing:
             return paid, None if released.kind == "none" else FREE
         law, sigma = self.scheme.law, self.scheme.sigma
         spent = replace(self, sum_noise=None)._answered(rounds, "none")
-        if spent is None or not spent.costs:
+        if self.graphs[0].P == 1 and total is not None and not total.leak:  # no message leaves: the release is all
+            spent = replace(total, rho=0.0)
+            paid = [FREE] * rounds
+        elif spent is None or not spent.costs:
             paid = [event_cost(None, 0.0, sigma, law)] * rounds
         else:
             paid = [event_cost(c, d, sigma, law) for c, d in zip(spent.costs, spent.deltas, strict=True)]
@@ -141,7 +156,7 @@ class Pricing:
         shares = "gaussian" if self.sensitivity.rounding is None else "discrete-gaussian"
         if total is None or total.leak or total.rho is None or spent is None or spent.rho is None:
             return paid, event_cost(None, 0.0, released.sigma, shares)
-        rho = max(0.0, total.rho - spent.rho)
+        rho = max(0.0, total.rho - spent.rho) / self.releases
         return paid, event_cost(rho, released.sigma * math.sqrt(2.0 * rho), released.sigma, shares)
 
     def _answered(self, rounds: int, release: str) -> Account | None:
@@ -149,6 +164,17 @@ class Pricing:
             return self.spend(rounds, release)
         except InputError:
             return None
+
+
+def without_price(P: int, threat: str, release: str, why_not: Callable[[str, str], str]) -> tuple[str, ...]:
+    """Why there is no epsilon against the adversary that a plan names, or against who listens on links.
+
+    Args:
+        why_not: (threat, release) -> why there is none, or "".
+    """
+    asked = dict.fromkeys(((threat, release), ("links", "none"))) if P > 1 else {(threat, release): None}
+    found = [(Threat.parse(who).words, why_not(who, what).removeprefix("leak: ")) for who, what in asked]
+    return tuple(dict.fromkeys(f"there is no epsilon against {who}: {why}" for who, why in found if why))
 
 
 def event_cost(cost: float | None, sensitivity: float, sigma: float, law: str) -> Cost:
@@ -232,12 +258,13 @@ class Accounting:
             privacy.release,
             privacy.delta,
             inside_sums(algorithm, problem.M),
+            privacy.releases,
             problem.undeclared,
         )
         return cls(privacy, algorithm, pricing, dataset, run)
 
     def affordable(self, rounds: int) -> int:
-        """Rounds that the budget pays for, the release at the end included; all of them without a budget."""
+        """Rounds that the budget pays for, all releases at the end included; all of them without a budget."""
         budget = self.privacy.budget
         if budget is None:
             return rounds

@@ -98,16 +98,26 @@ class Release:
 
     Every server adds a Gaussian share of the noise, and knows it. Shares are so wide that those of all but `colluders`
     servers put sigma on the mean; `colluders` is the larger of one server and those of the plan's own threat.
+
+    `count` is how many times it may be made: each draws fresh noise about the same state, and their costs add up. A
+    local model is the same at every time.
     """
 
     kind: str = "none"
     sigma: float = 0.0
     colluders: int = 1
+    count: int = 1
 
     def __post_init__(self) -> None:
         one_of("release", self.kind, RELEASES)
+        whole("releases", self.count, 1)
         number("release", self.sigma, least=0.0)
         whole("release.colluders", self.colluders, 1)
+
+    @classmethod
+    def planned(cls, text: str, threat: str, graphs: Sequence[Graph], count: int) -> Release:
+        """As a plan has it: shares sized for its adversary, made so many times."""
+        return replace(cls.parse(text).for_threat(Threat.parse(threat), graphs), count=count)
 
     def for_threat(self, threat: Threat, graphs: Sequence[Graph]) -> Release:
         """The same release with its shares sized for this adversary."""
@@ -119,6 +129,10 @@ class Release:
     def hidden(self, P: int, known: int) -> float:
         """Standard deviation on the mean of the shares that an adversary with `known` of them does not know."""
         return self.sigma * math.sqrt((P - known) / (P - min(self.colluders, P - 1)))
+
+    @property
+    def words(self) -> str:
+        return f"the release ({self})" if self.count == 1 else f"{self.count} releases ({self} each)"
 
     @classmethod
     def parse(cls, text: str) -> Release:

@@ -7,7 +7,7 @@ the range that `arithmetic.check_range` proved. All P servers must take part, so
 Each server adds a discrete Gaussian share of variance P^2 sigma^2 / (P - C): the P - C honest ones put a standard
 deviation of sigma on the mean, whatever C colluders know of theirs. The share of an attempt is drawn once and kept
 (`Attempts`): a session that is taken up again sends the same words. A new attempt draws again and is another release,
-to be paid for in every ledger before its first byte leaves; two attempts with one share would reveal whatever had
+which a server pays for before its unmasking answer leaves; two attempts with one share would reveal whatever had
 changed in between, two shares for one attempt could be averaged.
 """
 
@@ -43,6 +43,7 @@ class Terms:
         servers: P. colluders: C, as many as the statement allows for.
         sigma: of the honest noise on the mean, per coordinate.
         quantum: of a server's state. length: M.
+        known: shares that any adversary of the statement knows, at most; C where it names none with more.
     """
 
     servers: int
@@ -50,10 +51,12 @@ class Terms:
     quantum: float
     length: int
     colluders: int = 0
+    known: int = 0
 
     def __post_init__(self) -> None:
         whole("servers", self.servers, 2, 2**16)
         whole("colluders", self.colluders, 0, self.servers - 1)
+        whole("known", self.known, 0)
         positive("release.sigma", self.sigma)
         positive("quantum", self.quantum)
         whole("length", self.length, 1)
@@ -63,10 +66,23 @@ class Terms:
         """Standard deviation of one server's share on the sum, in quanta."""
         return self.servers * self.sigma / math.sqrt(self.servers - self.colluders) / self.quantum
 
+    def left(self, servers: int) -> Terms:
+        """The same release when only so many servers remain, whose shares hide no less from anybody who is priced.
+
+        On the sum one server's deviation is what it was, so the hidden part of the noise must not shrink. Who knew k of
+        P shares may know min(k, P' - 1) of P': variances grow by (P - k) / (P' - k), most for the largest k.
+        """
+        P, C, k = self.servers, self.colluders, min(max(self.known, self.colluders), servers - 1)
+        whole("colluders", C, 0, servers - 1)
+        wider = (P - k) / (servers - k) * (servers - C) / (P - C)  # 1 where the statement knows of C only
+        return replace(self, servers=servers, sigma=self.sigma * P / servers * math.sqrt(wider))
+
     def check_fits(self, largest: float) -> None:
-        """Prove that the sum of P states of absolute value at most `largest`, with their noise, is read back right."""
-        share = math.ceil(20.0 * self.share_quanta) + 1
-        if self.servers * (math.ceil(largest / self.quantum) + share) > 2**63 - 1:
+        """Prove that the sum of P states of absolute value at most `largest`, with their noise, is read back right, and
+        that of fewer servers with wider shares."""
+        fewest = max(2, self.colluders + 1)
+        noise = max(n * (math.ceil(20.0 * self.left(n).share_quanta) + 1) for n in range(fewest, self.servers + 1))
+        if self.servers * math.ceil(largest / self.quantum) + noise > 2**63 - 1:
             remedy = f"the sum over {self.servers} servers could wrap in 64 bits; use fewer fraction bits"
             raise InputError("algorithm.fraction_bits", f"quantum {self.quantum:g}", remedy)
 
@@ -92,7 +108,7 @@ class Attempts:
         return f"Attempts({len(self.words)})"
 
     def words_for(self, attempt: int, terms: Terms, state: Integers, stream: SecretStream) -> tuple[Attempts, Words]:
-        """The record and the words of an attempt, drawn now if it is the next one; then it has to be paid for."""
+        """The record and the words of an attempt, drawn now if it is the next one."""
         whole("attempt", attempt, 1, len(self.words) + 1)
         if attempt <= len(self.words):
             return self, self.words[attempt - 1]

@@ -43,6 +43,7 @@ def experiment(scheme: dict[str, Any], topology: str = "ring", **tables: dict[st
         "algorithm": {"step": 0.1, "sampled": 3, "clip": "example", "bound": 1.0, "arithmetic": "fixed",
                       "local_steps": [1, 4], "batch": [3, 5], "fraction_bits": 20},
         "scheme": scheme,
+        "privacy": {"unprotected": True},  # bits are compared here, of schemes and clips with and without a proof
     }  # fmt: skip
     content = base | {name: base.get(name, {}) | table for name, table in tables.items()}
     return parse(content).build()

@@ -419,7 +419,7 @@ TABLES = {
     "attempt": "number = number + 1",
     "transcript": "words = x'00'",
     "epoch": "words = x'00'",
-    "releases": "words = x'00'",
+    "release": "record = x'00'",
     "ledger": "offered = '[]'",
 }
 

@@ -264,13 +264,10 @@ def test_a_release_costs_what_its_shares_give(noise: str) -> None:
     ):
         assert whole[who + said].rho == pytest.approx(messages + rho(known), rel=1e-9)
         assert whole[who + said].epsilon == pytest.approx(conversion.zcdp_epsilon(messages + rho(known), 1e-5))
-        # Should a server be removed, the rest add wider shares, so that all but one of them hide as much as before.
-        hidden, left = (
-            (4 - known) * terms.share_quanta**2,
-            (3 - known) * replace(terms, servers=3, sigma=terms.sigma * 4 / 3).share_quanta ** 2,
-        )
-        note = "release: of all servers; shares are not sized for so many colluders after one is removed"
-        assert (note in whole[who + said].assumptions) is (left < hidden * (1 - 1e-12)) is (known == 2)
+        # Should a server be removed, the rest add wider shares, so that none of these knows more of the noise.
+        hidden, left = (4 - known) * terms.share_quanta**2, (3 - known) * terms.left(3).share_quanta ** 2
+        assert left >= hidden * (1 - 1e-12)
+        assert (left == pytest.approx(hidden)) is (known == 2)
     without = [a for a in p.statement.accounts if "release" not in a.adversary and not a.leak]
     assert [a.threat for a in without] == ["links"]
     assert without[0].rho == pytest.approx(messages)
@@ -303,7 +300,9 @@ def test_narrow_shares_of_a_release_are_refused() -> None:
     tables: dict[str, Any] = {"scheme": {"name": "homomorphic"}, "algorithm": ALONE}
     with pytest.raises(InputError, match=r"cannot be kept: .*quanta wide"):
         deploy(**tables, privacy={"release": "centroid:1e-9", "epsilon": 500.0} | GLM)
-    p = price(deploy(**tables, privacy={"release": "centroid:1e-9"} | GLM))
+    with pytest.raises(InputError, match=r"privacy\.unprotected = False: .*quanta wide"):
+        deploy(**tables, privacy={"release": "centroid:1e-9"} | GLM)
+    p = price(deploy(**tables, privacy={"release": "centroid:1e-9", "unprotected": True} | GLM))
     assert p.release is not None
     assert p.release.rho is p.release.epsilon is None
     assert p.messages[0].rho is not None  # the messages have a bound without it
@@ -324,7 +323,7 @@ def test_colluders_are_counted_in_the_shares() -> None:
 @pytest.mark.parametrize("name", ["none", "pairwise"])
 def test_what_has_no_bound_has_no_price(name: str) -> None:
     noise = {"sigma": 0.0} if name == "none" else {"sigma_pair": 1.0}
-    p = price(deploy(scheme={"name": name} | noise, privacy={"release": "centroid:0.1"}))
+    p = price(deploy(scheme={"name": name} | noise, privacy={"release": "centroid:0.1", "unprotected": True}))
     assert all(c.rho is c.epsilon is None for c in p.messages)
     assert p.release is not None
     assert p.release.rho is p.release.epsilon is None
@@ -367,6 +366,7 @@ def test_a_link_scheme_remembers_by_its_roundings() -> None:
         "scheme": {"name": "per-link"},
         "graph": {"topology": "complete"},
     }
+    tables["privacy"] = {"unprotected": True}
     shares = price(redone(deploy(**tables), graph=Graph.from_matrix(A).to_dict()))
     assert shares.messages[0].rho is None
     assert "the other clients start from another model" in str(shares.statement)

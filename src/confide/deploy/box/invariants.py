@@ -79,6 +79,7 @@ class Watch:
         self.books = [b.copy() for b in books]
         self.entered: dict[tuple[int, int, int], Vector] = {}  # (server, neighbour, round) -> flow
         self.published: dict[tuple[int, int], str | None] = {}  # (server, round) -> hash in the ledger
+        self.seen: set[tuple[int, int]] = set()  # (server, round): its sum is paid for
         self.left: dict[tuple[int, int], dict[int, bytes]] = defaultdict(dict)  # (server, round) -> by receiver
         self.commits = 0
 
@@ -99,14 +100,18 @@ class Watch:
     def _never_falls(self, p: int, before: Books, after: Books, c: Changes) -> None:
         """I4: a round is decided once, and a contribution changes only with the row that pays for it."""
         require(after.decided >= before.decided, f"I4: server {p} fell back from round {before.decided}")
-        rounds = [e.event.round for e in c.entries if e.event.kind != "release"]
+        rounds = [e.event.round for e in c.entries if e.event.kind in ("message", "skip")]
         expected = list(range(before.decided + 1, after.decided + 1))
         require(rounds == expected, f"I4: server {p} decided {expected} and wrote {rounds} in its ledger")
-        paid = [e.event for e in c.entries if e.event.kind == "message"]
-        require(after.published == before.published + len(paid), f"I4: server {p} miscounts what it paid for")
+        seen = [e.event.round for e in c.entries if e.event.kind == "sum"]
+        require(len(seen) <= 1 and not {(p, i) for i in seen} & self.seen, f"I4: server {p} paid for a sum twice")
+        sent = [e.event for e in c.entries if e.event.kind == "message"]
+        paid = len(seen) + sum((p, event.round) not in self.seen for event in sent)
+        require(after.published == before.published + paid, f"I4: server {p} miscounts what it paid for")
+        self.seen |= {(p, i) for i in seen}
         if c.contribution is not None:
-            require(len(paid) == 1, f"I4: server {p} contributed without a row in its ledger")
-        for event in paid:
+            require(len(sent) == 1, f"I4: server {p} contributed without a row in its ledger")
+        for event in sent:
             self.published[p, event.round] = event.sha256
 
     def _once(self, p: int, before: Books, after: Books) -> None:

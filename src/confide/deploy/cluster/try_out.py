@@ -16,12 +16,16 @@ TRY_OUT: Final[dict[str, Any]] = {
     "graph": {"topology": "ring"},
     "problem": {"name": "regression", "units": 3, "clients": 4, "test_rows": 1000},
     "algorithm": {
-        "step": 0.3, "sampled": 4, "clip": "example", "bound": 1.0, "arithmetic": "fixed", "aggregation": "secure",
+        "step": 0.05, "sampled": 4, "clip": "example", "bound": 1.0, "arithmetic": "fixed", "aggregation": "secure",
     },
     "scheme": {"name": "homomorphic", "noise": "gaussian", "sigma": 5.0},
-    "privacy": {"proof": "regulariser:0.1"},
+    "privacy": {"proof": "convex-glm:0.2", "smoothness": 38.0},
 }  # fmt: skip
-"""What `confide cluster` runs without a config: the paper's regression, small, with a bound on epsilon."""
+"""What `confide cluster` runs without a config: the paper's regression, small, with as much noise as privacy takes.
+
+Epsilon is 1.0 on links and 3.5 for neighbours that have the release. With twelve clients that leaves little to learn:
+the mean of the models is 0.7 (squared) from the optimum, which is 1.0 from where it began; single models are noise.
+"""
 
 RELEASE: Final = "centroid:0.3"
 

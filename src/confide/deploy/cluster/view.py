@@ -124,8 +124,8 @@ def _ledgers(cluster: Cluster, books: Sequence[Books]) -> tuple[bool | str, floa
             events = ledger.read(path, head).events
         except InputError as e:
             return f"{unit}: {e}", None
-        rounds = [e.round for e in events if e.kind != "release"]
-        costs = [e.cost for e in events if e.kind == "message"]
+        rounds = [e.round for e in events if e.kind in ("message", "skip")]
+        costs = [e.cost for e in events if e.kind in ("message", "sum") and e.cost != ledger.FREE]
         if rounds != list(range(1, b.decided + 1)):
             return f"{unit}: {b.decided} rounds are decided, the ledger has {rounds}", None
         if costs != list(layout.prices.messages[: len(costs)]) or len(costs) != b.published:

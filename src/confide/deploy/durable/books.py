@@ -76,7 +76,7 @@ class Changes:
     transcript: bytes | None = None  # b"" removes it
     epoch: bytes | None = None
     rejoined: int | None = None
-    release: bytes | None = None  # the words of the next attempt at a release
+    release: bytes | None = None  # the record of the last attempt at a release
 
     def __bool__(self) -> bool:
         return any(bool(v) if isinstance(v, list | dict) else v is not None for v in vars(self).values())
@@ -89,7 +89,7 @@ class Books:
     contribution: Vector = field(repr=False)
     neighbours: tuple[int, ...]
     decided: int = 0  # the last decided round, published or skipped; never falls
-    published: int = 0  # publications that were paid for, those of a gap included
+    published: int = 0  # rounds that were paid for: those of a gap too, and sums that were seen and not published
     balances: dict[int, Balance] = field(default_factory=dict, repr=False)
     seen: dict[int, int] = field(default_factory=dict)  # the highest `decided` ever heard of each neighbour
     status: dict[int, Status] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Books:
     transcript: bytes = field(default=b"", repr=False)  # of the secure sum, from the question on
     epoch: bytes = b""
     rejoined: int = 0  # the round to which the last restored store was moved
-    releases: tuple[bytes, ...] = field(default=(), repr=False)
+    release: bytes = field(default=b"", repr=False)  # the last attempt, its words and how many were answered
 
     @classmethod
     def fresh(cls, start: Vector, neighbours: tuple[int, ...]) -> Books:
@@ -151,7 +151,7 @@ class Books:
         if c.rejoined is not None:
             self.rejoined = c.rejoined
         if c.release is not None:
-            self.releases = (*self.releases, c.release)
+            self.release = c.release
 
     def copy(self) -> Books:
         """Another image; vectors and messages are shared, since nobody changes them in place."""
@@ -169,7 +169,7 @@ class Books:
             self.transcript,
             self.epoch,
             self.rejoined,
-            self.releases,
+            self.release,
         )
 
 

@@ -51,7 +51,7 @@ _KEYS = {  # every table but the ledger, with the columns that name a row
     "attempt": ("id",),
     "transcript": ("id",),
     "epoch": ("id",),
-    "releases": ("n",),
+    "release": ("id",),
 }
 
 
@@ -66,6 +66,7 @@ class _Marks:
     count: int  # of its events
     tip: bytes  # sha256 of its last row
     rows: dict[tuple[Any, ...], bytes]  # (table, key...) -> sha256, of every other row but the state's
+    seen: bool = False  # the sum of the next round is in the ledger
 
     @property
     def seal(self) -> bytes:
@@ -241,8 +242,7 @@ class SqliteStore:
         if c.rejoined is not None:
             draft.rejoined = int(c.rejoined)
         if c.release is not None:
-            n = 1 + sum(key[0] == "releases" for key in draft.rows)
-            self._put(draft, "releases", n, bytes(c.release))
+            self._put(draft, "release", 0, bytes(c.release))
         _put_state(self._db, draft)
 
     def _put(self, draft: _Marks, table: str, *row: Any) -> None:
@@ -271,16 +271,12 @@ class SqliteStore:
             problem = f"a vector that does not have {len(self.start)} numbers"
         if not {*c.balances, *c.seen, *c.status, *(m for m, _ in c.opened)} <= set(self.neighbours):
             problem = "an edge that the server does not have"
-        rounds = [e.event.round for e in c.entries if e.event.kind != "release"]
-        if rounds != list(range(draft.decided + 1, draft.decided + 1 + len(rounds))):
-            problem = f"the rounds {rounds} in the ledger after round {draft.decided}"
-        messages = sum(e.event.kind == "message" for e in c.entries)
-        if (draft.decided if c.decided is None else c.decided) != draft.decided + len(rounds):
-            problem = f"decided = {c.decided} after {draft.decided} and {len(rounds)} more rounds in the ledger"
-        if (draft.published if c.published is None else c.published) != draft.published + messages:
-            problem = f"published = {c.published} after {draft.published} and {messages} more messages in the ledger"
-        draft.decided += len(rounds)
-        draft.published += messages
+        before = draft.decided, draft.published
+        problem = _count(c.entries, draft) or problem
+        if (before[0] if c.decided is None else c.decided) != draft.decided:
+            problem = f"decided = {c.decided} after {before[0]}, and the ledger has {draft.decided} rounds"
+        if (before[1] if c.published is None else c.published) != draft.published:
+            problem = f"published = {c.published} after {before[1]}, and the ledger pays for {draft.published}"
         keys = draft.rows.keys()
         opened = ({key[1:] for key in keys if key[0] == "open"} | c.opened.keys()) - set(c.closed)
         out = ({key[1:] for key in keys if key[0] == "out"} | c.out.keys()) - set(c.dropped)
@@ -290,16 +286,18 @@ class SqliteStore:
 
     def _check(self, books: Books, entries: list[Entry], marks: _Marks) -> None:
         """The books against the ledger, and against each other."""
-        rounds = [e.event.round for e in entries if e.event.kind != "release"]
-        if rounds != list(range(1, books.decided + 1)):
+        if problem := _count(entries, marks):
+            self._fail("ledger", None, problem)
+        if books.decided != marks.decided:
             self._fail("state", 0, f"decided = {books.decided}, but the ledger's rounds are not 1 to {books.decided}")
-        messages = sum(e.event.kind == "message" for e in entries)
-        if books.published != messages:
-            self._fail("state", 0, f"published = {books.published}, but the ledger has {messages} messages")
+        if books.published != marks.published:
+            self._fail(
+                "state", 0, f"published = {books.published}, but the ledger has {marks.published} that are paid for"
+            )
         opened = {(m, i) for m, flows in books.open.items() for i in flows}
         if problem := _open_and_out(opened, books.out.keys(), books.decided):
             self._fail("open", None, problem)
-        marks.decided, marks.published, marks.rejoined = books.decided, books.published, books.rejoined
+        marks.rejoined = books.rejoined
 
     def _books(self, tables: dict[str, list[tuple[Any, ...]]]) -> Books:
         for table in ("state", "contribution"):
@@ -331,7 +329,7 @@ class SqliteStore:
             books.attempt = Attempt(i, number, tuple(canonical.loads(sample)))
         books.transcript = b"".join(row[1] for row in tables["transcript"])
         books.epoch = b"".join(row[1] for row in tables["epoch"])
-        books.releases = tuple(row[1] for row in tables["releases"])
+        books.release = b"".join(row[1] for row in tables["release"])
         counts = [("balances", m, b.n) for m, b in books.balances.items()] + [("edges", *x) for x in books.seen.items()]
         for table, m, count in counts:
             if count < 0:
@@ -378,6 +376,20 @@ class SqliteStore:
 
     def _fail(self, table: str, row: object, problem: str) -> NoReturn:
         raise StoreError(self.path, problem, table, row)
+
+
+def _count(entries: Iterable[Entry], marks: _Marks) -> str:
+    """Rounds are decided one after the other, and paid for once, with the sum or the message: "", or what is wrong.
+
+    Brings `decided`, `published` and `seen` up to date.
+    """
+    for event in (entry.event for entry in entries if entry.event.kind != "release"):
+        if event.round != marks.decided + 1 or (event.kind == "sum" and marks.seen):
+            return f"a {event.kind} of round {event.round} after round {marks.decided}"
+        marks.published += event.kind == "sum" or (event.kind == "message" and not marks.seen)
+        marks.seen = event.kind == "sum"
+        marks.decided += event.kind != "sum"
+    return ""
 
 
 def _open_and_out(opened: Iterable[tuple[int, int]], out: Iterable[tuple[int, int]], decided: int) -> str:

@@ -39,7 +39,7 @@ CREATE TABLE attempt (id INTEGER PRIMARY KEY CHECK (id = 0), round INTEGER, numb
     sha256 BLOB NOT NULL);
 CREATE TABLE transcript (id INTEGER PRIMARY KEY CHECK (id = 0), words BLOB, sha256 BLOB NOT NULL);
 CREATE TABLE epoch (id INTEGER PRIMARY KEY CHECK (id = 0), words BLOB, sha256 BLOB NOT NULL);
-CREATE TABLE releases (n INTEGER PRIMARY KEY, words BLOB, sha256 BLOB NOT NULL);
+CREATE TABLE release (id INTEGER PRIMARY KEY CHECK (id = 0), record BLOB, sha256 BLOB NOT NULL);
 CREATE TRIGGER ledger_update BEFORE UPDATE ON ledger BEGIN SELECT raise(ABORT, 'the ledger is append-only'); END;
 CREATE TRIGGER ledger_delete BEFORE DELETE ON ledger BEGIN SELECT raise(ABORT, 'the ledger is append-only'); END;
 CREATE TRIGGER ledger_insert BEFORE INSERT ON ledger WHEN NEW.n IS NOT (SELECT coalesce(max(n), 0) + 1 FROM ledger)

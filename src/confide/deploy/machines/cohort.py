@@ -79,14 +79,16 @@ class Kept(NamedTuple):
     asked: float  # when the question left
     model: bytes  # that was handed out
     transcript: bytes
+    reveals: bool = False  # the question's answers tell the sum; before them consents may be asked for
 
     def encode(self) -> bytes:
-        return struct.pack("<ddQ", self.opened, self.asked, len(self.model)) + self.model + self.transcript
+        head = struct.pack("<dd?Q", self.opened, self.asked, self.reveals, len(self.model))
+        return head + self.model + self.transcript
 
     @classmethod
     def decode(cls, raw: bytes) -> Kept:
-        opened, asked, n = struct.unpack_from("<ddQ", raw)
-        return cls(opened, asked, raw[24 : 24 + n], raw[24 + n :])
+        opened, asked, reveals, n = struct.unpack_from("<dd?Q", raw)
+        return cls(opened, asked, raw[25 : 25 + n], raw[25 + n :], reveals)
 
 
 class Cohort:
@@ -256,7 +258,8 @@ class Cohort:
             if isinstance(state, secure.Consenting | secure.Unmasking):
                 said = next(iter(outgoing.values()))  # the same to all
                 consents = said if isinstance(said, secure_messages.Consents) else None
-                self._keep(Kept(self.opened, now, as_bytes(self.model), transcript.encode(state, consents)).encode())
+                asked, reveals = transcript.encode(state, consents), isinstance(state, secure.Unmasking)
+                self._keep(Kept(self.opened, now, as_bytes(self.model), asked, reveals).encode())
             self._say(now, outgoing)
 
     def _say(self, now: float, outgoing: Mapping[int, secure_messages.FromServer]) -> None:

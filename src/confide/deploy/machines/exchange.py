@@ -26,7 +26,7 @@ from confide.deploy.durable.books import (
     as_vector,
 )
 from confide.deploy.machines.sync import AskBalance, Sync, TellBalance
-from confide.privacy.ledger import Cost, Event
+from confide.privacy.ledger import FREE, Cost, Event
 
 Weights = Mapping[int, int]  # of each neighbour's edge, in 2^-16
 
@@ -67,10 +67,21 @@ def flow(weight: int, theirs: Vector, mine: Vector) -> Vector:
     return scaled(weight, theirs - mine, WEIGHT_BITS)
 
 
-def publish(books: Books, rules: Rules, own: Vector, sent: Mapping[int, Vector], cost: Cost, time: int) -> Changes:
+def reveal(books: Books, rules: Rules, cost: Cost, time: int) -> Changes:
+    """The own server is about to see the sum of the round after the last, which is paid for whatever becomes of it."""
+    event = Event(rules.plan.hex(), "sum", books.decided + 1, rules.me, cost, None, time)
+    return Changes(published=books.published + 1, entries=[Entry(event)])
+
+
+def publish(
+    books: Books, rules: Rules, own: Vector, sent: Mapping[int, Vector], cost: Cost | None, time: int
+) -> Changes:
     """T1: the round after the last, with what is kept and what is sent to each neighbour.
 
     An edge with a full window is suspended: not offered in this round, and paid for all the same.
+
+    Args:
+        cost: None where the round's sum is paid for: what is made of it is free.
     """
     i = books.decided + 1
     offered = tuple(m for m in books.neighbours if books.status[m] is Status.OPEN and len(books.open[m]) < rules.window)
@@ -80,10 +91,10 @@ def publish(books: Books, rules: Rules, own: Vector, sent: Mapping[int, Vector],
         one = as_bytes(next(iter(sent.values())))
         messages = {TO_ALL: one}
         out = {(i, TO_ALL): one} if offered else {}
-    event = Event(rules.plan.hex(), "message", i, rules.me, cost, digest(messages), time)
+    event = Event(rules.plan.hex(), "message", i, rules.me, FREE if cost is None else cost, digest(messages), time)
     return Changes(
         decided=i,
-        published=books.published + 1,
+        published=None if cost is None else books.published + 1,
         contribution=books.contribution + (own - books.w),
         entries=[Entry(event, offered)],
         opened={(m, i): Flow() for m in offered},
@@ -107,7 +118,7 @@ def digest(messages: Mapping[int, bytes]) -> str:
 
 
 def skip(books: Books, rules: Rules, to: int, time: int) -> Changes:
-    """T2: rounds up to `to` are decided without a message, and never published later."""
+    """T2: rounds up to `to` are decided without a message, and never published later; a sum that was seen is paid."""
     rounds = range(books.decided + 1, to + 1)
     entries = [Entry(Event(rules.plan.hex(), "skip", i, rules.me, time=time)) for i in rounds]
     return Changes(decided=to, entries=entries, transcript=b"" if books.transcript else None)
@@ -212,17 +223,21 @@ def balance_hash(books: Books, me: int, m: int) -> bytes:
     return hashlib.sha256(as_bytes(total if me < m else -total)).digest()
 
 
-def rejoin(books: Books, rules: Rules, to: int, costs: Collection[Cost], time: int) -> Changes:
-    """A restored store moves to a round that it cannot have passed; the gap is charged as if it had been published."""
+def rejoin(books: Books, rules: Rules, to: int, costs: Collection[Cost | None], time: int) -> Changes:
+    """A restored store moves to a round that it cannot have passed; the gap is charged as if it had been published.
+
+    Args:
+        costs: of its rounds; None where the sum is paid for.
+    """
     gap = list(range(books.decided + 1, to + 1))
     entries = [
-        Entry(Event(rules.plan.hex(), "message", i, rules.me, cost, None, time))
+        Entry(Event(rules.plan.hex(), "message", i, rules.me, FREE if cost is None else cost, None, time))
         for i, cost in zip(gap, costs, strict=True)
     ]
     kept = [m for m in books.neighbours if books.status[m] is not Status.REMOVED]
     return Changes(
         decided=to,
-        published=books.published + len(gap),
+        published=books.published + sum(cost is not None for cost in costs),
         entries=entries,
         closed=[(m, i) for m in books.neighbours for i in books.open[m]],
         dropped=list(books.out),

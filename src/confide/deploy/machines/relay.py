@@ -19,7 +19,7 @@ import numpy as np
 
 from confide.deploy.durable.books import Vector, as_bytes
 from confide.deploy.machines import release_messages as messages
-from confide.deploy.machines.release import Circle, Context, Released, Releaser, not_ready
+from confide.deploy.machines.release import Circle, Context, Released, Releaser, all_made, not_ready
 from confide.deploy.machines.release_messages import FromRelay, FromServer, Message
 from confide.errors import RunError
 from confide.secure import messages as secure_messages
@@ -56,7 +56,7 @@ class Relay:
         self.unheard: tuple[int, ...] = ()  # done, and they have not said that they got the result
         self._run = b""
         self._ready: dict[int, str] = {}  # by server: why not yet
-        self._attempts: dict[int, tuple[int, int]] = {}  # by server: its last attempt and that one's epoch
+        self._attempts: dict[int, messages.Ready] = {}  # by server: what it says of its last attempt
         self._obstacles: dict[int, str] = {}
         self._state: secure_server.State | None = None
         self._said: dict[int, bytes] = {}  # the last word to each
@@ -126,18 +126,23 @@ class Relay:
             self._fail(ready.never)
             return
         self._ready[p] = not_ready(p, ready.decided, rounds, ready.finished, ready.pending)
-        self._attempts[p] = ready.attempt, ready.of_epoch
+        self._attempts[p] = ready
         if not self._missing():
             self._choose(now)
 
     def _choose(self, now: float) -> None:
-        """The attempt that somebody has begun, unless other servers were in it; or another, if it is asked for."""
-        top = max(attempt for attempt, _ in self._attempts.values())
-        begun = [epoch for attempt, epoch in self._attempts.values() if attempt == top]
-        over = self.again and len(begun) == len(self.circle.members)
-        self.attempt = top + (top == 0 or set(begun) != {self.circle.epoch} or over)
-        if self.attempt > self.context.part.attempts:
-            self._fail(f"the plan pays for {self.context.part.attempts} releases, and all were made")
+        """The attempt that somebody has begun, unless other servers were in it; or another, if it is asked for.
+
+        One that somebody may not join is not begun: it would end the one before.
+        """
+        told = self._attempts.values()
+        top = max(ready.attempt for ready in told)
+        begun = {ready.of_epoch for ready in told if ready.attempt == top}
+        over = self.again and all(ready.attempt == top and ready.answered for ready in told)
+        self.attempt = top + (top == 0 or begun != {self.circle.epoch} or over)
+        poor = [ready.sender for ready in told if ready.attempt < self.attempt and not ready.left]
+        if poor:
+            self._fail("; ".join(map(all_made, sorted(poor))))
             return
         self.stage, self._deadline = Stage.SUM, now + self.context.part.patience
         self._begin(now)
@@ -215,7 +220,7 @@ class Relay:
         known: Mapping[int, str] = self._ready if self.stage is Stage.ASK else self._obstacles
         why = [known.get(p) or f"server {p} does not answer" for p in sorted({*missing, *self._obstacles})]
         if self.stage is Stage.SUM:
-            why.append(f"attempt {self.attempt} is paid for where it was begun: release again, and it is taken up")
+            why.append(f"attempt {self.attempt} is paid for where it was answered: release again, and it is taken up")
         self._fail("; ".join(why))
 
     def _fail(self, why: str) -> None:

@@ -8,18 +8,20 @@ messages stay stored until both ends have it: once the link is back it settles b
 would be one more thing to get wrong. A server that is gone for good is removed by an epoch first, which closes its
 flows; the release is then over those that remain.
 
-*An attempt* is one draw of noise. In one transaction its words, state plus share of noise, are written down with the
-row of the ledger that pays for them, before anything of it leaves; masked words leave only after every server has
-done so. A session that failed, by a crash of anybody at any point, is followed by another of the same attempt, with
-the same words and fresh masks. That is free: everybody in the attempt's epoch must be in its sum (quorum and threshold
-are the number of servers, every key is signed), so all sessions of an attempt give the same sum, and no question about
-fewer servers is answered. What must never happen is two words for one attempt (the noise could be averaged) or one
-word for two sets of servers (the difference of the sums would be the word of those who left). So the words are kept
-for good with their attempt and epoch, older attempts are not joined again, and a new one is drawn and paid for anew.
+*An attempt* is one draw of noise. Its words, state plus share of noise, are written down before anything of it leaves.
+What leaves then is masked, and a sum needs the answers of all (quorum and threshold are the number of servers, every
+key is signed): so to a server an attempt counts when its own unmasking answer leaves, and the row of the ledger that
+pays for it is written, with a mark at the words, before that. A session that failed, by a crash of anybody at any
+point, is followed by another of the same attempt, with the same words and fresh masks. That is free: all sessions of an
+attempt give the same sum, and no question about fewer servers is answered. What must never happen is two words for one
+attempt (the noise could be averaged) or one word for two sets of servers (the difference of the sums would be the word
+of those who left). So the words are kept with their attempt and epoch, and older attempts are never joined again. A new
+one is drawn after an answer, while the plan allows one more, or after a removal, which ends for good whatever was
+begun among other servers: where it was not answered it costs nothing.
 A server whose store was restored after the last round cannot know what it has sent, and takes part no more.
 
-*With fewer servers* the noise on the sum stays as the plan has it, P sigma, and so does the price: the deviation of
-one server on that sum is the same, the shares are wider and fewer. On the mean the noise is then P / P' sigma.
+*With fewer servers* the noise on the sum that an adversary does not know stays as the plan has it, and so does the
+price: the deviation of one server on that sum is the same, the shares are wider and fewer (`Terms.left`).
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ class Part:
 
     Attributes:
         terms: as the plan has them, for all its servers.
-        cost: of an attempt, at whatever number of servers.  attempts: that the budget pays for.
+        cost: of an attempt, at whatever number of servers.  attempts: that the plan allows and the budget pays for.
         identity: the server's own.
         share: draws noise.
         patience: seconds that a relay waits: for everybody to be ready, for the sum, for the result to arrive.
@@ -119,7 +121,7 @@ class Circle:
         """Raises `InputError` where fewer servers remain than the plan's colluders leave honest."""
         removed = () if epoch is None else epoch.removed
         members = tuple(p for p in range(terms.servers) if p not in removed)
-        left = replace(terms, servers=len(members), sigma=terms.sigma * (terms.servers / len(members)))
+        left = terms.left(len(members))
         return cls(rules.plan, rules.rounds, 0 if epoch is None else epoch.number, members, left)
 
     def task(self, attempt: int) -> Task:
@@ -137,22 +139,23 @@ class Circle:
 
 
 class Kept(NamedTuple):
-    """The record of an attempt. The words are secret until they are summed."""
+    """The record of the last attempt; its number is 0 if there was none. The words are secret until they are summed."""
 
-    attempt: int
-    epoch: int
-    words: bytes
+    attempt: int = 0
+    epoch: int = 0
+    made: int = 0  # attempts that this server has answered, each of them paid for
+    answered: bool = False  # this one is among them
+    words: bytes = b""
 
     def encode(self) -> bytes:
-        return struct.pack("<II", self.attempt, self.epoch) + self.words
+        return struct.pack("<III?", *self[:4]) + self.words
 
     @classmethod
-    def decode(cls, raw: bytes) -> Kept:
-        attempt, epoch = struct.unpack_from("<II", raw)
-        return cls(attempt, epoch, raw[8:])
-
-
-NONE: Final = Kept(0, 0, b"")
+    def of(cls, books: Books) -> Kept:
+        if not books.release:
+            return cls()
+        attempt, epoch, made, answered = struct.unpack_from("<III?", books.release)
+        return cls(attempt, epoch, made, answered, books.release[13:])
 
 
 @dataclass
@@ -210,6 +213,10 @@ def not_ready(server: int, decided: int, rounds: int, finished: bool, pending: I
     return "; ".join(found)
 
 
+def all_made(server: int) -> str:
+    return f"server {server} has answered as many releases as its plan and budget allow"
+
+
 @dataclass
 class _Session:
     relay: int
@@ -250,9 +257,8 @@ class Releaser:
 
     @property
     def last(self) -> Kept:
-        """The last attempt of which words were drawn; its number is 0 if there was none."""
-        releases = self.context.books.releases
-        return Kept.decode(releases[-1]) if releases else NONE
+        """The last attempt of which words were drawn."""
+        return Kept.of(self.context.books)
 
     def _never(self) -> str:
         """Why this server takes part in no release."""
@@ -276,8 +282,9 @@ class Releaser:
     def _tell_ready(self, ask: messages.AskReady) -> None:
         c = self.context
         pending = tuple(self._pending()[: messages.LARGEST_PENDING])
-        facts = (c.books.decided, c.finished(), pending, self.last.attempt, self.last.epoch, self._never())
-        c.say(messages.Ready, ask.sender, ask.run, *facts)
+        last = self.last
+        made = (last.attempt, last.epoch, last.answered, max(0, c.part.attempts - last.made))
+        c.say(messages.Ready, ask.sender, ask.run, c.books.decided, c.finished(), pending, *made, self._never())
 
     # An attempt
 
@@ -301,7 +308,7 @@ class Releaser:
         if why := self._not_this(invite.attempt, circle):
             self._decline(invite, why)
             return
-        words = self._words(now, invite.attempt, circle)
+        words = self._words(invite.attempt, circle)
         task = circle.task(invite.attempt)
         member = secure_client.Member(me, c.part.identity, c.peers(circle))
         state, first = secure_client.start(task, member, words, invite.attempt - 1, c.part.entropy)
@@ -314,26 +321,41 @@ class Releaser:
         me, last, allowed = self.context.rules.me, self.last, self.context.part.attempts
         if attempt < last.attempt:
             return f"attempt {attempt} is over: server {me} has taken part in attempt {last.attempt}"
-        if attempt == last.attempt and circle.epoch != last.epoch:
-            return f"attempt {attempt} was begun in epoch {last.epoch}, with other servers: begin another"
-        if attempt > allowed:
-            return f"the budget of server {me} pays for {allowed} releases, not for attempt {attempt}"
+        if attempt == last.attempt:
+            if circle.epoch != last.epoch:
+                return f"attempt {attempt} was begun in epoch {last.epoch}, with other servers: begin another"
+            return ""
+        if last.made >= allowed:
+            return all_made(me)
+        if last.attempt and last.epoch == circle.epoch and not last.answered:
+            return f"attempt {last.attempt} is under way: server {me} joins no other before it is made"
+        if attempt > allowed + circle.epoch:  # each is one of those allowed, or was cut off by a removal
+            return f"attempt {attempt} is further than {allowed} releases and {circle.epoch} removals can lead"
         return ""
 
-    def _words(self, now: float, attempt: int, circle: Circle) -> NDArray[Any]:
-        """Of an attempt: drawn, paid for and written down if it is a new one, and then always the same."""
+    def _words(self, attempt: int, circle: Circle) -> NDArray[Any]:
+        """Of an attempt: drawn and written down if it is a new one, and then always the same."""
         c, terms = self.context, circle.terms
         if attempt != self.last.attempt:
             share = c.part.share(attempt, terms.share_quanta, terms.length)
             words = words_of(c.books.w, RING_BITS) + words_of(share, RING_BITS)
             c.at("release.drawn")
-            # Without a hash of the words: what leaves is masked, and nobody is to confirm a guess of them.
-            event = Event(c.rules.plan.hex(), "release", c.rules.rounds, c.rules.me, c.part.cost, None, int(now))
-            kept = Kept(attempt, circle.epoch, words.tobytes())
-            c.commit(Changes(entries=[Entry(event)], release=kept.encode()), "release")
+            kept = Kept(attempt, circle.epoch, self.last.made, False, words.tobytes())
+            c.commit(Changes(release=kept.encode()), "release")
             c.at("release.committed")
             c.log("releasing", attempt=attempt, servers=list(circle.members))
         return np.frombuffer(self.last.words, circle.task(attempt).dtype)
+
+    def _pay(self, now: float) -> None:
+        """Once for an attempt, before its unmasking answer leaves: with the others' it makes the sum."""
+        c, last = self.context, self.last
+        if last.answered:
+            return
+        # Without a hash of the words: what leaves is masked, and nobody is to confirm a guess of them.
+        event = Event(c.rules.plan.hex(), "release", c.rules.rounds, c.rules.me, c.part.cost, None, int(now))
+        kept = last._replace(made=last.made + 1, answered=True)
+        c.commit(Changes(entries=[Entry(event)], release=kept.encode()), "release")
+        c.at("release.paid")
 
     def _on_told(self, now: float, told: messages.Told) -> None:
         c, s = self.context, self._session
@@ -353,6 +375,8 @@ class Releaser:
         except RefusedError:  # its part in the session is not what the relay takes it to be, as after a crash
             self._decline(told, f"server {c.rules.me} has lost the session", for_now=True)
             return
+        if isinstance(reply, secure_messages.Answer):
+            self._pay(now)
         if reply is not None:
             self._reply(s, sha, reply)
         elif isinstance(s.state, secure_client.Aborted):
@@ -374,7 +398,7 @@ class Releaser:
     def _on_result(self, result: messages.Result) -> None:
         """It is public, and the relay's word: nothing here depends on it."""
         c, last, circle = self.context, self.last, self.context.circle()
-        if (result.attempt, result.epoch) != (last.attempt, last.epoch):
+        if (result.attempt, result.epoch) != (last.attempt, last.epoch) or not last.answered:
             c.refuse("the result of an attempt in which this server is not")
             return
         if len(result.total) != 8 * c.rules.length:

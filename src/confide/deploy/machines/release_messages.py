@@ -52,6 +52,8 @@ class Ready(_Message):
     pending: Annotated[tuple[tuple[Server, Round], ...], Len(0, LARGEST_PENDING), FailFast()]  # (neighbour, round)
     attempt: Round  # its last one; 0: none
     of_epoch: Round  # in which that one was
+    answered: bool  # its own unmasking answer to that one may have left
+    left: Round  # attempts that it may still join beside that one
     never: Why  # why it takes part in no release; "" if it does
 
 

@@ -21,7 +21,7 @@ from confide.deploy.durable.books import Attempt, Books, Changes, Status, Vector
 from confide.deploy.durable.store import Store
 from confide.deploy.machines import client_messages, enrolment, exchange, release_messages, sync
 from confide.deploy.machines import epoch as epochs
-from confide.deploy.machines.cohort import Cohort
+from confide.deploy.machines.cohort import Cohort, Kept
 from confide.deploy.machines.exchange import ExchangeError, OtherBytesError
 from confide.deploy.machines.ports import Phase, Ports
 from confide.deploy.machines.relay import Relay, Releases
@@ -317,7 +317,11 @@ class Server:
         return True
 
     def _keep(self, transcript: bytes) -> None:
-        self._commit(Changes(transcript=transcript), "adapt")
+        """Before a question leaves; where it is the sums that cost, the one whose answers tell it is paid for."""
+        changes = Changes()
+        if self.terms.sums_cost and Kept.decode(transcript).reveals:
+            changes = exchange.reveal(self.books, self.rules, self.terms.costs[self.books.published], int(self._now))
+        self._commit(replace(changes, transcript=transcript), "adapt")
 
     def _publish_at(self, cohort: Cohort) -> float:
         """The tick after the sum was there: how long the clients took is not to be seen in between."""
@@ -350,7 +354,7 @@ class Server:
 
         own, sent = perturb(terms.scheme, self.rules.me, terms.own_weight, terms.weights, psi, draw, terms.arithmetic)
         self.ports.at("publish.drawn")
-        cost = terms.costs[books.published]
+        cost = None if terms.sums_cost else terms.costs[books.published]
         self._commit(exchange.publish(books, self.rules, own, sent, cost, int(self._now)), "publish")
         self._cohort = None
         self.ports.at("publish.committed")
@@ -487,9 +491,10 @@ class Server:
         """Move to a round that this server cannot have passed before its store was lost, and pay for the gap."""
         books, T = self.books, self.rules.rounds
         to = min(T, max(self._reached, books.decided) + self.terms.leash)
-        costs = self.terms.costs[books.published : books.published + to - books.decided]
+        seen = self.terms.sums_cost and bool(books.transcript) and Kept.decode(books.transcript).reveals
+        costs = [None] * seen + list(self.terms.costs[books.published : books.published + to - books.decided - seen])
         self._commit(exchange.rejoin(books, self.rules, to, costs, int(self._now)), "rejoin")
-        self.ports.log("rejoined", round=to, charged=len(costs))
+        self.ports.log("rejoined", round=to, charged=len(costs) - seen)
         self._wait()
         for m in self._present:
             self._sync(m, ask=True)

@@ -50,7 +50,7 @@ def _plan(setup: ServerSetup) -> Iterator[Finding]:
     for line in lines(setup.prices.statement.to_dict()):
         yield Finding("privacy", OK, line)
     left = setup.allowance
-    full = left.publications == plan.rounds and (setup.prices.release is None or left.releases > 0)
+    full = left.publications == plan.rounds and (setup.prices.release is None or left.releases == plan.releases)
     level = OK if full else WARN if left.publications else FAIL
     yield Finding("budget", level, left.said if full else f"{left.said}; agree on fewer rounds or more noise")
     start = setup.terms.start

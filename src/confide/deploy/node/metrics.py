@@ -134,10 +134,11 @@ class Metrics:
         self._round_seconds = Gauge("confide_round_seconds", "From the last decision but one to the last.", **r)
         self._round_clients = Gauge("confide_round_clients", "Clients whose sum was published last.", **r)
         self._publications = Counter("confide_publications", "Rounds published by this process.", **r)
+        self._sums = Counter("confide_sums_paid", "Sums paid for when they were asked for.", **r)
         self._charged = Counter("confide_charged_rounds", "Rounds paid for in a rejoin without being published.", **r)
         self._skipped = Counter("confide_skipped_rounds", "Rounds decided without a publication.", **r)
         self._skips = _fixed(Counter("confide_skips", "Decisions to skip.", ["reason"], **r), SKIPS)
-        self._releases = Counter("confide_release_attempts", "Releases that were paid for.", **r)
+        self._releases = Counter("confide_release_attempts", "Releases whose unmasking answer was paid for.", **r)
         self._paid = Gauge("confide_publications_paid", "Publications paid for in all of the run.", **r)
         self._allowed = Gauge("confide_publications_allowed", "Publications that the budget pays for.", **r)
         self._epsilon = Gauge("confide_epsilon", "Epsilon so far, at the plan's delta; infinite without a bound.", **r)
@@ -236,6 +237,8 @@ class Metrics:
             match entry.event.kind:
                 case "message":
                     (self._publications if entry.event.sha256 is not None else self._charged).inc()
+                case "sum":
+                    self._sums.inc()
                 case "skip":
                     self._skipped.inc()
                 case "release":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from confide.deploy.durable.books import Books
+from confide.deploy.machines.release import Kept
 from confide.deploy.machines.server import Server
 from confide.deploy.node.server_setup import ServerSetup
 
@@ -36,7 +37,7 @@ def books_status(setup: ServerSetup, books: Books) -> dict[str, Any]:
         "allowed": setup.allowance.publications,
         "budget": setup.allowance.said,
         "delta": plan.delta,
-        "releases": len(books.releases),
+        "releases": Kept.of(books).made,
         "peers": [
             {
                 "unit": setup.units[m]["name"],

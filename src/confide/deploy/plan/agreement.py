@@ -24,7 +24,15 @@ from confide.privacy.accountant import Account, account
 from confide.privacy.calibrate import Budget, affordable_rounds
 from confide.privacy.ledger import FREE, Cost
 from confide.privacy.noise import LARGEST_SCALE
-from confide.privacy.of_run import Accounting, Pricing, check_declared, event_cost, sensitivity_of, sum_noise_of
+from confide.privacy.of_run import (
+    Accounting,
+    Pricing,
+    check_declared,
+    event_cost,
+    sensitivity_of,
+    sum_noise_of,
+    without_price,
+)
 from confide.privacy.plan import Plan, scheme_fields
 from confide.privacy.plan_deployment import PROTOCOL
 from confide.privacy.rounding import Rounding
@@ -36,6 +44,10 @@ from confide.schemes import Scheme, scheme
 from confide.secure.release import Terms
 
 _FIELDS = tuple(f.name for f in fields(Plan))
+PAIRS = (
+    "pair noise is a function of the edge's keys, the plan and the round: the same plan run again from empty stores "
+    "repeats it, and differences of messages are without it; make another plan for another run"
+)
 
 
 @dataclass(frozen=True)
@@ -72,8 +84,9 @@ class Prices:
     """What leaves a unit, and what it costs the worst unit against the plan's adversary.
 
     Attributes:
-        messages: of the j-th publication of a unit, j = 1..T.  release: at the end, None where nothing is revealed.
-        statement: about all T rounds and the release, against everybody that a careful reader asks for.
+        messages: of the j-th publication of a unit, j = 1..T.  release: of each at the end, None where there is none.
+        statement: about all T rounds and all releases, against everybody that a careful reader asks for.
+        by: which noise the price rests on, that of the "messages" or that inside the "sum".
     """
 
     messages: tuple[Cost, ...]
@@ -81,6 +94,7 @@ class Prices:
     statement: Statement
     plan: Plan = field(repr=False)
     deployed: Deployed = field(repr=False)
+    by: str = "messages"
 
     def epsilon_after(self, j: int) -> float | None:
         """epsilon at the plan's delta after j publications and no release; None where there is no bound."""
@@ -184,36 +198,65 @@ def read(plan: Plan) -> Deployed:
 
 
 def price(plan: Plan) -> Prices:
-    """What every publication and the release cost; a plan whose budget does not pay for all of them is refused.
+    """What every publication and every release cost; a plan whose budget does not pay for all of them is refused.
 
-    Where there is no bound, such as messages without noise, a cost has neither rho nor epsilon.
+    So is one that has no price for its own adversary or for links, unless it says so itself (`unprotected`). Where
+    there is no bound, such as messages without noise, a cost has neither rho nor epsilon.
     """
     d = read(plan)
     total, why = _answered(plan, d, plan.rounds, plan.release)
     _check_budget(plan, d, total, why)
+    open_to = without_price(
+        plan.units, plan.threat, plan.release, lambda who, what: _answered(plan, d, plan.rounds, what, who)[1]
+    )
+    if open_to and plan.scheme["sigma_pair"]:
+        open_to += (PAIRS,)
+    if open_to and not plan.unprotected:
+        remedy = f"{'; '.join(open_to)}. To agree on it all the same, and have every statement begin with that: true"
+        raise InputError("privacy.unprotected", plan.unprotected, remedy)
     said = statement(
         d.scheme, d.graph, d.sensitivity, rounds=plan.rounds, noise=plan.scheme["law"], threat=plan.threat,
-        release=plan.release, delta=plan.delta, sum_noise=d.inside,
+        release=_releases(plan, d, plan.release), delta=plan.delta, sum_noise=d.inside,
     )  # fmt: skip
+    said = replace(said, unprotected=open_to, accounts=_with_clocks(plan, said.accounts))
     if total is not None and total.by == "sum":
         assert d.inside is not None  # noqa: S101 - it was the proof
         costs = _costs(total, d.inside.sigma, "discrete-gaussian", plan.rounds)
-        return Prices(costs, None if plan.release == "none" else FREE, said, plan, d)
+        return Prices(costs, None if plan.release == "none" else FREE, said, plan, d, "sum")
     spent, _ = _answered(plan, d._replace(inside=None), plan.rounds, "none")
     costs = _costs(spent, plan.scheme["sigma"], plan.scheme["law"], plan.rounds)
     return Prices(costs, _release_cost(plan, spent, total), said, plan, d)
 
 
-def _answered(plan: Plan, d: Deployed, rounds: int, release: str) -> tuple[Account | None, str]:
-    """The account against the plan's adversary, or why there is none."""
+def _answered(
+    plan: Plan, d: Deployed, rounds: int, release: str, threat: str | None = None
+) -> tuple[Account | None, str]:
+    """The account against the plan's adversary, or another, or why there is none."""
     try:
         found = account(
-            d.scheme, d.graph, d.sensitivity, rounds=rounds, noise=plan.scheme["law"], threat=plan.threat,
-            release=release, delta=plan.delta, sum_noise=d.inside,
+            d.scheme, d.graph, d.sensitivity, rounds=rounds, noise=plan.scheme["law"], threat=threat or plan.threat,
+            release=_releases(plan, d, release), delta=plan.delta, sum_noise=d.inside,
         )  # fmt: skip
     except InputError as refusal:
         return None, str(refusal)
     return (None, found.assumptions[0]) if found.leak else (found, "")
+
+
+def _with_clocks(plan: Plan, accounts: Sequence[Account]) -> tuple[Account, ...]:
+    """What the plan's clocks leave to be assumed."""
+    d = plan.deployment
+    assert d is not None  # noqa: S101 - checked
+    if d["tick"] == d["adapt"]:
+        return tuple(accounts)
+    note = (
+        f"time: rounds are published at multiples of tick = {d['tick']:g} s, not after adapt = {d['adapt']:g} s: "
+        "everybody sees how long training took, and that it does not depend on the data is assumed"
+    )
+    return tuple(replace(a, assumptions=(*a.assumptions, note)) for a in accounts)
+
+
+def _releases(plan: Plan, d: Deployed, release: str) -> Release:
+    return Release.planned(release, plan.threat, [d.graph], plan.releases)
 
 
 def _check_budget(plan: Plan, d: Deployed, total: Account | None, why: str) -> None:
@@ -237,8 +280,12 @@ def _check_budget(plan: Plan, d: Deployed, total: Account | None, why: str) -> N
             return found
 
         paid = affordable_rounds(spend, budget, plan.rounds)
-        remedy = f"pays for {paid} of the {plan.rounds} rounds, the release included; run fewer or add noise"
+        remedy = f"pays for {paid} of the {plan.rounds} rounds, {_counted(plan)} included; run fewer or add noise"
         raise InputError(place, limit, remedy)
+
+
+def _counted(plan: Plan) -> str:
+    return "the release" if plan.releases == 1 else f"{plan.releases} releases"
 
 
 def _costs(spent: Account | None, sigma: float, law: str, rounds: int) -> tuple[Cost, ...]:
@@ -254,7 +301,7 @@ def _release_cost(plan: Plan, messages: Account | None, total: Account | None) -
         return None
     if total is None or messages is None or total.rho is None or messages.rho is None:
         return event_cost(None, 0.0, release.sigma, law)
-    rho = max(0.0, total.rho - messages.rho)
+    rho = max(0.0, total.rho - messages.rho) / plan.releases
     return event_cost(rho, release.sigma * (2.0 * rho) ** 0.5, release.sigma, law)
 
 
@@ -326,8 +373,9 @@ def _release_terms(plan: Plan, graph: Graph, arithmetic: FixedArithmetic) -> Ter
     if release.kind != "centroid":
         return None
     assert plan.dim is not None  # noqa: S101 - a deployment states it
-    colluders = release.for_threat(threat, [graph]).colluders
-    return Terms(graph.P, release.sigma, arithmetic.quantum, plan.dim, min(colluders, graph.P - 1))
+    P = graph.P
+    sized, known = (min(release.for_threat(x, [graph]).colluders, P - 1) for x in (threat, Threat("neighbours")))
+    return Terms(P, release.sigma, arithmetic.quantum, plan.dim, sized, known)
 
 
 def _ends(given: int | tuple[int, int] | None) -> tuple[int, int]:

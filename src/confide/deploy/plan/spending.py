@@ -1,15 +1,15 @@
 """How much of the plan's budget is left for a server whose data earlier runs have used.
 
 Earlier ledgers are added up as rho (zCDP), which composes by addition whatever the noise was; the plan's own account
-may be finer, so what this says is never too much. Without earlier spending the plan pays for all of its rounds and a
-release: `agreement.price` has proved it.
+may be finer, so what this says is never too much. Without earlier spending the plan pays for all of its rounds and all
+of its releases: `agreement.price` has proved it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from confide.deploy.plan.agreement import Prices
 from confide.errors import InputError
@@ -17,12 +17,11 @@ from confide.privacy import ledger
 from confide.privacy.ledger import Book, Promise, broken, dataset_id, promise_of, read_all
 from confide.privacy.plan import Plan
 
-MANY: Final = 1000  # releases, where each costs nothing or no budget says how many
-
 
 class Allowance(NamedTuple):
     """Attributes:
-    publications: that the budget pays for, after what was spent and before one release.  releases: likewise.
+    publications: that the budget pays for, after what was spent and before one release.
+    releases: of those that the plan allows, that the budget pays for then.
     spent: rho of the earlier ledgers, None where some of them have no bound.
     said: for people.
     """
@@ -41,7 +40,9 @@ def allowance(prices: Prices, dataset: str, ledgers: Sequence[Path]) -> Allowanc
     limits = {name: limit for name, limit in plan.budget.items() if limit is not None}
     if not limits:
         earlier = f"; earlier ledgers spent rho {_shown(spent)}" if books else ""
-        return Allowance(rounds, MANY, spent, f"the plan has no budget: all {rounds} rounds{earlier}")
+        said = f"the plan has no budget: all {rounds} rounds"
+        said += "" if prices.release is None else f" and {_counted(plan.releases)}"
+        return Allowance(rounds, plan.releases, spent, said + earlier)
     (name, limit), *_ = limits.items()
     release = 0.0 if prices.release is None else prices.release.rho
     costs = [cost.rho for cost in prices.messages]
@@ -56,17 +57,19 @@ def allowance(prices: Prices, dataset: str, ledgers: Sequence[Path]) -> Allowanc
     one = 0 if prices.release is None else 1
     if books:
         left = _most(rounds, lambda j: pays(j, one))
-        releases = one if pays(left, one) else 0
+        releases = _most(one * plan.releases, lambda a: pays(left, a))
     else:
-        left, releases = rounds, one
-    if releases:
-        releases = MANY if release == 0.0 else max(releases, _most(MANY, lambda a: pays(left, a)))
+        left, releases = rounds, one * plan.releases
     said = f"{name} {limit:g} pays for {left} of {rounds} rounds"
     if books:
         said += f", since {len(books)} earlier ledgers spent rho {_shown(spent)}"
     if one:
-        said += f", and for {'any number of' if releases == MANY else releases} releases"
+        said += f", and for {_counted(releases)}"
     return Allowance(left, releases, spent, said)
+
+
+def _counted(releases: int) -> str:
+    return f"{releases} release{'s' * (releases != 1)}"
 
 
 def _books(plan: Plan, dataset: str, ledgers: Sequence[Path]) -> list[Book]:

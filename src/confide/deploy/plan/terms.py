@@ -30,6 +30,7 @@ class Terms:
         weights: a_pm by neighbour; own_weight: a_pp.
         decays: what each client's regulariser takes off the model, where the server does that.
         costs: of the j-th publication.  allowed: publications that the budget pays for.
+        sums_cost: the price is that of the sums that the own server sees, which it pays for before it asks for them.
         adapt: seconds until a round's sum must be there; tick: publications are at multiples of it.
         exchange: seconds to wait for neighbours.  drain: to settle open flows at the end.  start: of round 1.
         identities, edges: of all servers, for epochs.
@@ -53,6 +54,7 @@ class Terms:
     edges: tuple[tuple[int, int], ...] = field(repr=False)
     plan_text: str = field(repr=False)
     protocol: int = 1
+    sums_cost: bool = False
 
     def clock_round(self, now: float) -> int:
         """No honest server has decided more rounds by now (and one for clocks that differ)."""
@@ -134,6 +136,7 @@ def of_plan(prices: Prices, server: int, allowed: int | None = None) -> Terms:
         edges=tuple((int(i), int(j)) for i, j in g.edges),
         plan_text=plan.to_json(),
         protocol=table["protocol"],
+        sums_cost=prices.by == "sum",
     )
 
 
