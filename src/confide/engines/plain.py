@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,24 @@ from confide.graph import Graph
 from confide.problems.problem import Problem
 from confide.reference import prepare
 
+if TYPE_CHECKING:
+    from confide.secret import RunSecret
+
 Floats = NDArray[np.float64]
 LARGE = 1e60
 
 
 class PlainEngine:
-    def __init__(self, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int) -> None:
-        self.repetition = prepare(problem, graphs, algorithm, rounds, seed)
+    def __init__(
+        self,
+        problem: Problem,
+        graphs: Sequence[Graph],
+        algorithm: GFL,
+        rounds: int,
+        seed: int,
+        secret: RunSecret | None = None,
+    ) -> None:
+        self.repetition = prepare(problem, graphs, algorithm, rounds, seed, secret=secret)
         self.arithmetic = self.repetition(0).arithmetic
         self.shape, self.rounds, self.optimum = (graphs[0].P, problem.M), rounds, problem.optimum
 
