@@ -64,8 +64,9 @@ class CompiledEngine:
             out.centroids[repetition],
             out.every,
         )
+        source = self._source(repetition)
         broke: int = kernel.advance(
-            self._source(repetition), first, last, self.rounds, self.rule, self.data, self.network, w, self._own.scratch, row
+            source, first, last, self.rounds, self.rule, self.data, self.network, w, self._own.scratch, row
         )
         return broke
 

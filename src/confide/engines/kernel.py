@@ -227,7 +227,7 @@ def word(source, key, n):
 
 @compiled
 def fill_noise(source, key, purpose, i, a, b, law, sigma, out):
-    """`confide.randomness.laplace_of` or `.gaussian_of`, times sigma, of the stream (i, a, b); its seeded key is `key`."""
+    """`confide.randomness.laplace_of` or `.gaussian_of`, times sigma: of the secret stream (i, a, b), or of `key`."""
     M = out.shape[0]
     if source.noise:
         keystream(source, purpose, i, a, b, M + 1)
@@ -379,8 +379,9 @@ def adapt(source, i, p, rule, data, w, scratch):
             phi[m] = w[p, m]
         c = start + k
         a, b = client_offsets[c], client_offsets[c + 1]
+        chosen = drawn(source, fold(batches, k), _BATCHES, i, p, k)
         local_sgd(
-            drawn(source, fold(batches, k), _BATCHES, i, p, k), rule.model, rule.rho, rule.step / E[c], E[c], batch[c], rule.replacement, bound, rule.l1,
+            chosen, rule.model, rule.rho, rule.step / E[c], E[c], batch[c], rule.replacement, bound, rule.l1,
             X, d, norms, a, b - a, phi, grad, rows, row_swaps, picked,
         )  # fmt: skip
         scale = 1.0
