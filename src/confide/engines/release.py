@@ -2,8 +2,8 @@
 
 Every server adds a discrete Gaussian share to the sum of the states, so wide that those of all but the colluders put
 SIGMA on the mean (`Release.hidden`). In fixed point shares are whole quanta of the states. In floating point the sum is
-rounded to a grid 2^-32 of a share: low bits of a float would tell the mean (Mironov 2012), and the rounding moves it by
-less than its own error in floating point would.
+rounded to a grid of 2^-32 of a share first: low bits of a sum of floats would tell the mean (Mironov 2012). That the
+price speaks of real numbers is among the statement's assumptions.
 """
 
 from __future__ import annotations
