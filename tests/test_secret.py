@@ -52,7 +52,9 @@ def test_the_kernel_computes_the_same_words(count: int) -> None:
     for purpose, ids in product(NOISES, ((1, 0, 0), (2**32 - 1, 5, 2**31), (12, 0, 7))):
         kernel.keystream(source, int(purpose), *ids, count)
         assert np.array_equal(source.words[:count], streams.words(purpose, ids, count))
-    assert kernel.drawn(source, np.uint64(9), int(Purpose.BATCHES), 4, 5, 6) == streams.key(Purpose.BATCHES, (4, 5, 6))
+    assert kernel.draw_key(source, np.uint64(9), int(Purpose.BATCHES), 4, 5, 6) == streams.key(
+        Purpose.BATCHES, (4, 5, 6)
+    )
 
 
 def test_streams_of_other_names_repetitions_and_runs_share_no_word() -> None:
@@ -103,7 +105,8 @@ def test_both_engines_draw_alike_from_one_secret(ragged: Maker, each_scheme: Sch
     for M in (2, 3, 17):
         problem, secret = ragged(M=M), RunSecret(draws)
         one, other = (
-            course(make(problem, [GRAPH], alg, 5, 3, secret), problem, 5) for make in (CompiledEngine, PlainEngine)
+            course(make(problem, [GRAPH], alg, 5, 3, secret=secret), problem, 5)
+            for make in (CompiledEngine, PlainEngine)
         )
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
         assert np.abs(one).max() > 1e-3
@@ -112,15 +115,15 @@ def test_both_engines_draw_alike_from_one_secret(ragged: Maker, each_scheme: Sch
 def test_client_noise_draws_alike_too(ragged: Maker) -> None:
     problem, secret = ragged(M=3), RunSecret()
     alg = GFL(scheme("per-link", 0.3, sigma_client=0.4), **SMALL)
-    made = [make(problem, [GRAPH], alg, 4, 3, secret) for make in (CompiledEngine, PlainEngine)]
+    made = [make(problem, [GRAPH], alg, 4, 3, secret=secret) for make in (CompiledEngine, PlainEngine)]
     one, other = (course(engine, problem, 4) for engine in made)
     np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
-    assert not np.allclose(one, course(CompiledEngine(problem, [GRAPH], alg, 4, 3, RunSecret()), problem, 4))
+    assert not np.allclose(one, course(CompiledEngine(problem, [GRAPH], alg, 4, 3, secret=RunSecret()), problem, 4))
 
 
 def test_threads_keep_the_bits(ragged: Maker) -> None:
     problem, secret = ragged(), RunSecret(draws=True)
-    engine = CompiledEngine(problem, [GRAPH], GFL(scheme("homomorphic", 0.3), **SMALL), 20, 3, secret)
+    engine = CompiledEngine(problem, [GRAPH], GFL(scheme("homomorphic", 0.3), **SMALL), 20, 3, secret=secret)
     one, two = (course(engine, problem, 20, repetitions=6, threads=n) for n in (1, 2))
     assert np.array_equal(one, two)
     assert len(np.unique(one[:, 0, 0])) == 6

@@ -100,7 +100,7 @@ def simulate(
         if problem.private:
             secret = _secret(accounting, repeats)
     name = choose_engine(engine, problem, algorithm)
-    work = make_engine(name, problem, graphs, algorithm, rounds, seed, secret)
+    work = make_engine(name, problem, graphs, algorithm, rounds, seed, secret=secret)
     threads = positive_int("threads", threads if threads is not None else (os.cpu_count() or 1))
 
     unstable = foresee(problem, graphs, algorithm, seed)
@@ -301,10 +301,10 @@ def make_engine(
     if name == "compiled":
         from confide.engines.compiled import CompiledEngine
 
-        return CompiledEngine(problem, graphs, algorithm, rounds, seed, secret)
+        return CompiledEngine(problem, graphs, algorithm, rounds, seed, secret=secret)
     from confide.engines.plain import PlainEngine
 
-    return PlainEngine(problem, graphs, algorithm, rounds, seed, secret)
+    return PlainEngine(problem, graphs, algorithm, rounds, seed, secret=secret)
 
 
 def _graphs(graph: Graph | Sequence[Graph], problem: Problem) -> list[Graph]:

@@ -211,7 +211,7 @@ def keystream(source, purpose, i, a, b, count):
 
 
 @compiled
-def drawn(source, key, purpose, i, a, b):
+def draw_key(source, key, purpose, i, a, b):
     """The key of a stream of draws: `key`, which is the seed's, or that of the secret where a price rests on draws."""
     if not source.draws:
         return key
@@ -357,7 +357,7 @@ def adapt(source, i, p, rule, data, w, scratch):
     K = data.unit_offsets[p + 1] - start
     order, swaps = scratch.clients[start : start + K], scratch.swaps
     root = source.root
-    key = drawn(source, fold(fold(fold(root, _CLIENTS), i), p), _CLIENTS, i, p, 0)
+    key = draw_key(source, fold(fold(fold(root, _CLIENTS), i), p), _CLIENTS, i, p, 0)
     batches = fold(fold(fold(root, _BATCHES), i), p)
     dropouts = fold(fold(fold(root, _DROPOUT), i), p)
     noises = fold(fold(fold(root, _CLIENT_NOISE), i), p)
@@ -371,7 +371,7 @@ def adapt(source, i, p, rule, data, w, scratch):
         swaps[n] = j
         k = order[n]
         if rule.dropout > 0.0:
-            lost = drawn(source, fold(dropouts, k), _DROPOUT, i, p, k)
+            lost = draw_key(source, fold(dropouts, k), _DROPOUT, i, p, k)
             if uniform(mix(lost + _GAMMA)) < rule.dropout:
                 continue
         took_part += 1
@@ -379,9 +379,9 @@ def adapt(source, i, p, rule, data, w, scratch):
             phi[m] = w[p, m]
         c = start + k
         a, b = client_offsets[c], client_offsets[c + 1]
-        chosen = drawn(source, fold(batches, k), _BATCHES, i, p, k)
+        own = draw_key(source, fold(batches, k), _BATCHES, i, p, k)
         local_sgd(
-            chosen, rule.model, rule.rho, rule.step / E[c], E[c], batch[c], rule.replacement, bound, rule.l1,
+            own, rule.model, rule.rho, rule.step / E[c], E[c], batch[c], rule.replacement, bound, rule.l1,
             X, d, norms, a, b - a, phi, grad, rows, row_swaps, picked,
         )  # fmt: skip
         scale = 1.0
@@ -425,14 +425,14 @@ def fail(source, i, net, first, last, scratch):
     if net.unit_failure > 0.0:
         key = fold(fold(source.root, _UNIT_FAILURE), i)
         for p in range(present.shape[0]):
-            if uniform(mix(drawn(source, fold(key, p), _UNIT_FAILURE, i, p, 0) + _GAMMA)) < net.unit_failure:
+            if uniform(mix(draw_key(source, fold(key, p), _UNIT_FAILURE, i, p, 0) + _GAMMA)) < net.unit_failure:
                 present[p] = 0
     key = fold(fold(source.root, _LINK_FAILURE), i)
     for e in range(first, last):
         a, b = net.edges[e, 0], net.edges[e, 1]
         up[e - first] = present[a] & present[b]
         if net.link_failure > 0.0:
-            failed = drawn(source, fold(fold(key, a), b), _LINK_FAILURE, i, a, b)
+            failed = draw_key(source, fold(fold(key, a), b), _LINK_FAILURE, i, a, b)
             if uniform(mix(failed + _GAMMA)) < net.link_failure:
                 up[e - first] = 0
     for n in range(net.down_edge_offsets[i - 1], net.down_edge_offsets[i]):
