@@ -122,6 +122,8 @@ class Run:
     @property
     def centroids(self) -> Floats:
         """w_c of every repetition, (repeats, M)."""
+        if not self.models.shape[1]:
+            raise InputError("run", "models", "were not kept (output.unreleased_models); use what was released")
         return np.asarray(self.models.mean(axis=1))
 
     @property

@@ -183,6 +183,8 @@ def test_a_release_is_what_its_name_says(release: str, tmp_path: Path) -> None:
     assert not (tmp_path / "run" / CLEAN).exists()
     loaded = Run.load(tmp_path / "run")
     assert loaded.models.shape[1] == 0
+    with pytest.raises(InputError, match="were not kept"):
+        _ = loaded.centroids
     assert loaded.guarded
     assert loaded.released_db == run.released_db
     assert np.array_equal(loaded.released, run.released) if release != "none" else loaded.released is None
