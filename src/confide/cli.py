@@ -88,12 +88,14 @@ def simulate(
         raise InputError("CONFIG", None, "name a config file; `confide simulate --print-default` prints one")
     parsed = settings.load(config, change or [])
     folder = out or Path(parsed.output.folder or Path("results") / config.stem)
-    run, files = _simulate(parsed, folder)
+    run, files, again = _simulate(parsed, folder)
     spent = _spent(folder, parsed.privacy.delta)
     if as_json:
-        print(json.dumps(run.summary() | {"spent": spent, "files": files}, allow_nan=False))
+        print(json.dumps(run.summary() | {"spent": spent, "files": files, "kept": again}, allow_nan=False))
     else:
         print(run)
+        if again:
+            print("kept           this run was made before: its results are handed out again, nothing is drawn anew")
         if spent is not None and len(spent["runs"]) > 1:
             from confide.privacy.asked import sum_lines
 
@@ -108,14 +110,17 @@ def simulate(
         _stop(f"interrupted after round {run.rounds} of {parsed.rounds}; what was computed is in {folder}", 130)
 
 
-def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str]]:
+def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
+    """The run, its files, and whether the folder had it already."""
     from dataclasses import replace
 
     from confide.config import named_as_in_config
     from confide.engines.driver import simulate as run_rounds
     from confide.files import check_replaceable, no_empty_folders
+    from confide.kept import keep, kept
     from confide.run import LEDGER, RECORD, DivergenceWarning, StabilityWarning
 
+    config = parsed.model_dump(mode="json", exclude_none=True)
     with no_empty_folders(folder), named_as_in_config(), warnings.catch_warnings():
         check_replaceable(folder, RECORD)
         if (folder / LEDGER).exists():
@@ -124,6 +129,10 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str]]:
 
             check_folder(folder, make_privacy(parsed))
         experiment = parsed.build()
+        if experiment.problem.private and experiment.privacy is not None:
+            found = kept(folder, config, experiment.problem, experiment.graph)
+            if found is not None:
+                return found, sorted(str(path) for path in folder.iterdir()), True
         warnings.simplefilter("ignore", DivergenceWarning)  # said below, once
         if err.is_terminal:  # before the first round, for who is watching; it is in the notes of the run too
             warnings.simplefilter("always", StabilityWarning)
@@ -139,13 +148,15 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str]]:
             evaluate_every=parsed.output.evaluate_every,
             engine=parsed.output.engine,
         )
-    run = replace(run, config=parsed.model_dump(mode="json", exclude_none=True))
-    files = run.save(folder)
+    run = replace(run, config=config)
+    files = run.save(folder, parsed.output.unreleased_models)
+    if run.guarded:
+        files.append(keep(folder, experiment.problem, experiment.graph))
     if run.rounds:
         from confide.report import figures  # matplotlib only now: the first round need not wait for it
 
         files += figures.save(run.plot(), folder / "curves")
-    return run, files
+    return run, files, False
 
 
 def _spent(folder: Path, delta: float) -> dict[str, Any] | None:

@@ -189,6 +189,9 @@ class OutputConfig(Table):
     folder: str | None = Field(None, description="where results go; results/CONFIG-NAME by default")
     evaluate_every: int | None = Field(None, description="rounds between evaluations; rounds / 100 by default")
     engine: str = Field("auto", description="auto, compiled or reference")
+    unreleased_models: bool = Field(
+        False, description="keep the clean models of an accounted run on your own data: no epsilon covers them"
+    )
 
 
 ProblemConfig = Annotated[RegressionConfig | ClicksConfig | TableConfig, Field(discriminator="name")]
@@ -208,8 +211,10 @@ class Experiment(NamedTuple):
 
 class Config(Table):
     rounds: int = Field(1000, description="T")
-    repeats: int = Field(20, description="repetitions with other draws on the same data")
-    seed: int = Field(0, description="of everything; the same seed gives the same bits")
+    repeats: int = Field(20, description="repetitions with other draws on the same data; 1 by default for a table")
+    seed: int = Field(
+        0, description="of everything; the same seed gives the same bits, but for noise on your own accounted data"
+    )
     graph: GraphConfig = GraphConfig()  # type: ignore[call-arg]
     problem: ProblemConfig = RegressionConfig()  # type: ignore[call-arg]
     algorithm: AlgorithmConfig = AlgorithmConfig()  # type: ignore[call-arg]
@@ -391,6 +396,8 @@ def parse(content: Mapping[str, Any], changes: Sequence[str] = ()) -> Config:
         _apply(tree, change)
     if isinstance(tree.get("problem"), dict):
         tree["problem"].setdefault("name", "regression")
+        if tree["problem"]["name"] == "table":  # a run on somebody's data is one release of them, and paid as one
+            tree.setdefault("repeats", 1)
     try:
         return Config.model_validate(tree)
     except ValidationError as e:

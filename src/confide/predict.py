@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from confide.errors import InputError
 from confide.models import GLM, Linear, Logistic
@@ -15,6 +16,7 @@ from confide.validation import whole
 if TYPE_CHECKING:
     import polars as pl
 
+Floats = NDArray[np.float64]
 MODELS: dict[str, type[GLM]] = {"linear": Linear, "logistic": Logistic}
 
 
@@ -24,11 +26,12 @@ def predict(
     """Predictions for the rows of a table, and metrics where it has the label.
 
     Args:
-        folder: a run saved by `Run.save`, or the model.npz that a deployment released.
+        folder: a run saved by `Run.save`, or the model.npz that a deployment released. Of a run that released a model
+            that one is applied; an accounted run on somebody's data has no other, unless it kept its clean ones.
         table: CSV or Parquet with the columns that the run was trained on; for a released model its M features in
             order, and the target last where it is known.
         repeat: which repetition's model.
-        server: one server's model instead of the centroid.
+        server: one server's model instead of the centroid or of what was released.
     """
     import polars as pl
 
@@ -43,8 +46,7 @@ def predict(
         remedy = "was not trained on a table (its features have no columns); use a run of 'table' or 'clicks'"
         raise InputError("run", str(folder), remedy)
     repeat = whole("repeat", repeat, 0, run.repeats - 1)
-    models = run.models[repeat]
-    w = models.mean(axis=0) if server is None else models[whole("server", server, 0, len(models) - 1)]
+    w = _weights(run, str(folder), repeat, server)
     frame = read_table(table, "table")
     X = FeatureMap.from_dict(described).apply(frame)
     name, label = run.model.get("name"), described.get("label")
@@ -57,6 +59,22 @@ def predict(
         classes = np.where(scores > 0.5, str(label["positive"]), str(label["negative"]))
         columns = {"probability": scores, "prediction": classes}
     return pl.DataFrame(columns), _metrics(model, w, X, frame, label)
+
+
+def _weights(run: Run, folder: str, repeat: int, server: int | None) -> Floats:
+    released = None if run.released is None else run.released[repeat]
+    if server is None and released is not None:
+        return released if released.ndim == 1 else np.asarray(released.mean(axis=0))
+    models = released if released is not None and released.ndim == 2 else run.models[repeat]
+    if not len(models):
+        if server is not None:
+            raise InputError("server", server, "no server's own model was released; leave it out")
+        remedy = (
+            "released no model (privacy.release = 'none', or it diverged), and clean ones are not kept; run it with "
+            "privacy.release = 'centroid:SIGMA', or for your own eyes with output.unreleased_models = true"
+        )
+        raise InputError("run", folder, remedy)
+    return np.asarray(models.mean(axis=0) if server is None else models[whole("server", server, 0, len(models) - 1)])
 
 
 def _released(path: Path, frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, float]]:

@@ -2,17 +2,21 @@
 
 A *key* is a 64-bit hash of those numbers. The n-th word of a key's stream is ``mix(key + (n + 1) * GAMMA)``:
 SplitMix64 (Steele, Lea & Flood 2014), a counter-based generator, so that NumPy here and the compiled engine
-(`confide.engines.kernel`) produce the same words without sharing state. It is for simulations only. Whatever
-must be secret is drawn from the operating system, never from here.
+(`confide.engines.kernel`) produce the same words without sharing state. It is for simulations of data that are
+nobody's. Whatever must be secret comes from the operating system: noise through `confide.secret`, whose streams are
+asked for in the same way.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from confide.secret import Streams
 
 Words = NDArray[np.uint64]
 
@@ -39,6 +43,7 @@ class Purpose(IntEnum):
     LINK_FAILURE = 12  # an edge has no flow       (round, p, m)
     UNIT_FAILURE = 13  # a unit is absent          (round, unit)
     NETWORK_NOISE = 14  # one draw for all servers (round)
+    RELEASE = 15  # shares of what is released     ()
 
 
 def mix(z: int) -> int:
@@ -53,14 +58,16 @@ def fold(key: int, number: int) -> int:
     return mix((key ^ mix((number + GAMMA) & MASK)) + GAMMA & MASK)
 
 
-def key(seed: int, purpose: Purpose, *ids: int) -> int:
-    """The stream of one purpose at one place.
+def key(seed: int | Streams, purpose: Purpose, *ids: int) -> int:
+    """The stream of one purpose at one place: of a seed, or of a run's secret.
 
     >>> key(0, Purpose.CLIENTS, 1, 2) == key(0, Purpose.CLIENTS, 1, 2)
     True
     >>> key(0, Purpose.CLIENTS, 1, 2) == key(0, Purpose.CLIENTS, 2, 1)
     False
     """
+    if not isinstance(seed, int | np.integer):
+        return seed.key(purpose, ids)
     k = fold(mix(seed & MASK), int(purpose))
     for i in ids:
         k = fold(k, i)
@@ -78,6 +85,13 @@ def words(k: int, count: int) -> Words:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(MIX_1)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(MIX_2)
     return z ^ (z >> np.uint64(31))
+
+
+def stream(seed: int | Streams, purpose: Purpose, ids: tuple[int, ...], count: int) -> Words:
+    """The first words of a stream that must be as secret as its source: of a run's secret each comes from a cipher."""
+    if not isinstance(seed, int | np.integer):
+        return seed.words(purpose, ids, count)
+    return words(key(seed, purpose, *ids), count)
 
 
 def below(w: Words, n: int | NDArray[np.int64]) -> NDArray[np.int64]:
@@ -102,14 +116,27 @@ def choose(w: Words, n: int) -> NDArray[np.int64]:
 
 def laplace(k: int, size: int) -> NDArray[np.float64]:
     """Laplace with standard deviation 1 (scale 1/sqrt 2), by inversion: one word a draw."""
-    u = uniform(words(k, size))
-    side = np.where(u < 0.5, u, 1.0 - u)  # exact: both halves have the same grid
-    return np.asarray(np.where(u < 0.5, 1.0, -1.0) * np.log(2.0 * side) * np.sqrt(0.5))
+    return laplace_of(words(k, size), size)
 
 
 def gaussian(k: int, size: int) -> NDArray[np.float64]:
     """Standard normal by Box and Muller: two words give two draws."""
-    u = uniform(words(k, 2 * ((size + 1) // 2)))
+    return gaussian_of(words(k, words_for(size)), size)
+
+
+def words_for(size: int) -> int:
+    """Words enough for `size` draws of either law."""
+    return 2 * ((size + 1) // 2)
+
+
+def laplace_of(w: Words, size: int) -> NDArray[np.float64]:
+    u = uniform(w[:size])
+    side = np.where(u < 0.5, u, 1.0 - u)  # exact: both halves have the same grid
+    return np.asarray(np.where(u < 0.5, 1.0, -1.0) * np.log(2.0 * side) * np.sqrt(0.5))
+
+
+def gaussian_of(w: Words, size: int) -> NDArray[np.float64]:
+    u = uniform(w)
     radius, angle = np.sqrt(-2.0 * np.log(u[0::2])), 2.0 * np.pi * u[1::2]
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).ravel()[:size]
 

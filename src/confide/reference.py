@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from confide.graph import Graph
 from confide.local import LocalTask, shared_update, without_data
 from confide.problems.problem import Problem
 from confide.randomness import Purpose, choose, key, uniform, words
+
+if TYPE_CHECKING:
+    from confide.secret import RunSecret, Streams
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -61,7 +64,7 @@ class Reference:
     algorithm: GFL
     E: Ints
     batch: Ints
-    seed: int
+    seed: int | Streams  # of all draws but noise
     arithmetic: Arithmetic
     noise: NoiseSource
     cap: int | None = None
@@ -170,8 +173,12 @@ def prepare(
     seed: int,
     noise: NoiseSource | None = None,
     cap: int | None = None,
+    secret: RunSecret | None = None,
 ) -> Callable[[int], Reference]:
-    """Check everything once; the result makes the Reference of a repetition, one for each."""
+    """Check everything once; the result makes the Reference of a repetition, one for each.
+
+    With a secret, noise comes from it, and all other draws where it says so.
+    """
     E, batch = algorithm.settle(problem.federation, seed)
     fixed = algorithm.arithmetic == "fixed"
     arith: Arithmetic
@@ -194,27 +201,30 @@ def prepare(
     @cache
     def repetition(r: int) -> Reference:
         own_seed = randomness.repetition_seed(seed, r)
+        streams = own_seed if secret is None else secret.streams(r)
         source = noise or (
-            integer_noise(own_seed, arith) if isinstance(arith, FixedArithmetic) else float_noise(own_seed)
+            integer_noise(streams, arith) if isinstance(arith, FixedArithmetic) else float_noise(streams)
         )
-        return Reference(problem, tuple(graphs), algorithm, E, batch, own_seed, arith, source, cap)
+        drawn = streams if secret is not None and secret.draws else own_seed
+        return Reference(problem, tuple(graphs), algorithm, E, batch, drawn, arith, source, cap)
 
     return repetition
 
 
-def float_noise(seed: int) -> NoiseSource:
-    """Seeded noise for simulations."""
-    laws = {"laplace": randomness.laplace, "gaussian": randomness.gaussian}
+def float_noise(streams: int | Streams) -> NoiseSource:
+    """Noise for simulations, of a seed or of the run's secret."""
+    laws = {"laplace": randomness.laplace_of, "gaussian": randomness.gaussian_of}
 
     def source(purpose: Purpose, ids: tuple[int, ...], law: str, sigma: float, size: int) -> State:
-        return sigma * laws[law](key(seed, purpose, *ids), size)
+        drawn = randomness.stream(streams, purpose, ids, randomness.words_for(size))
+        return sigma * laws[law](drawn, size)
 
     return source
 
 
-def integer_noise(seed: int, arith: FixedArithmetic) -> NoiseSource:
-    """Seeded noise rounded to the grid: for simulations; a deployment draws discrete noise from the OS instead."""
-    draw = float_noise(seed)
+def integer_noise(streams: int | Streams, arith: FixedArithmetic) -> NoiseSource:
+    """The same rounded to the grid: for simulations; a deployment draws discrete noise from the OS instead."""
+    draw = float_noise(streams)
 
     def source(purpose: Purpose, ids: tuple[int, ...], law: str, sigma: float, size: int) -> State:
         return np.rint(draw(purpose, ids, law, sigma, size) / arith.quantum).astype(np.int64)
@@ -222,11 +232,11 @@ def integer_noise(seed: int, arith: FixedArithmetic) -> NoiseSource:
     return source
 
 
-def happens(probability: float, seed: int, purpose: Purpose, *ids: int) -> bool:
+def happens(probability: float, seed: int | Streams, purpose: Purpose, *ids: int) -> bool:
     return bool(uniform(words(key(seed, purpose, *ids), 1))[0] < probability)
 
 
-def units_present(failures: Failures, seed: int, i: int, P: int) -> Bools:
+def units_present(failures: Failures, seed: int | Streams, i: int, P: int) -> Bools:
     scheduled = {p for at, p in failures.units if at == i}
     return np.array(
         [
@@ -236,7 +246,7 @@ def units_present(failures: Failures, seed: int, i: int, P: int) -> Bools:
     )
 
 
-def links_up(failures: Failures, seed: int, i: int, graph: Graph, present: Bools) -> Bools:
+def links_up(failures: Failures, seed: int | Streams, i: int, graph: Graph, present: Bools) -> Bools:
     scheduled = {(min(p, m), max(p, m)) for at, p, m in failures.links if at == i}
     return np.array(
         [

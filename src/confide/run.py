@@ -28,7 +28,20 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 METRICS, RECORD, MODEL = "metrics.parquet", "run.json", "model.npz"
 LEDGER = "ledger.jsonl"
+CLEAN = "unreleased_models.npz"
 FORMAT = 1
+NOT_RELEASED = (  # of an accounted run on somebody's data: computed from them, and nothing pays for it
+    METRICS,
+    CLEAN,
+    "curves",
+    "final",
+    "steady_state",
+    "released_db",
+    "diverged",
+    "notes",
+    "seconds",
+    "model.features where they were computed from the data",
+)
 _KINDS = {"inputs": dict, "model": dict, "notes": list, "seconds": float, "interrupted": bool}  # of run.json
 
 
@@ -63,11 +76,16 @@ class Run:
 
     Attributes:
         metrics: arrays by name, shape (repeats, rounds done); NaN between evaluations.
-        models: the servers' last models, shape (repeats, P, M).
+        models: the servers' last models, shape (repeats, P, M); P is 0 in a run read from a folder that kept none.
         inputs: problem, graph, algorithm, rounds, repeats and seed, as plain data.
         model: name and regulariser of the model, with the features it was trained on.
         notes: what every output must say, such as "synthetic".
         privacy: the privacy statement; None is printed as "not accounted".
+        released: what `privacy.release` reveals, noise included: of `centroid:SIGMA` one model, shape (repeats, M), of
+            `local` those of the servers; None of `none`, and of a run that broke.
+        released_db: mean-square deviation of that from the optimum.
+        private: the data are somebody's. Where such a run is accounted, only `released` is meant for others: the rest
+            is computed from the data without a price, and `save` keeps `models` only when told to.
         interrupted: stopped by Ctrl-C; the rounds before are whole.
         diverged: where the run broke, or None.
         config: the config file's content when the run was made from one.
@@ -84,6 +102,14 @@ class Run:
     diverged: Mapping[str, Any] | None = None
     config: Mapping[str, Any] | None = None
     versions: Mapping[str, str] | None = None
+    released: Floats | None = None
+    released_db: float | None = None
+    private: bool = False
+
+    @property
+    def guarded(self) -> bool:
+        """Accounted, on somebody's data: nothing but `released` is meant for others."""
+        return self.private and self.privacy is not None
 
     @property
     def rounds(self) -> int:
@@ -97,6 +123,8 @@ class Run:
     @property
     def centroids(self) -> Floats:
         """w_c of every repetition, (repeats, M)."""
+        if not self.models.shape[1]:
+            raise InputError("run", "models", "were not kept (output.unreleased_models); use what was released")
         return np.asarray(self.models.mean(axis=1))
 
     @property
@@ -131,7 +159,10 @@ class Run:
             "seed": self.inputs["seed"],
             "final": self.final,
             "steady_state": self.steady_state,
+            "released_db": self.released_db,
             "privacy": self.privacy,
+            "private": self.private,
+            "not_released": list(NOT_RELEASED) if self.guarded else [],
             "notes": list(self.notes),
             "interrupted": self.interrupted,
             "diverged": self.diverged,
@@ -156,6 +187,7 @@ class Run:
         if tests:
             lines.append("test           " + ", ".join(f"{k} {v:.4g}" for k, v in tests.items()))
         lines += self._privacy_lines()
+        lines += self._release_lines()
         lines += [f"note           {note}" for note in self.notes]
         if self.interrupted:
             lines.append(
@@ -174,11 +206,25 @@ class Run:
 
         return [f"privacy        {line}" for line in lines(self.privacy["statement"])]
 
-    def save(self, folder: str | Path) -> list[str]:
+    def _release_lines(self) -> list[str]:
+        if self.privacy is None:
+            return []
+        lines = []
+        if self.released is not None or self.guarded:
+            what = "nothing" if self.released is None else self.privacy["settings"]["release"]
+            level = "" if self.released_db is None else f", {self.released_db:.1f} dB"
+            lines.append(f"released       {what}{level}")
+        if self.guarded:
+            lines.append("not released   all else here: metrics, curves and notes come from the data without a price")
+        return lines
+
+    def save(self, folder: str | Path, unreleased_models: bool = False) -> list[str]:
         """Write metrics.parquet, run.json and model.npz into `folder`, all or nothing; returns their paths.
 
         An accounted run also leaves plan.json and ledger.jsonl: what was promised, and what every round cost. A folder
         that holds the ledger of earlier runs keeps them: this run is added, or refused where the promises are unlike.
+        On somebody's data model.npz holds what was released and nothing else; `unreleased_models` keeps the clean
+        models in a file of that name.
         """
         import polars as pl
 
@@ -195,13 +241,12 @@ class Run:
         with atomic_folder(folder, RECORD) as temporary:
             frame.write_parquet(temporary / METRICS)
             (temporary / RECORD).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-            np.savez(
-                temporary / MODEL,
-                allow_pickle=False,
-                models=self.models,
-                centroids=self.centroids,
-                description=np.array(json.dumps(self.model)),
-            )
+            clean = {"models": self.models, "centroids": self.centroids} if self.models.shape[1] else {}
+            released = {} if self.released is None else {"released": self.released}
+            about = {"description": np.array(json.dumps(self.model))}
+            np.savez(temporary / MODEL, allow_pickle=False, **about, **released, **({} if self.guarded else clean))
+            if self.guarded and unreleased_models and clean:
+                np.savez(temporary / CLEAN, allow_pickle=False, **about, **clean)
             ledger = None if self.privacy is None else self.privacy.get("ledger")
             if ledger is not None or (Path(folder) / LEDGER).exists():
                 from confide.privacy.of_run import write_ledger
@@ -223,12 +268,16 @@ class Run:
             record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
             if record["format"] != FORMAT:
                 raise InputError("run", str(folder), f"has format {record['format']}, this confide reads {FORMAT}")
-            with open(folder / MODEL, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                models = arrays["models"]
+            arrays = _arrays(folder / MODEL) | (_arrays(folder / CLEAN) if (folder / CLEAN).is_file() else {})
+            if record.get("private") and record["privacy"] is not None:
+                arrays.setdefault("models", np.empty((record["repeats"], 0, 0)))
+            models, released = arrays["models"], arrays.get("released")
             columns = {c.name: c.to_numpy() for c in pl.read_parquet(folder / METRICS)}
             metrics, kept = _metrics(record, columns, models), ("privacy", "diverged", "config", "versions")
             facts = {name: record[name] for name in (*_KINDS, *kept)}
-            return cls(metrics, models, **facts | {"notes": tuple(record["notes"])})
+            facts |= {"notes": tuple(record["notes"]), "released": released}
+            later = {name: record[name] for name in ("released_db", "private") if name in record}
+            return cls(metrics, models, **facts | later)
         except InputError:
             raise
         except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, pl.exceptions.PolarsError) as e:
@@ -240,6 +289,11 @@ class Run:
         from confide.report.figures import plot_run
 
         return plot_run(self)
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
+        return {name: found[name] for name in ("models", "released") if name in found}
 
 
 def _rows(repeats: int, rounds: int) -> dict[str, NDArray[np.int64]]:

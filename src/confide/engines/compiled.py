@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,10 @@ from confide.graph import Graph
 from confide.local import sgd
 from confide.models import Linear, Logistic
 from confide.problems.problem import Problem
-from confide.randomness import repetition_seed
+from confide.randomness import Purpose, mix, repetition_seed, words_for
+
+if TYPE_CHECKING:
+    from confide.secret import RunSecret
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -39,8 +42,9 @@ class CompiledEngine:
         rounds: int,
         seed: int,
         cap: int | None = None,
+        secret: RunSecret | None = None,
     ) -> None:
-        self.seed, self.rounds, self.P, self.M = seed, rounds, graphs[0].P, problem.M
+        self.seed, self.secret, self.rounds, self.P, self.M = seed, secret, rounds, graphs[0].P, problem.M
         self.data = _data(problem, algorithm, seed)
         self.rule = _rule(problem, algorithm, cap)
         self.network = _network(graphs, algorithm, rounds)
@@ -53,7 +57,7 @@ class CompiledEngine:
 
     def advance(self, repetition: int, w: Floats, first: int, last: int, out: Recording) -> int:
         if not hasattr(self._own, "scratch"):
-            self._own.scratch = self._scratch()
+            self._own.scratch, self._own.words = self._scratch(), self._words()
         row = kernel.Out(
             out.centroid_msd[repetition],
             out.individual_msd[repetition],
@@ -63,16 +67,16 @@ class CompiledEngine:
             out.centroids[repetition],
             out.every,
         )
-        seed = np.uint64(repetition_seed(self.seed, repetition))
-        drawn = self._drawn_before(repetition, seed, first)
+        source = self._source(repetition)
+        drawn = self._drawn_before(repetition, source, first)
         broke: int = kernel.advance(
-            seed, first, last, self.rounds, self.rule, self.data, self.network, w, drawn, self._own.scratch, row
+            source, first, last, self.rounds, self.rule, self.data, self.network, w, drawn, self._own.scratch, row
         )
         if self.rule.cap:
             self._drawn[repetition] = broke or last, drawn
         return broke
 
-    def _drawn_before(self, repetition: int, seed: np.uint64, first: int) -> Counts:
+    def _drawn_before(self, repetition: int, source: kernel.Source, first: int) -> Counts:
         """How often each client was drawn before this round: a function of the seed, so that a run may go back."""
         if not self.rule.cap:
             return np.empty(0, np.int32)
@@ -81,11 +85,24 @@ class CompiledEngine:
             after = 0
             drawn[:] = 0
         if after < first - 1:
-            kernel.count(seed, after + 1, first - 1, self.rule, self.data, self.network, drawn, self._own.scratch)
+            kernel.count(source, after + 1, first - 1, self.rule, self.data, self.network, drawn, self._own.scratch)
         return drawn
 
     def models(self, w: Floats) -> Floats:
         return w
+
+    def _source(self, repetition: int) -> kernel.Source:
+        root, secret = np.uint64(mix(repetition_seed(self.seed, repetition))), self.secret
+        if secret is None:
+            return kernel.Source(root, False, False, *self._own.words)
+        keys, *scratch = self._own.words
+        keys[:] = secret.streams(repetition).table()
+        return kernel.Source(root, True, secret.draws, keys, *scratch)
+
+    def _words(self) -> tuple[NDArray[Any], ...]:
+        """Keys and scratch of `kernel.Source`."""
+        blocks = words_for(self.M) // 8 + 1
+        return np.zeros((max(Purpose) + 1, 8), np.uint32), np.zeros((2, 16), np.uint32), np.zeros(8 * blocks, np.uint64)
 
     def _scratch(self) -> kernel.Scratch:
         P, M, edges = self.P, self.M, self.most_edges

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -21,14 +22,17 @@ from confide.engines.recording import Recording
 from confide.errors import InputError
 from confide.graph import Graph
 from confide.problems.problem import Problem
+from confide.randomness import repetition_seed
 from confide.reference import check_failures
 from confide.run import MAY_LOOK_FINE, Divergence, DivergenceWarning, Run, StabilityWarning, describe, describe_model
 from confide.theory.foresight import foresee
 from confide.validation import one_of, positive_int, whole
 
 if TYPE_CHECKING:
+    from confide.engines.release import Releasing
     from confide.privacy.of_run import Accounting
     from confide.privacy.settings import Privacy
+    from confide.secret import RunSecret
 
 Floats = NDArray[np.float64]
 NO_OPTIMUM = "no unique optimum is known (own model, or no regulariser): no mean-square deviation"
@@ -67,8 +71,10 @@ def simulate(
         problem: data and model, e.g. `confide.problems.regression()`.
         graph: the servers' graph, or several that take turns from round to round.
         algorithm: step, sampling, scheme...; the paper's by default.
-        privacy: whose data, against whom, by which proof, within which budget. It gives the run its statement and
-            stops it before the round that would pass the budget; without it a run is not accounted.
+        seed: of every draw; but where `privacy` is given and the data are somebody's (`problem.private`), noise comes
+            from a secret of the run, and so do the draws of clients and batches where the price rests on them.
+        privacy: whose data, against whom, by which proof, within which budget. It gives the run its statement and its
+            release, and stops it before the round that would pass the budget; without it a run is not accounted.
         evaluate_every: rounds between evaluations of train loss and test metrics (default: rounds / 100).
         engine: "compiled" (linear and logistic models, float), "reference" (anything), or "auto".
         threads: repetitions run at once (default: the cores); the results do not depend on it.
@@ -83,14 +89,19 @@ def simulate(
     seed = whole("seed", seed, 0, 2**63 - 1)
     every = positive_int("evaluate_every", evaluate_every if evaluate_every is not None else max(1, rounds // 100))
     check_failures(algorithm.failures, graphs, rounds)
-    planned, accounting = rounds, None
+    planned, accounting, releasing, secret = rounds, None, None, None
     if privacy is not None:
+        from confide.engines.release import Releasing
         from confide.privacy.of_run import Accounting
 
         accounting = Accounting.of(privacy, problem, graphs, algorithm, rounds, seed)
         rounds = accounting.affordable(rounds)
+        releasing = Releasing.of(privacy, graphs, algorithm, rounds)
+        if problem.private:
+            secret = _secret(accounting, repeats)
     name = choose_engine(engine, problem, algorithm)
-    work = make_engine(name, problem, graphs, algorithm, rounds, seed, None if privacy is None else privacy.cap)
+    cap = None if privacy is None else privacy.cap
+    work = make_engine(name, problem, graphs, algorithm, rounds, seed, cap, secret)
     threads = positive_int("threads", threads if threads is not None else (os.cpu_count() or 1))
 
     unstable = foresee(problem, graphs, algorithm, seed)
@@ -115,9 +126,15 @@ def simulate(
     metrics = course.metrics()
     if accounting is not None and course.done:
         metrics |= _epsilon_so_far(accounting, recording, course.done, rounds)
+    models, released = np.stack([work.models(w) for w in course.states]), None
+    if releasing is not None and course.done and not course.broke:  # where it broke tells of the data
+        released = _release(releasing, course.states, models, None if secret is not None else seed)
     return Run(
         metrics=metrics,
-        models=np.stack([work.models(w) for w in course.states]),
+        models=models,
+        released=released,
+        released_db=_decibels(released, problem.optimum),
+        private=problem.private,
         inputs=describe(
             problem,
             tuple(graphs),
@@ -135,6 +152,36 @@ def simulate(
         interrupted=course.interrupted,
         diverged=Divergence(*course.broke, algorithm.step, unstable) if course.broke else None,
     )
+
+
+def _secret(accounting: Accounting, repeats: int) -> RunSecret:
+    """Of a run on somebody's data, whose price counts on noise that nobody can know."""
+    from confide.secret import RunSecret
+
+    if repeats > 1:
+        remedy = "every repetition would be another release of the same data, and one run is paid for; use 1"
+        raise InputError("repeats", repeats, remedy)
+    return RunSecret(draws=accounting.pricing.sensitivity.participation.kind in ("random", "amplified"))
+
+
+def _release(releasing: Releasing, states: list[State], models: Floats, seed: int | None) -> Floats | None:
+    """Of every repetition; its noise is the seed's, or the operating system's where there is none."""
+    from confide.engines.release import seeded
+    from confide.privacy.noise import SecretStream
+
+    found = []
+    for r, state in enumerate(states):
+        stream = SecretStream() if seed is None else seeded(repetition_seed(seed, r))
+        found.append(releasing.make(state, models[r], stream))
+    return np.stack([made for made in found if made is not None]) if found[0] is not None else None
+
+
+def _decibels(released: Floats | None, optimum: Floats | None) -> float | None:
+    """MSD of what was released, over repetitions and, where these are released, single models."""
+    if released is None or optimum is None:
+        return None
+    msd = float(np.mean(np.sum((released - optimum) ** 2, axis=-1)))
+    return 10.0 * math.log10(msd) if 0.0 < msd < math.inf else None
 
 
 def _epsilon_so_far(accounting: Accounting, out: Recording, done: int, rounds: int) -> dict[str, Floats]:
@@ -251,15 +298,16 @@ def make_engine(
     rounds: int,
     seed: int,
     cap: int | None = None,
+    secret: RunSecret | None = None,
 ) -> Engine:
     """`cap`: rounds in which a client gives data at most."""
     if name == "compiled":
         from confide.engines.compiled import CompiledEngine
 
-        return CompiledEngine(problem, graphs, algorithm, rounds, seed, cap)
+        return CompiledEngine(problem, graphs, algorithm, rounds, seed, cap, secret)
     from confide.engines.plain import PlainEngine
 
-    return PlainEngine(problem, graphs, algorithm, rounds, seed, cap)
+    return PlainEngine(problem, graphs, algorithm, rounds, seed, cap, secret)
 
 
 def _graphs(graph: Graph | Sequence[Graph], problem: Problem) -> list[Graph]:

@@ -78,6 +78,17 @@ class Network(NamedTuple):
     down_unit_offsets: Ints
 
 
+class Source(NamedTuple):
+    """Where words come from: SplitMix64 keyed by the seed, or ChaCha20 keyed by the run's secret (`confide.secret`)."""
+
+    root: np.uint64  # mix(seed)
+    noise: bool  # from the secret
+    draws: bool  # from the secret: who takes part, batches, failures
+    keys: NDArray[np.uint32]  # a row a purpose
+    block: NDArray[np.uint32]  # (2, 16): the cipher's state, scratch
+    words: NDArray[np.uint64]  # the stream asked for last, scratch
+
+
 class Scratch(NamedTuple):
     """Buffers of one thread. `clients` and `rows` are identity permutations between rounds."""
 
@@ -123,6 +134,7 @@ _SERVER_NOISE, _LINK_NOISE = int(Purpose.SERVER_NOISE), int(Purpose.LINK_NOISE)
 _PAIR_NOISE, _CLIENT_NOISE = int(Purpose.PAIR_NOISE), int(Purpose.CLIENT_NOISE)
 _NETWORK_NOISE = int(Purpose.NETWORK_NOISE)
 _LINK_FAILURE, _UNIT_FAILURE = int(Purpose.LINK_FAILURE), int(Purpose.UNIT_FAILURE)
+_ROW = np.array([0x61707865, 0x3320646E, 0x79622D32, 0x6B206574], dtype=np.uint32)  # "expand 32-byte k"
 
 
 @inlined
@@ -155,24 +167,83 @@ def copy_rows(source, target):
             target[p, m] = source[p, m]
 
 
+@inlined
+def rotated(x, n):
+    return np.uint32((x << np.uint32(n)) | (x >> np.uint32(32 - n)))
+
+
+@inlined
+def quarter(x, a, b, c, d):
+    """The quarter round of RFC 8439; Numba would add 32-bit numbers in 64 bits."""
+    x[a] = np.uint32(x[a] + x[b])
+    x[d] = rotated(np.uint32(x[d] ^ x[a]), 16)
+    x[c] = np.uint32(x[c] + x[d])
+    x[b] = rotated(np.uint32(x[b] ^ x[c]), 12)
+    x[a] = np.uint32(x[a] + x[b])
+    x[d] = rotated(np.uint32(x[d] ^ x[a]), 8)
+    x[c] = np.uint32(x[c] + x[d])
+    x[b] = rotated(np.uint32(x[b] ^ x[c]), 7)
+
+
 @compiled
-def fill_noise(key, law, sigma, out):
-    """`confide.randomness.laplace` or `.gaussian`, times sigma."""
+def keystream(source, purpose, i, a, b, count):
+    """source.words[:count] of the secret stream (i, a, b): `confide.secret.Streams.words`."""
+    x, start, words = source.block[0], source.block[1], source.words
+    for n in range(4):
+        start[n] = _ROW[n]
+    for n in range(8):
+        start[4 + n] = source.keys[purpose, n]
+    start[13], start[14], start[15] = np.uint32(i), np.uint32(a), np.uint32(b)
+    for block in range((count + 7) // 8):
+        start[12] = np.uint32(block)
+        for n in range(16):
+            x[n] = start[n]
+        for _ in range(10):
+            quarter(x, 0, 4, 8, 12)
+            quarter(x, 1, 5, 9, 13)
+            quarter(x, 2, 6, 10, 14)
+            quarter(x, 3, 7, 11, 15)
+            quarter(x, 0, 5, 10, 15)
+            quarter(x, 1, 6, 11, 12)
+            quarter(x, 2, 7, 8, 13)
+            quarter(x, 3, 4, 9, 14)
+        for n in range(8):
+            low, high = np.uint32(x[2 * n] + start[2 * n]), np.uint32(x[2 * n + 1] + start[2 * n + 1])
+            words[8 * block + n] = np.uint64(low) | (np.uint64(high) << _32)
+
+
+@compiled
+def draw_key(source, key, purpose, i, a, b):
+    """The key of a stream of draws: `key`, which is the seed's, or that of the secret where a price rests on draws."""
+    if not source.draws:
+        return key
+    keystream(source, purpose, i, a, b, 1)
+    return source.words[0]
+
+
+@inlined
+def word(source, key, n):
+    """The n-th word of a noise: of the keystream, or of the seeded stream `key`."""
+    return source.words[n] if source.noise else mix(key + np.uint64(n + 1) * _GAMMA)
+
+
+@compiled
+def fill_noise(source, key, purpose, i, a, b, law, sigma, out):
+    """`confide.randomness.laplace_of` or `.gaussian_of`, times sigma: of the secret stream (i, a, b), or of `key`."""
     M = out.shape[0]
+    if source.noise:
+        keystream(source, purpose, i, a, b, M + 1)
     if law == LAPLACE:
         for m in range(M):
-            key += _GAMMA
-            u = uniform(mix(key))
+            u = uniform(word(source, key, m))
             if u < 0.5:
                 out[m] = sigma * (math.log(2.0 * u) * math.sqrt(0.5))
             else:
                 out[m] = sigma * (-math.log(2.0 * (1.0 - u)) * math.sqrt(0.5))
     else:
         for m in range(0, M, 2):
-            key += _GAMMA
-            radius = math.sqrt(-2.0 * math.log(uniform(mix(key))))
-            key += _GAMMA
-            angle = 2.0 * math.pi * uniform(mix(key))
+            radius = math.sqrt(-2.0 * math.log(uniform(word(source, key, m))))
+            angle = 2.0 * math.pi * uniform(word(source, key, m + 1))
             out[m] = sigma * (radius * math.cos(angle))
             if m + 1 < M:
                 out[m + 1] = sigma * (radius * math.sin(angle))
@@ -266,7 +337,7 @@ def local_sgd(
 
 
 @compiled
-def adapt(root, i, p, rule, data, w, drawn, scratch):
+def adapt(source, i, p, rule, data, w, drawn, scratch):
     """scratch.psi[p] = w_p + (1/L) sum of the survivors' updates; returns how many gave data  (6), (7).
 
     Under a cap `drawn` counts how often each client was drawn; beyond it one gives no data.
@@ -290,7 +361,8 @@ def adapt(root, i, p, rule, data, w, drawn, scratch):
     start = data.unit_offsets[p]
     K = data.unit_offsets[p + 1] - start
     order, swaps = scratch.clients[start : start + K], scratch.swaps
-    key = fold(fold(fold(root, _CLIENTS), i), p)
+    root = source.root
+    key = draw_key(source, fold(fold(fold(root, _CLIENTS), i), p), _CLIENTS, i, p, 0)
     batches = fold(fold(fold(root, _BATCHES), i), p)
     dropouts = fold(fold(fold(root, _DROPOUT), i), p)
     noises = fold(fold(fold(root, _CLIENT_NOISE), i), p)
@@ -306,15 +378,18 @@ def adapt(root, i, p, rule, data, w, drawn, scratch):
         c = start + k
         if rule.cap > 0:
             drawn[c] += 1
-        if rule.dropout > 0.0 and uniform(mix(fold(dropouts, k) + _GAMMA)) < rule.dropout:
-            continue
+        if rule.dropout > 0.0:
+            lost = draw_key(source, fold(dropouts, k), _DROPOUT, i, p, k)
+            if uniform(mix(lost + _GAMMA)) < rule.dropout:
+                continue
         for m in range(M):
             phi[m] = w[p, m]
         if rule.cap == 0 or drawn[c] <= rule.cap:
             took_part += 1
             a, b = client_offsets[c], client_offsets[c + 1]
+            own = draw_key(source, fold(batches, k), _BATCHES, i, p, k)
             local_sgd(
-                fold(batches, k), rule.model, rule.rho, rule.step / E[c], E[c], batch[c], rule.replacement, bound,
+                own, rule.model, rule.rho, rule.step / E[c], E[c], batch[c], rule.replacement, bound,
                 rule.l1, X, d, norms, a, b - a, phi, grad, rows, row_swaps, picked,
             )  # fmt: skip
         elif rule.clip != CLIP_UPDATE:  # no data; nothing bounds its regulariser's part, which stays
@@ -341,7 +416,7 @@ def adapt(root, i, p, rule, data, w, drawn, scratch):
         for m in range(M):
             total[m] += scale * (phi[m] - w[p, m])
         if rule.sigma_client > 0.0:
-            fill_noise(fold(noises, k), rule.law, rule.sigma_client, scratch.noise)
+            fill_noise(source, fold(noises, k), _CLIENT_NOISE, i, p, k, rule.law, rule.sigma_client, scratch.noise)
             for m in range(M):
                 total[m] += scratch.noise[m]
     for n in range(rule.sampled - 1, -1, -1):
@@ -353,52 +428,54 @@ def adapt(root, i, p, rule, data, w, drawn, scratch):
 
 
 @compiled
-def fail(root, i, net, first, last, scratch):
+def fail(source, i, net, first, last, scratch):
     """Which units are present and which edges up in round i."""
     present, up = scratch.present, scratch.up
     present[:] = 1
     for n in range(net.down_unit_offsets[i - 1], net.down_unit_offsets[i]):
         present[net.down_units[n]] = 0
     if net.unit_failure > 0.0:
-        key = fold(fold(root, _UNIT_FAILURE), i)
+        key = fold(fold(source.root, _UNIT_FAILURE), i)
         for p in range(present.shape[0]):
-            if uniform(mix(fold(key, p) + _GAMMA)) < net.unit_failure:
+            if uniform(mix(draw_key(source, fold(key, p), _UNIT_FAILURE, i, p, 0) + _GAMMA)) < net.unit_failure:
                 present[p] = 0
-    key = fold(fold(root, _LINK_FAILURE), i)
+    key = fold(fold(source.root, _LINK_FAILURE), i)
     for e in range(first, last):
         a, b = net.edges[e, 0], net.edges[e, 1]
         up[e - first] = present[a] & present[b]
-        if net.link_failure > 0.0 and uniform(mix(fold(fold(key, a), b) + _GAMMA)) < net.link_failure:
-            up[e - first] = 0
+        if net.link_failure > 0.0:
+            failed = draw_key(source, fold(fold(key, a), b), _LINK_FAILURE, i, a, b)
+            if uniform(mix(failed + _GAMMA)) < net.link_failure:
+                up[e - first] = 0
     for n in range(net.down_edge_offsets[i - 1], net.down_edge_offsets[i]):
         up[net.down_edges[n]] = 0
 
 
 @compiled
-def count(seed, first_round, last_round, rule, data, net, drawn, scratch):
+def count(source, first_round, last_round, rule, data, net, drawn, scratch):
     """What rounds first_round..last_round add to `drawn`, as `adapt` counts."""
-    root, order, swaps = mix(seed), scratch.clients, scratch.swaps
+    order, swaps = scratch.clients, scratch.swaps
     for i in range(first_round, last_round + 1):
-        fail(root, i, net, 0, 0, scratch)
+        fail(source, i, net, 0, 0, scratch)
         for p in range(scratch.present.shape[0]):
             if not scratch.present[p]:
                 continue
             start = data.unit_offsets[p]
             K = data.unit_offsets[p + 1] - start
-            key = fold(fold(fold(root, _CLIENTS), i), p)
+            key = draw_key(source, fold(fold(fold(source.root, _CLIENTS), i), p), _CLIENTS, i, p, 0)
             pick_distinct(key, K, rule.sampled, order[start : start + K], swaps, scratch.chosen)
             for n in range(rule.sampled):
                 drawn[start + scratch.chosen[n]] += 1
 
 
 @compiled
-def publish(root, i, g, rule, net, first, last, scratch):
+def publish(source, i, g, rule, net, first, last, scratch):
     """Messages into scratch.sent, own states into scratch.own: `confide.combine.publish`."""
     psi, sent, own, noise, present = scratch.psi, scratch.sent, scratch.own, scratch.noise, scratch.present
     P, M = psi.shape
     copy_rows(psi, own)
     if rule.noise_on == ON_LINK:
-        key = fold(fold(root, _LINK_NOISE), i)
+        key = fold(fold(source.root, _LINK_NOISE), i)
         n_edges = last - first
         for e in range(2 * n_edges):
             a, b = net.edges[first + e % n_edges, 0], net.edges[first + e % n_edges, 1]
@@ -406,7 +483,7 @@ def publish(root, i, g, rule, net, first, last, scratch):
             for q in range(M):
                 sent[e, q] = psi[p, q]
             if present[p] and rule.sigma > 0.0:
-                fill_noise(fold(fold(key, p), m), rule.law, rule.sigma, noise)
+                fill_noise(source, fold(fold(key, p), m), _LINK_NOISE, i, p, m, rule.law, rule.sigma, noise)
                 weight = net.weights[first + e % n_edges]
                 for q in range(M):
                     sent[e, q] += noise[q]
@@ -414,13 +491,14 @@ def publish(root, i, g, rule, net, first, last, scratch):
         if rule.own_noise and rule.sigma > 0.0:
             for p in range(P):
                 if present[p]:
-                    fill_noise(fold(fold(key, p), p), rule.law, rule.sigma, noise)
+                    fill_noise(source, fold(fold(key, p), p), _LINK_NOISE, i, p, p, rule.law, rule.sigma, noise)
                     for q in range(M):
                         own[p, q] += net.own_weights[g, p] * noise[q]
         return
     if rule.noise_on == ON_NETWORK:
         if rule.sigma > 0.0:
-            fill_noise(fold(fold(root, _NETWORK_NOISE), i), rule.law, rule.sigma, noise)
+            key = fold(fold(source.root, _NETWORK_NOISE), i)
+            fill_noise(source, key, _NETWORK_NOISE, i, 0, 0, rule.law, rule.sigma, noise)
             for p in range(P):
                 for q in range(M):
                     own[p, q] += noise[q]
@@ -428,19 +506,19 @@ def publish(root, i, g, rule, net, first, last, scratch):
         return
     copy_rows(psi, sent)
     if rule.sigma > 0.0:
-        key = fold(fold(root, _SERVER_NOISE), i)
+        key = fold(fold(source.root, _SERVER_NOISE), i)
         for p in range(P):
             if present[p]:
-                fill_noise(fold(key, p), rule.law, rule.sigma, noise)
+                fill_noise(source, fold(key, p), _SERVER_NOISE, i, p, 0, rule.law, rule.sigma, noise)
                 keep = 1.0 - net.carry[g, p]
                 for q in range(M):
                     sent[p, q] += noise[q]
                     own[p, q] += keep * noise[q]
     if rule.sigma_pair > 0.0:
-        key = fold(fold(root, _PAIR_NOISE), i)
+        key = fold(fold(source.root, _PAIR_NOISE), i)
         for e in range(first, last):
             a, b = net.edges[e, 0], net.edges[e, 1]
-            fill_noise(fold(fold(key, a), b), rule.law, rule.sigma_pair, noise)
+            fill_noise(source, fold(fold(key, a), b), _PAIR_NOISE, i, a, b, rule.law, rule.sigma_pair, noise)
             for q in range(M):
                 if present[a]:
                     sent[a, q] += noise[q]
@@ -509,22 +587,21 @@ def measure(i, rounds, data, w, scratch, took_part, out):
 
 
 @compiled
-def advance(seed, first_round, last_round, rounds, rule, data, net, w, drawn, scratch, out):
+def advance(source, first_round, last_round, rounds, rule, data, net, w, drawn, scratch, out):
     """Rounds first_round..last_round on w and `drawn` in place; returns 0, or the round in which the states blew up."""
     P = w.shape[0]
-    root = mix(seed)
     for i in range(first_round, last_round + 1):
         g = (i - 1) % (net.graph_offsets.shape[0] - 1)
         first, last = net.graph_offsets[g], net.graph_offsets[g + 1]
-        fail(root, i, net, first, last, scratch)
+        fail(source, i, net, first, last, scratch)
         took_part = 0
         for p in range(P):
             if scratch.present[p]:
-                took_part += adapt(root, i, p, rule, data, w, drawn, scratch)
+                took_part += adapt(source, i, p, rule, data, w, drawn, scratch)
             else:
                 for m in range(w.shape[1]):
                     scratch.psi[p, m] = w[p, m]
-        publish(root, i, g, rule, net, first, last, scratch)
+        publish(source, i, g, rule, net, first, last, scratch)
         combine(rule, net, first, last, scratch, w)
         if not measure(i, rounds, data, w, scratch, took_part, out):
             return i

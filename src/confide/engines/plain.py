@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from confide.engines.recording import Recording
 from confide.graph import Graph
 from confide.problems.problem import Problem
 from confide.reference import prepare
+
+if TYPE_CHECKING:
+    from confide.secret import RunSecret
 
 Floats = NDArray[np.float64]
 LARGE = 1e60
@@ -27,8 +31,9 @@ class PlainEngine:
         rounds: int,
         seed: int,
         cap: int | None = None,
+        secret: RunSecret | None = None,
     ) -> None:
-        self.repetition = prepare(problem, graphs, algorithm, rounds, seed, cap=cap)
+        self.repetition = prepare(problem, graphs, algorithm, rounds, seed, cap=cap, secret=secret)
         self.arithmetic = self.repetition(0).arithmetic
         self.shape, self.rounds, self.optimum = (graphs[0].P, problem.M), rounds, problem.optimum
 

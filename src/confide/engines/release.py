@@ -1,0 +1,79 @@
+"""The release at the end of a run, made as its price says: `centroid:SIGMA` the servers' mean with noise, `local` w_p.
+
+Every server adds a discrete Gaussian share to the sum of the states, so wide that those of all but the colluders put
+SIGMA on the mean (`Release.hidden`). In fixed point shares are whole quanta of the states. In floating point the sum is
+rounded to a grid of 2^-32 of a share first: low bits of a sum of floats would tell the mean (Mironov 2012). That the
+price speaks of real numbers is among the statement's assumptions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.algorithm import GFL
+from confide.arithmetic import FixedArithmetic, State, largest_state
+from confide.errors import InputError
+from confide.graph import Graph
+from confide.privacy.noise import LARGEST_SCALE, SecretStream, discrete_gaussian
+from confide.privacy.settings import Privacy
+from confide.privacy.threat import Release, Threat
+from confide.randomness import Purpose, key, words
+
+Floats = NDArray[np.float64]
+FINE = 2.0**-32  # of a share: the grid of a release in floating point
+
+
+@dataclass(frozen=True)
+class Releasing:
+    release: Release  # sized for the plan's threat
+    servers: int
+    quantum: float | None  # of the states in fixed point
+
+    @classmethod
+    def of(cls, privacy: Privacy, graphs: Sequence[Graph], algorithm: GFL, rounds: int) -> Releasing:
+        """Whatever cannot be drawn or read back is refused before the first round."""
+        release = Release.parse(privacy.release).for_threat(Threat.parse(privacy.threat), graphs)
+        if algorithm.arithmetic != "fixed":
+            return cls(release, graphs[0].P, None)
+        a = FixedArithmetic(algorithm.sampled, algorithm.fraction_bits)
+        found = cls(release, graphs[0].P, a.quantum)
+        if found.share:
+            assert algorithm.clip is not None  # noqa: S101 - fixed point has a clip
+            update = algorithm.clip.update_bound(algorithm.step)
+            if algorithm.aggregation is not None:
+                update += algorithm.encoding(algorithm.aggregation).noise * a.client_quantum
+            largest = max(largest_state(a, algorithm.scheme, g, update, 0.0, rounds) for g in graphs)
+            quanta = found.share / a.quantum
+            if quanta > LARGEST_SCALE or found.servers * (largest / a.quantum + 20.0 * quanta + 2.0) >= 2.0**63:
+                remedy = f"the released sum over {found.servers} servers could leave 64 bits; use fewer fraction bits"
+                raise InputError("algorithm.fraction_bits", algorithm.fraction_bits, remedy)
+        return found
+
+    @property
+    def share(self) -> float:
+        """Standard deviation of one server's share on the sum over servers."""
+        return self.release.hidden(self.servers, 0) * math.sqrt(self.servers)
+
+    def make(self, state: State, models: Floats, stream: SecretStream) -> Floats | None:
+        """What everybody receives, from the servers' last states and the same as numbers."""
+        if self.release.kind == "none":
+            return None
+        if self.release.kind == "local":
+            return models.copy()
+        if self.share == 0.0:
+            return np.asarray(models.mean(axis=0))
+        grid = self.share * FINE if self.quantum is None else self.quantum
+        total = np.rint(state.sum(axis=0) / grid) if self.quantum is None else state.sum(axis=0)
+        for _ in range(self.servers):
+            total = total + discrete_gaussian(stream, self.share / grid, len(total))
+        return np.asarray(total * (grid / self.servers))
+
+
+def seeded(seed: int) -> SecretStream:
+    """For data that are nobody's: the same seed, the same release."""
+    return SecretStream(words(key(seed, Purpose.RELEASE), 4).tobytes())
