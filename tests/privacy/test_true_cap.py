@@ -46,7 +46,7 @@ def problem(target: float = 1.0, rho: float = 0.0, clients: int = K) -> Problem:
         return np.eye(2)[[0, 1, 0, 1]], np.full(4, 1e3 * label)
 
     units = [[data(target if (p, k) == (0, 0) else -1.0) for k in range(clients)] for p in range(2)]
-    return Problem(Federation.from_clients(units), Linear(rho))
+    return Problem(Federation.from_clients(units), Linear(rho), private=False)
 
 
 def algorithm(sampled: int = K, sigma: float = 0.0418, **changes: Any) -> GFL:

@@ -393,7 +393,7 @@ def test_predict_applies_what_was_declared(command: Callable[..., Outcome], conf
     binary = CONFIG.replace('label = "y"', 'label = "z"\ntask = "binary"\ncategorical = ["c"]\nrho = 0.01')
     declared = '[problem.scaling]\nx = [500, 300]\n[problem.categories]\nc = ["a", "b"]\nz = ["no", "yes"]\n'
     Path("b.toml").write_text(binary + declared)
-    assert command("simulate", "b.toml", "--out", "run")[0] == 0
+    assert command("simulate", "b.toml", "--set", "privacy.release=centroid:1", "--out", "run")[0] == 0
     code, out, _ = command("predict", "run", "t.csv", "--json")
     found = json.loads(out)
     assert (code, found["rows"]) == (0, t.height)

@@ -101,7 +101,7 @@ def simulate(
             secret = _secret(accounting, repeats)
     name = choose_engine(engine, problem, algorithm)
     cap = None if privacy is None else privacy.cap
-    work = make_engine(name, problem, graphs, algorithm, rounds, seed, cap, secret)
+    work = make_engine(name, problem, graphs, algorithm, rounds, seed, cap, secret=secret)
     threads = positive_int("threads", threads if threads is not None else (os.cpu_count() or 1))
 
     unstable = foresee(problem, graphs, algorithm, seed)
@@ -304,10 +304,10 @@ def make_engine(
     if name == "compiled":
         from confide.engines.compiled import CompiledEngine
 
-        return CompiledEngine(problem, graphs, algorithm, rounds, seed, cap, secret)
+        return CompiledEngine(problem, graphs, algorithm, rounds, seed, cap, secret=secret)
     from confide.engines.plain import PlainEngine
 
-    return PlainEngine(problem, graphs, algorithm, rounds, seed, cap, secret)
+    return PlainEngine(problem, graphs, algorithm, rounds, seed, cap, secret=secret)
 
 
 def _graphs(graph: Graph | Sequence[Graph], problem: Problem) -> list[Graph]:
