@@ -114,7 +114,7 @@ class AuditReport:
     def __str__(self) -> str:
         def line(*cells: str) -> str:
             who, rounds, printed, attained, verdict, how = cells
-            return f"{who:25.25} {rounds:>6} {printed:>8} {attained:>8}  {verdict:12}  {how:.16}".rstrip()
+            return f"{who:22} {rounds:>6} {printed:>9} {attained:>9} {verdict:12} {how}".rstrip()
 
         said = [line("adversary", "rounds", "printed", "attained", "verdict", "attacked by"), "-" * 80]
         said += [

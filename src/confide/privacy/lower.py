@@ -18,6 +18,7 @@ from confide.privacy.conversion import gaussian_delta
 
 Floats = NDArray[np.float64]
 CELLS: Final = 1 << 20  # of a grid of losses
+MANY: Final = 32  # looks of different kinds: from there on the grid is eight times coarser
 BLUR: Final = 1e-11  # more than the transform's error in any sum of probabilities
 REACH: Final = 12.0  # standard deviations: beyond them there is less than 1e-32
 TERMS: Final = 2_000  # losses that are added up, at most: each is rounded down by a cell
@@ -65,18 +66,19 @@ def _added(looks: Sequence[Look]) -> tuple[Floats, Floats]:
     mean = sum(x.times * float(x.mass @ x.loss) for x in looks)
     spread = math.sqrt(sum(x.times * float(x.mass @ x.loss**2 - (x.mass @ x.loss) ** 2) for x in looks))
     reach = 20.0 * spread + max(float(np.ptp(x.loss)) for x in looks)
-    width = 2.0 * reach / CELLS
+    size = CELLS if len(looks) < MANY else CELLS // 8
+    width = 2.0 * reach / size
     if not width:
         return np.zeros(1), np.ones(1)
-    start, transform = 0, np.ones(CELLS // 2 + 1, dtype=complex)
+    start, transform = 0, np.ones(size // 2 + 1, dtype=complex)
     for x in looks:
         cells = np.floor(x.loss / width).astype(np.int64)
         start += x.times * int(cells.min())
-        transform *= np.fft.rfft(np.bincount((cells - cells.min()) % CELLS, x.mass, CELLS)) ** x.times
-    mass = np.fft.irfft(transform, CELLS)
+        transform *= np.fft.rfft(np.bincount((cells - cells.min()) % size, x.mass, size)) ** x.times
+    mass = np.fft.irfft(transform, size)
     # The sum lies within `reach` of its mean but for nothing: that tells which turn of the circle a cell is on.
-    first = math.floor((mean - reach) / width)
-    return np.asarray(width * (first + np.arange(CELLS)), dtype=np.float64), np.roll(mass, start - first)
+    first = math.floor((mean - reach) / width - sum(x.times for x in looks) / 2.0)  # half a cell a term is rounded off
+    return np.asarray(width * (first + np.arange(size)), dtype=np.float64), np.roll(mass, start - first)
 
 
 def laplace_looks(ratios: Floats) -> list[Look]:
@@ -85,10 +87,11 @@ def laplace_looks(ratios: Floats) -> list[Look]:
     ratios = np.sort(np.abs(ratios[ratios != 0.0]))[-TERMS:]  # to look away from some is allowed
     for r, times in zip(*np.unique(ratios, return_counts=True), strict=True):
         edges = np.linspace(-r, r, 2001)
-        # Under P the loss is -r or below that never, r with probability 1/2, and between them has this distribution.
-        p, q = np.diff(0.5 * np.exp((edges - r) / 2.0)), -np.diff(0.5 * np.exp(-(edges + r) / 2.0))
-        loss = np.concatenate([[-r], np.log(p / q), [r]])
-        found.append(Look(loss, np.concatenate([[0.5 * math.exp(-r)], p, [0.5]]), int(times)))
+        # Under P the loss is -r with probability e^-r / 2, r with 1/2, and the rest lies between; of a stretch the
+        # masses' ratio is that of its middle.
+        between = np.diff(0.5 * np.exp((edges - r) / 2.0))
+        loss = np.concatenate([[-r], (edges[1:] + edges[:-1]) / 2.0, [r]])
+        found.append(Look(loss, np.concatenate([[0.5 * math.exp(-r)], between, [0.5]]), int(times)))
     return found
 
 
