@@ -1,4 +1,4 @@
-"""`confide account`, `plan`, `bundle` and `verify`."""
+"""`confide account`, `plan`, `audit`, `bundle` and `verify`."""
 
 from __future__ import annotations
 
@@ -200,6 +200,21 @@ def test_where_amplification_has_no_proof_another_bound_answers(command: Callabl
     note = numbers["amplified:0.1"]["assumptions"][-1]
     assert "that of 'random'" in note
     assert "amplified is refused (the state remembers earlier participations (carry > 0)" in note
+
+
+def test_an_audit_exits_with_its_verdict(command: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, err = command("audit", "c.toml", "--set", "rounds=4", "--json")
+    answer = json.loads(out)
+    assert (code, answer["ok"]) == (0, True)
+    assert "attacking what is said about links" in err
+    assert [r["verdict"] for r in answer["rows"]].count("holds") == 3
+    assert all(r["attained"] <= r["printed"] * (1 + 1e-6) for r in answer["rows"] if r["verdict"] == "holds")
+    monkeypatch.setattr(
+        "confide.privacy.sensitivity.Sensitivity.swap", property(lambda s: s.step * s.bound / s.sampled)
+    )
+    code, out, _ = command("audit", "c.toml", "--set", "rounds=4")
+    assert code == 1
+    assert "THE PRINTED ACCOUNT IS CONTRADICTED about links" in out
 
 
 def test_the_papers_own_theorem(command: Callable[..., Outcome]) -> None:

@@ -17,9 +17,11 @@ from confide.models import Logistic
 from confide.privacy.attacks import (
     Attack,
     Transcript,
+    demonstrations,
     features,
     flows,
     leaks,
+    naive_amplification,
     record,
     recover_features,
     subtract_flows,
@@ -122,14 +124,6 @@ def test_features_of_one_client_and_not_of_a_sum() -> None:
     assert several.ok
     assert several.name == "features, sum of 6"
     assert several.numbers["cosine_largest"] < 0.9
-    assert one.numbers["problem"] == "this config's problem"
-
-
-def test_a_problem_too_small_for_features_has_a_stand_in(ragged: Maker) -> None:
-    for problem in (ragged(), ragged(model="logistic")):
-        found = features(problem, 0.5, 3, seed=0)
-        assert {a.numbers["problem"] for a in found} == {"the built-in synthetic click log"}
-        assert all(a.ok for a in found)
 
 
 def test_without_an_intercept_features_are_known_up_to_scale_and_sign() -> None:
@@ -145,3 +139,18 @@ def test_an_attack_that_surprises_is_not_ok() -> None:
     assert not Attack("x", "", True, False, {}).ok
     assert not Attack("x", "", False, True, {}).ok
     assert Attack("x", "", False, False, {}).ok
+
+
+def test_amplification_round_by_round_is_refuted_where_the_state_remembers() -> None:
+    found = naive_amplification()
+    assert found.succeeds
+    assert found.numbers["naive"] < 0.8 * found.numbers["attained"]
+
+
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+def test_all_demonstrations_go_as_predicted(law: str) -> None:
+    found = demonstrations(GRAPHS, law, seed=0)
+    assert [a.name for a in found if not a.ok] == []
+    assert len(found) == 9
+    assert {a.words for a in found} == {"succeeds, as predicted", "fails, as predicted"}
+    assert replace(found[0], succeeds=False).words == "fails, NOT AS PREDICTED"

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import stats
 from scipy.special import logsumexp
 
 from confide.errors import InputError
 from confide.graph import Graph
 from confide.privacy.accountant import Account, account
-from confide.privacy.membership import epsilon_bound, mu_bound, rate_limit
 from confide.privacy.noise import SecretStream, discrete_gaussian
 from confide.privacy.sensitivity import Participation, Sensitivity
 from confide.privacy.sum_noise import SumNoise, release_rho, sum_rho, tau
@@ -212,6 +212,21 @@ def scores(sigma: float, sign: int, known: int, runs: int, stream: SecretStream)
     return np.asarray((sums - shares[L - known :].sum(axis=0)).sum(axis=0), dtype=np.float64)
 
 
+def rate_limit(errors: int, runs: int) -> float:
+    """Clopper and Pearson's upper limit of an error rate; two of them hold together with 95% confidence."""
+    return 1.0 if errors >= runs else float(stats.beta.ppf(0.975, errors + 1, runs - errors))
+
+
+def mu_bound(fpr: float, fnr: float) -> float:
+    """The least mu_GDP that allows a test with these error rates."""
+    return float(stats.norm.isf(fpr) - stats.norm.ppf(fnr)) if fpr + fnr < 1.0 else 0.0
+
+
+def epsilon_bound(fpr: float, fnr: float, delta: float) -> float:
+    """The least epsilon at `delta` that does."""
+    return max(0.0, *(math.log(max(1.0 - delta - b, 1e-300) / a) for a, b in ((fpr, fnr), (fnr, fpr))))
+
+
 def measured(sigma: float, runs: int = 200_000) -> tuple[float, float]:
     """Lower bounds of (mu, epsilon at 1e-3) with 95% confidence; the thresholds follow from the noise's law alone."""
     stream = SecretStream(b"attack on the sums of one server")
@@ -221,7 +236,7 @@ def measured(sigma: float, runs: int = 200_000) -> tuple[float, float]:
     found = []
     for threshold, bound in tests:
         errors = (int(np.sum(without > threshold)), int(np.sum(with_it <= threshold)))
-        found.append(float(bound(*(rate_limit(np.array(n), runs) for n in errors))))
+        found.append(bound(*(rate_limit(n, runs) for n in errors)))
     return found[0], found[1]
 
 
@@ -256,7 +271,7 @@ def test_a_curious_client_sees_more_than_an_eavesdropper() -> None:
         sums = shares.sum(axis=0) + int(truncate(np.array([sign * STEP]), BITS)[0])
         worlds.append(sums - shares[2])
     errors = (int(np.sum(worlds[1] > 0)), int(np.sum(worlds[0] <= 0)))
-    mu = float(mu_bound(*(rate_limit(np.array(n), runs) for n in errors)))
+    mu = mu_bound(*(rate_limit(n, runs) for n in errors))
     noise = SumNoise.sized(0.03, 3, sampled=3, fraction_bits=BITS, dim=1)
     s = Sensitivity(STEP, BOUND, sampled=3, dim=1)
     client, server = (

@@ -24,7 +24,10 @@ from confide.algorithm import GFL, Failures
 from confide.errors import RunError
 from confide.graph import Graph
 from confide.local import LocalTask, bounded, sgd
-from confide.models import Logistic
+from confide.privacy import lower
+from confide.privacy.conversion import renyi_epsilon
+from confide.privacy.participation import amplified_curve
+from confide.privacy.sensitivity import Participation, Sensitivity
 from confide.problems.problem import Problem
 from confide.randomness import Purpose, generator, key
 from confide.reference import prepare
@@ -50,6 +53,10 @@ class Attack:
     @property
     def ok(self) -> bool:
         return self.succeeds == self.should_succeed
+
+    @property
+    def words(self) -> str:
+        return ("succeeds" if self.succeeds else "fails") + (", as predicted" if self.ok else ", NOT AS PREDICTED")
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -202,15 +209,8 @@ def recover_features(update: Floats, w: Floats, step: float, rho: float, interce
 def features(problem: Problem, step: float, sampled: int, seed: int) -> list[Attack]:
     """What one client's logistic update shows of its sample, alone and in the sum of several clients.
 
-    One local step on one sample (E = 1, batch 1), unclipped, at a model that the client was handed. Where the problem
-    is not logistic, or too small for the question (five clients in a unit, ten features), the built-in click log
-    stands in.
+    One local step on one sample (E = 1, batch 1), unclipped, at a model that the client was handed.
     """
-    note = "this config's problem"
-    if not isinstance(problem.model, Logistic) or problem.federation.K.max() < 5 or problem.M < 10:
-        from confide.problems import clicks
-
-        problem, note = clicks(units=2, clients=10, rows=600, seed=seed), "the built-in synthetic click log"
     f, model = problem.federation, problem.model
     w = 0.1 * generator(seed, Purpose.DATA, 7002).standard_normal(problem.M)
     constant = np.flatnonzero(np.all(f.X == 1.0, axis=0))
@@ -227,7 +227,7 @@ def features(problem: Problem, step: float, sampled: int, seed: int) -> list[Att
     private = np.arange(problem.M) != (-1 if intercept is None else intercept)  # everybody knows the intercept
     single = [_alike(a[private], u[private]) for a, u in zip(alone, samples, strict=True)]
     mixed = [_alike(summed[private], u[private]) for u in samples]
-    numbers: dict[str, Any] = {"problem": note, "features": problem.M, "cosine": min(single)}
+    numbers: dict[str, Any] = {"features": problem.M, "cosine": min(single)}
     if intercept is not None:
         numbers["relative_error"] = float(
             max(np.linalg.norm(a - u) / np.linalg.norm(u) for a, u in zip(alone, samples, strict=True))
@@ -246,13 +246,46 @@ def features(problem: Problem, step: float, sampled: int, seed: int) -> list[Att
             "the sum of several clients' updates shows no client's feature vector",
             max(mixed) > SAME,
             False,
-            {
-                "problem": note,
-                "clients": together,
-                "cosine_largest": max(mixed),
-                "cosine_mean": float(np.mean(mixed)),
-            },
+            {"clients": together, "cosine_largest": max(mixed), "cosine_mean": float(np.mean(mixed))},
         ),
+    ]
+
+
+def naive_amplification(chance: float = 0.25, rounds: int = 8, moved: float = 0.3, delta: float = 1e-5) -> Attack:
+    """A client that takes part by chance in homomorphic rounds, and moves psi by `moved` sigma each time it does.
+
+    The last message and the flows before it show the sum of all updates through one noise: a mixture over how often the
+    client was there, told from a client that never was.
+    """
+    from scipy.stats import binom
+
+    n = np.arange(rounds + 1)
+    there = list(zip(binom.pmf(n, rounds, chance).tolist(), (moved * n).tolist(), strict=True))
+    attained = lower.epsilon_of([lower.mixture_look(there, [(1.0, 0.0)])], delta)
+    part = Participation("amplified", chance)
+    s = Sensitivity(moved / 2.0, 1.0, sampled=1, clients=round(1.0 / chance), participation=part)
+    naive = renyi_epsilon(amplified_curve(s, "gaussian", np.ones(rounds))[0], delta)
+    return Attack(
+        "naive amplification, homomorphic",
+        "amplification by subsampling, round by round, is refuted where the state remembers: more than it says is "
+        "attained",
+        attained > naive,
+        True,
+        {"participation": chance, "rounds": rounds, "attained": attained, "naive": naive},
+    )
+
+
+def demonstrations(graphs: Sequence[Graph], law: str, seed: int) -> list[Attack]:
+    """All of them on the graphs of a run and data of our own: nobody's data are read."""
+    from confide.problems import clicks, regression
+
+    problem = regression(units=graphs[0].P, clients=5, samples=20, seed=seed)
+    algorithm = GFL(scheme("homomorphic", math.sqrt(0.1), noise=law), step=0.3, sampled=5, local_steps=1, batch=5)
+    return [
+        *telescoping(problem, graphs, algorithm, 32, seed),
+        *leaks(problem, graphs, algorithm, 20, seed),
+        *features(clicks(units=2, clients=10, rows=600, seed=seed), 0.3, 10, seed),
+        naive_amplification(),
     ]
 
 

@@ -1,446 +1,402 @@
-"""The audit: every attack on a config, and a measured lower bound beside every number of the accountant.
+"""The audit: what a run prints about its privacy, and what its own round gives away.
 
-The membership table makes the account's worst case real: one client's (unit's) update sits at the clip bound in every
-round, all else is fixed. The lower bound is measured and needs no proof; an account below it is wrong, and one far
-above it is loose. Nothing in the measurement uses the accountant, which only says where to look and what to compare.
+Every number of the statement gets the lower bound of an explicit attack beside it: on the config's own algorithm,
+level, adjacency, participation, arithmetic and release, with worst-case data of the audit's own (`worlds`); the run's
+data are never read. Attack and account are about the same rounds. The bounds are exact calculations (`lower`); only how
+loud the drawn noise is is measured, at a risk of RISK to call a true statement contradicted.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.config import Config, Experiment, named_as_in_config
 from confide.errors import InputError
-from confide.graph import Graph
-from confide.privacy import attacks, conversion
-from confide.privacy.accountant import Account, account
-from confide.privacy.attacks import Attack
-from confide.privacy.calibrate import PAIR_RATIO
-from confide.privacy.membership import CONFIDENCE, Canary, Measured, epsilon_bound, fresh, measure, mu_bound
-from confide.privacy.participation import amplified_curve
-from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy import lower
+from confide.privacy.accountant import Account
+from confide.privacy.attacks import Attack, demonstrations
+from confide.privacy.conversion import gaussian_epsilon
+from confide.privacy.of_run import Accounting, Pricing
+from confide.privacy.statement import Statement
 from confide.privacy.threat import Release, Threat
-from confide.reference import prepare
-from confide.schemes import Scheme, scheme
-from confide.validation import positive_int
+from confide.privacy.worlds import RISK, Client, Gaps, Pair, Side, Unit, drive, heard, loudness, pairs, units
 
 Floats = NDArray[np.float64]
-Accountant = Callable[..., Account]
-
-MU: Final = 2.0  # of the calibrated rows
-PURE: Final = 4.0  # epsilon of the calibrated Laplace rows, at delta = 0
-RHO: Final = 0.5  # of the calibrated rows that mix Laplace messages with a Gaussian release
-TIGHT: Final = 0.7  # of the upper bound that the lower must reach, for Gaussian noise with mu in RANGE
-RANGE: Final = (0.5, 4.0)
-COORDINATES: Final = 16  # over which a canary is spread, at most, where Laplace noise meets an l2 clip
-VIEW: Final = 2_000  # messages of a view, at most
-OFTEN: Final = (0.05, 0.5)  # L / K for which 10^4 runs can tell
-HIDDEN: Final = 8  # rounds of the row with hidden participation: the test goes through 2^8 patterns
+PATTERNS: Final = 10  # rounds of an attack on hidden participation that goes through every pattern of it
+SLACK: Final = 1e-6  # of floating point, relative
+COARSE: Final = 1e-3  # standard deviations: a grid below this is as good as none
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One scheme and one adversary, with epsilon at delta measured from below and accounted from above.
+    """One adversary of the statement and the best attack on what is said about it.
 
     Attributes:
-        setting: "config" (its own noise) or what the noise was scaled to.
-        lower, upper: epsilon; None for a leak, where nothing bounds it.
-        mu_lower, mu_upper: of Gaussian noise. pure_lower, pure_upper: epsilon at delta = 0, of Laplace noise.
-        tight: whether the lower bound has to come within 30% of the upper one.
-        repeated: a first measurement lay above the account, as one in hundreds does by chance; this is a second.
+        rounds: that were attacked: those of the run, or the first, whose model is public.
+        printed: epsilon of so many rounds; None where the statement promises nothing.
+        attained: a lower bound of the true epsilon; None where no attack is known, infinite where the view is certain.
+        pure: (printed, attained) at delta = 0, of Laplace noise.
+        of_run: epsilon of the whole run.
     """
 
-    scheme: str
-    noise: str
-    setting: str
     adversary: str
-    sigma: float
     rounds: int
-    delta: float
-    lower: float | None = None
-    upper: float | None = None
-    mu_lower: float | None = None
-    mu_upper: float | None = None
-    pure_lower: float | None = None
-    pure_upper: float | None = None
-    false_positive_rate: float | None = None
-    false_negative_rate: float | None = None
-    tight: bool = False
-    leak: bool = False
-    repeated: bool = False
+    printed: float | None
+    attained: float | None
+    how: str
+    of_run: float | None
+    pure: tuple[float, float] | None = None
 
     @property
-    def ratio(self) -> float | None:
-        return self.lower / self.upper if self.lower is not None and self.upper else None
+    def excess(self) -> float:
+        """Attained over printed."""
+        if self.printed is None or self.attained is None:
+            return -1.0
+        both = [(self.printed, self.attained), *([self.pure] if self.pure else [])]
+        return max(low / high if high else math.inf if low else 0.0 for high, low in both)
 
     @property
-    def below(self) -> bool:
-        """The account is not refuted."""
-        pairs = ((self.lower, self.upper), (self.mu_lower, self.mu_upper), (self.pure_lower, self.pure_upper))
-        return self.leak or all(low <= high for low, high in pairs if low is not None and high is not None)
-
-    @property
-    def ok(self) -> bool:
-        return self.below and not (self.tight and (self.ratio or 0.0) < TIGHT)
+    def verdict(self) -> str:
+        if self.printed is None:
+            return "no promise"
+        if self.attained is None:
+            return "not decided"
+        return "holds" if self.excess <= 1.0 + SLACK else "CONTRADICTED"
 
     def to_dict(self) -> dict[str, Any]:
-        names = self.__dataclass_fields__
-        return {name: getattr(self, name) for name in names} | {"ratio": self.ratio, "ok": self.ok}
+        certain = self.attained == math.inf
+        return {
+            "adversary": self.adversary,
+            "rounds": self.rounds,
+            "printed": self.printed,
+            "attained": None if certain else self.attained,
+            "certain": certain,
+            "verdict": self.verdict,
+            "how": self.how,
+            "printed_for_the_run": self.of_run,
+            "pure": None if self.pure is None else [x if math.isfinite(x) else None for x in self.pure],
+        }
 
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What was tried and how it ended; `ok` when every attack went as predicted and no account was refuted."""
+    """`ok` when no lower bound contradicts what is printed."""
 
+    rows: tuple[Row, ...]
     attacks: tuple[Attack, ...]
-    membership: tuple[Row, ...]
     notes: tuple[str, ...] = ()
-    runs: int = 0
     seconds: float = field(default=0.0, compare=False)
 
     @property
     def ok(self) -> bool:
-        return all(a.ok for a in self.attacks) and all(r.ok for r in self.membership)
+        return all(r.verdict != "CONTRADICTED" for r in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "ok": self.ok,
+            "rows": [r.to_dict() for r in self.rows],
             "attacks": [a.to_dict() for a in self.attacks],
-            "membership": [r.to_dict() for r in self.membership],
-            "runs": self.runs,
-            "confidence": CONFIDENCE,
             "notes": list(self.notes),
             "seconds": self.seconds,
         }
 
     def __str__(self) -> str:
-        return "\n\n".join([_columns(*self._attack_rows()), _columns(*self._membership_rows()), "\n".join(self._end())])
+        def line(*cells: str) -> str:
+            who, rounds, printed, attained, verdict, how = cells
+            return f"{who:22} {rounds:>6} {printed:>9} {attained:>9} {verdict:12} {how}".rstrip()
 
-    def _attack_rows(self) -> tuple[list[str], list[list[str]]]:
-        rows = [
-            [a.name, _verdict(a.ok), "yes" if a.succeeds else "no", "; ".join(_numbers(a.numbers))]
-            for a in self.attacks
+        said = [line("adversary", "rounds", "printed", "attained", "verdict", "attacked by"), "-" * 80]
+        said += [
+            line(r.adversary, str(r.rounds), _short(r.printed), _short(r.attained), r.verdict, r.how) for r in self.rows
         ]
-        return ["attack", "as predicted", "succeeds", "numbers"], rows
-
-    def _membership_rows(self) -> tuple[list[str], list[list[str]]]:
-        heads = ["membership", "noise", "setting", "adversary", "lower", "upper", "lower/upper", "mu lower", "mu", "ok"]
-        rows = [
-            [r.scheme, r.noise, r.setting, r.adversary]
-            + [_short(x) for x in (r.lower, "leak" if r.leak else r.upper, r.ratio, r.mu_lower, r.mu_upper)]
-            + [_verdict(r.ok) + ("" if r.below else " (refuted)") + (" (repeated)" if r.repeated else "")]
-            for r in self.membership
-        ]
-        return heads, rows
-
-    def _end(self) -> list[str]:
-        verdict = "every attack went as predicted, every account stands" if self.ok else "SOMETHING IS WRONG: see NO"
-        return [*(f"note: {n}" for n in self.notes), f"{verdict} ({self.seconds:.1f} s)"]
+        said += ["", *(f"note: {n}" for n in self.notes), "", "what schemes give away, on data made for it:"]
+        said += [f"  {a.name:33} {a.words}" for a in self.attacks]
+        wrong = [r.adversary for r in self.rows if r.verdict == "CONTRADICTED"]
+        end = (
+            f"THE PRINTED ACCOUNT IS CONTRADICTED about {', '.join(wrong)}"
+            if wrong
+            else "no printed epsilon is contradicted"
+        )
+        return "\n".join([*said, "", f"{end} ({self.seconds:.1f} s)"])
 
 
-class Case(NamedTuple):
-    """One row to measure; without a setting the noise is scaled."""
+class Found(NamedTuple):
+    """A lower bound of epsilon, and for how many rounds."""
 
-    scheme: Scheme
-    threat: Threat = Threat()
-    release: Release = Release()
-    own_noise_known: bool = False
-    setting: str | None = None
+    rounds: int
+    epsilon: float
+    pure: float | None = None
+
+
+Key = tuple[str, int]  # the kind of an adversary, and which of that kind it is in the statement
 
 
 @dataclass(frozen=True)
-class _Bench:
-    """What all rows share."""
+class Bench:
+    """One run, what it prints, and attacks on that; `kept` holds what several rows share."""
 
-    graphs: tuple[Graph, ...]
-    sensitivity: Sensitivity
+    e: Experiment
+    pricing: Pricing
     rounds: int
-    others: Floats  # (P, M): everybody's real first update, kept fixed
-    delta: float
-    runs: int
-    trials: int
-    seed: int
-    account: Accountant
+    kept: dict[Any, Any] = field(default_factory=dict)
 
-    def row(self, case: Case, number: int) -> Row:
-        if case.setting is None:
-            # B as an l1 bound is what Laplace noise is made for: a canary in one coordinate then attains the account.
-            norm = "l1" if case.scheme.law == "laplace" else self.sensitivity.norm
-            fit = replace(self, sensitivity=replace(self.sensitivity, norm=norm))
-            scaled, setting = fit.scaled(case)
-            return fit.row(scaled._replace(setting=setting), number)
-        upper = self.upper(case)
-        gaussian = case.scheme.law == "gaussian"
-        adversary = str(case.threat) + (f", release {case.release}" if case.release.kind != "none" else "")
-        adversary += ", own noise" if case.own_noise_known else ""
-        row = Row(
-            case.scheme.name, case.scheme.law, case.setting, adversary, case.scheme.sigma, self.rounds, self.delta,
-            upper=upper.epsilon, mu_upper=upper.mu_gdp, pure_upper=upper.epsilon_pure, leak=upper.leak,
-        )  # fmt: skip
-        if upper.leak or not upper.epsilon:
-            return row if upper.leak else replace(row, lower=0.0)
-        assert upper.target is not None  # noqa: S101 - every account without a leak has one
-        # Given the messages only, the hidden g_pp protects more (often several times) than the account says.
-        loose = case.scheme.noise_on == "link" and case.scheme.own_noise and not case.own_noise_known
-        in_range = upper.mu_gdp is not None and RANGE[0] <= upper.mu_gdp <= RANGE[1]
-        hidden = self.sensitivity.participation.kind != "all"
-        row = replace(row, tight=gaussian and in_range and not loose and not hidden)
-        canary = self.canary(case, upper.target)
-        found = self.measured(row, canary, fresh(self.seed, number, 1))
-        return found if found.below else replace(self.measured(row, canary, fresh(self.seed, number, 2)), repeated=True)
+    def once(self, key: Any, make: Callable[[], T]) -> T:
+        if key not in self.kept:
+            self.kept[key] = make()
+        return cast(T, self.kept[key])
 
-    def upper(self, case: Case) -> Account:
-        return self.account(
-            case.scheme, list(self.graphs), self.sensitivity, rounds=self.rounds, threat=case.threat,
-            release=case.release, delta=self.delta,
-        )  # fmt: skip
+    def statement(self, rounds: int) -> Statement:
+        return self.once(("statement", rounds), partial(self.pricing.statement, rounds))
 
-    def scaled(self, case: Case) -> tuple[Case, str]:
-        """All noises times one factor, so that the account says mu = 2. Laplace: epsilon 4 at delta 0; with a release,
-        whose noise is Gaussian, rho = 0.5."""
-        while True:
-            a = self.upper(case)
-            if a.mu_gdp is not None:
-                x, setting = a.mu_gdp / MU, f"mu = {MU:g}"
-            elif a.epsilon_pure is not None:
-                x, setting = a.epsilon_pure / PURE, f"pure epsilon = {PURE:g}"
-            else:
-                x, setting = math.sqrt((a.rho or 0.0) / RHO), f"rho = {RHO:g}"
-            if a.leak or not x:
-                return case, "no noise"
-            s, release = case.scheme, case.release
-            louder = replace(s, sigma=x * s.sigma, sigma_pair=x * s.sigma_pair)
-            case = case._replace(scheme=louder, release=replace(release, sigma=x * release.sigma))
-            if "rho" not in setting or abs(x - 1.0) < 1e-9:  # the rho of Laplace noise is no power of the factor
-                return case, setting
+    def said(self, rounds: int) -> dict[Key, Account]:
+        """What a run of so many rounds prints, adversary by adversary."""
+        found: dict[Key, Account] = {}
+        for account in self.statement(rounds).accounts:
+            kind = Threat.parse(account.threat).kind
+            found[kind, sum(k == kind for k, _ in found)] = account
+        return found
 
-    def canary(self, case: Case, target: int) -> Canary:
-        s = self.sensitivity
-        spread = s.norm == "l2" and case.scheme.law == "laplace"
-        coordinates = min(self.others.shape[1], COORDINATES) if spread else 1
-        size = s.step * s.bound / math.sqrt(coordinates)
-        if s.level == "client":
-            assert s.sampled is not None  # noqa: S101 - checked
-            size /= s.sampled
-        return Canary(
-            case.scheme,
-            self.graphs,
-            self.rounds,
-            target,
-            (-size if s.adjacency == "replace" else 0.0, size),
-            self.others[:, :coordinates],
-            case.threat.against(self.graphs[0], target),
-            case.own_noise_known,
-            self.hidden(case, target) if case.release.kind == "centroid" else None,
-            s.participation.value if s.participation.kind == "random" else 1.0,
-        )
+    def row(self, key: Key) -> Row:
+        """The attack that goes furthest beyond the account, or the nearest to that of the whole run."""
+        said, (kind, n) = self.said(self.rounds)[key], key
+        # Servers and clients receive a release whatever is said about them; who listens on links may not.
+        released = self.pricing.release != "none" and (kind != "links" or n > 0)
+        name = said.threat + (" + release" if released else "")
+        rows = [Row(name, self.rounds, said.epsilon, None, "-", said.epsilon)]
+        for how, x in self.attacks(Threat.parse(said.threat), said.target or 0, released) if not said.leak else ():
+            account = self.said(x.rounds).get(key)
+            if account is not None and not account.leak:
+                pure = None if x.pure is None or account.epsilon_pure is None else (account.epsilon_pure, x.pure)
+                rows.append(Row(name, x.rounds, account.epsilon, x.epsilon, how, said.epsilon, pure))
+        wrong = [r for r in rows if r.verdict == "CONTRADICTED"]
+        return max(wrong or rows, key=lambda r: r.excess if wrong else (r.attained is not None, r.rounds, r.excess))
 
-    def hidden(self, case: Case, target: int) -> float:
-        """Standard deviation on the released mean of those servers' shares that the adversary does not know."""
-        P = self.graphs[0].P
-        known = len(case.threat.against(self.graphs[0], target))
-        sized = min(case.release.colluders, P - 1)  # all but so many shares put sigma on the mean
-        return case.release.sigma * math.sqrt((P - known) / (P - sized))
+    def attacks(self, threat: Threat, p: int, released: bool) -> Iterator[tuple[str, Found]]:
+        s = self.pricing.sensitivity
+        for unit in units(self.e, p):
+            for pair in pairs(self.e, s, unit):
+                if threat.kind == "own-server":
+                    found = self.from_sums(unit, pair)
+                elif s.participation.kind in ("random", "amplified"):
+                    found = self.by_chance(threat, unit, pair)
+                else:
+                    found = self.from_messages(threat, unit, pair, released)
+                if found is not None:
+                    yield pair.name, found
 
-    def measured(self, row: Row, canary: Canary, seed: int) -> Row:
-        gaussian = row.mu_upper is not None
+    # ---- what is seen
 
-        def bound(fpr: Floats, fnr: Floats) -> Floats:
-            return mu_bound(fpr, fnr) if gaussian else epsilon_bound(fpr, fnr, self.delta)
+    def gaps(self, unit: Unit, pair: Pair, rounds: int, public: bool = False) -> Gaps:
+        """At equal messages, when the target takes part in every round."""
+        one, other = (Side(clients, lambda i: range(self.L)) for clients in (pair.one, pair.other))
+        make = partial(drive, self.e, unit, one, other, rounds, public=public)
+        return self.once((unit, pair.name, rounds, public), make)
 
-        m = measure(canary, bound, runs=self.runs, trials=self.trials, seed=seed)
-        best = float(bound(*m.limits))
-        row = replace(
-            row, false_positive_rate=m.false_positives / m.runs, false_negative_rate=m.false_negatives / m.runs
-        )
-        if gaussian:
-            return replace(row, mu_lower=best, lower=conversion.gaussian_epsilon(best, self.delta))
-        pure = None if row.pure_upper is None else float(epsilon_bound(*m.limits, 0.0))
-        return replace(row, lower=best, pure_lower=pure)
+    def looks(self, threat: Threat, unit: Unit, rounds: int) -> list[Floats]:
+        """`heard` in each round; noise that is drawn too softly tells more."""
+        graphs, scheme = self.e.graph, self.e.algorithm.scheme
+        around = frozenset[int]().union(*(threat.against(g, unit.p) for g in graphs))
+        quiet = self.once(("loudness", unit.p), partial(loudness, self.e, self.pricing.sensitivity, unit))
+        turns = [self.once((g.name, j, unit.p, around), partial(heard, scheme, g, unit.p, around)) / quiet
+                 for j, g in enumerate(graphs)]  # fmt: skip
+        return [turns[j % len(turns)] for j in range(rounds)]
+
+    @property
+    def L(self) -> int:
+        return self.e.algorithm.sampled
+
+    @property
+    def quantum(self) -> float:
+        alg = self.e.algorithm
+        return 2.0**-alg.fraction_bits / alg.sampled if alg.arithmetic == "fixed" else 0.0
+
+    def inside(self, known: int) -> float:
+        """Standard deviation on psi of the clients' own noises, but for those of `known` clients."""
+        alg = self.e.algorithm
+        if alg.aggregation is not None and alg.aggregation.sigma:
+            return alg.aggregation.share(self.L) * math.sqrt(self.L - known)
+        return alg.scheme.sigma_client / math.sqrt(self.L)
+
+    def moved(self, gaps: Floats) -> Floats:
+        """The gaps of each round; on a grid, where roundings depend on the model, less what they may be off by."""
+        if not self.quantum:
+            return gaps
+        size = np.linalg.norm(gaps, axis=1, keepdims=True)
+        off = 2.0 * self.quantum * np.arange(len(gaps))[:, None] * np.sqrt((gaps != 0.0).sum(axis=1, keepdims=True))
+        return np.asarray(gaps * np.maximum(1.0 - off / np.maximum(size, 1e-300), 0.0))
+
+    def gaussian(self, mu: float, terms: int, quanta: float) -> float:
+        """Of Gaussian noises mu apart of which so many terms are rounded, by `quanta` standard deviations in all."""
+        if mu > 1e6:
+            return math.inf
+        return gaussian_epsilon(max(0.0, mu - math.sqrt(terms) * quanta), self.pricing.delta)
+
+    # ---- attacks
+
+    def from_messages(self, threat: Threat, unit: Unit, pair: Pair, released: bool) -> Found | None:
+        """The target takes part in every round, which is no secret."""
+        scheme, noise = self.e.algorithm.scheme, self.inside(0)
+        gaps = self.gaps(unit, pair, self.rounds if pair.steady else 1)
+        if (noise and gaps.kept.any()) or (scheme.noise_on == "link" and scheme.own_noise):
+            gaps = self.gaps(unit, pair, 1)  # hidden noise is carried on: only the first round is known
+        rounds = len(gaps.psi)
+        model = threat.kind == "own-client" or (released and self.pricing.release == "local")
+        if not np.isfinite(gaps.psi).all() or (model and not noise and gaps.kept.any()):
+            return Found(rounds, math.inf)
+        moved, seen = self.moved(gaps.psi), self.looks(threat, unit, rounds)
+        mean = self.released(threat, unit, gaps) if released else 0.0
+        if scheme.law == "laplace":
+            return None if noise else self.laplace(moved, seen, mean, released)
+        snr = np.array([1.0 / math.hypot(1.0 / np.linalg.norm(x), noise) if x.any() else 0.0 for x in seen])
+        mu = math.hypot(float(np.linalg.norm(np.linalg.norm(moved, axis=1) * snr)), mean)
+        roundings = self.quantum * (1 + (self.L if noise else 0)) * float(snr.max())
+        terms = int(np.count_nonzero(moved)) + (int(np.count_nonzero(gaps.kept[-1])) if mean else 0)
+        epsilon = self.gaussian(mu, terms, roundings)
+        if self.quantum and rounds == 1 and snr[0] and not noise and scheme.noise_on == "server":
+            steps = np.rint(np.abs(moved[0]) / self.quantum).astype(np.int64)
+            sigma, whole = 1.0 / snr[0] / self.quantum, (int(steps.sum()), int(np.count_nonzero(steps)))
+            epsilon = max(epsilon, lower.rounded_epsilon(*whole, sigma, self.pricing.delta))
+        return Found(rounds, epsilon)
+
+    def laplace(self, moved: Floats, seen: list[Floats], mean: float, released: bool) -> Found | None:
+        each = [np.outer(g, x).ravel() * math.sqrt(2.0) for g, x in zip(moved, seen, strict=True)]
+        ratios = np.abs(np.concatenate(each))
+        if not np.isfinite(ratios).all() or mean == math.inf:
+            return Found(len(moved), math.inf)
+        if self.quantum * math.sqrt(2.0) * max(float(x.max(initial=0.0)) for x in seen) > COARSE:
+            return None
+
+        def bound() -> float:
+            parts = lower.laplace_looks(ratios) + ([lower.gaussian_look(mean)] if mean else [])
+            return lower.epsilon_of(parts, self.pricing.delta)
+
+        epsilon = self.once((ratios.tobytes(), mean), bound)
+        return Found(len(moved), epsilon, None if released else float(ratios.sum()))
+
+    def released(self, threat: Threat, unit: Unit, gaps: Gaps) -> float:
+        """How far the mean of the final models moves, in standard deviations of the noise that is not known."""
+        graphs, release = self.e.graph, Release.parse(self.pricing.release)
+        if release.kind != "centroid":
+            return 0.0
+        P, moved = graphs[0].P, float(np.linalg.norm(gaps.kept[-1])) / graphs[0].P
+
+        def servers(who: Threat, p: int) -> int:
+            return len({q for g in graphs for q in who.against(g, p)})
+
+        feared = max(servers(Threat.parse(self.pricing.threat), p) for p in range(P))
+        share = release.sigma / math.sqrt(P - min(max(1, feared), P - 1))  # of one server, on the mean
+        hidden = share * math.sqrt(P - servers(threat, unit.p))
+        return moved / hidden if hidden else math.inf if moved else 0.0
+
+    def by_chance(self, threat: Threat, unit: Unit, pair: Pair) -> Found | None:
+        """The target is drawn by chance, and it is a secret in which rounds."""
+        e, noise, first = self.e, self.inside(0), self.gaps(unit, pair, 1)
+        if not np.isfinite(first.psi).all():
+            return Found(1, math.inf)
+        absent = e.algorithm.dropout or e.algorithm.failures.unit or e.algorithm.failures.units
+        if e.algorithm.scheme.law != "gaussian" or absent:
+            return None
+        # Where nothing but the pushes tells who was drawn, every round is like the first.
+        tells = self.pricing.sensitivity.clip == "example" and e.problem.model.rho > 0.0 and len(set(unit.E)) > 1
+        alike, remembers = pair.steady and not tells, bool(first.kept.any())
+        patterns = alike and remembers and not noise  # of rounds: the last message remembers them
+        at = range(1, min(self.rounds, PATTERNS) + 1 if patterns else 2)
+        rounds = len(at) if patterns else self.rounds if alike and not remembers else 1
+        effects = [np.array([self.effect(unit, c, j, len(at)) for j in at]) for c in (pair.one, pair.other)]
+        axis = (effects[0] - effects[1]).sum(axis=0)
+        axis /= np.linalg.norm(axis) or 1.0
+        q = self.L / int(e.problem.federation.K[unit.p])
+        drawn = np.array(list(itertools.product((0.0, 1.0), repeat=len(at))))
+        chances = np.prod(np.where(drawn > 0.0, q, 1.0 - q), axis=1)
+        looks = self.looks(threat, unit, rounds)[-1 if patterns else 0 :]
+        snr = Counter(1.0 / math.hypot(1.0 / np.linalg.norm(x), noise) if x.any() else 0.0 for x in looks)
+        if self.quantum * max(snr) > COARSE:
+            return None
+        sides = []
+        for effect in effects:
+            means, place = np.unique(np.round(drawn @ (effect @ axis), 9), return_inverse=True)
+            sides.append([*zip(np.bincount(place, chances).tolist(), means.tolist(), strict=True)])
+
+        def bound(one: lower.Mixture, other: lower.Mixture) -> float:
+            parts = [lower.mixture_look(one, other, n, x) for x, n in snr.items()]
+            return lower.epsilon_of(parts, self.pricing.delta)
+
+        key = (tuple(map(tuple, sides)), tuple(snr.items()))
+        return Found(rounds, self.once(key, lambda: max(bound(*sides), bound(*sides[::-1]))))
+
+    def effect(self, unit: Unit, clients: list[Client], at: int, rounds: int) -> Floats:
+        """What it adds to the last psi that the target was drawn in round `at`, and in no other, at equal messages."""
+        others = range(1, self.L + 1)
+        there, never = Side(clients, lambda i: range(self.L) if i == at else others), Side(clients, lambda i: others)
+        return np.asarray(drive(self.e, unit, there, never, rounds).psi[-1])
+
+    def from_sums(self, unit: Unit, pair: Pair) -> Found | None:
+        """The own server: it sees the noisy sum of every round, at a model that it knows."""
+        secure, part = self.e.algorithm.aggregation, self.pricing.sensitivity.participation
+        noise = 0.0 if secure is None else self.inside(secure.parameters(self.L).corrupted)
+        by_chance = part.kind in ("random", "amplified")
+        rounds = self.rounds if pair.steady else 1
+        gaps = self.gaps(unit, pair, 1 if by_chance else rounds, public=True).psi
+        if not noise or not np.isfinite(gaps).all():
+            return Found(rounds, math.inf)
+        roundings, sizes = (self.L + 1) * self.quantum / noise, np.linalg.norm(self.moved(gaps), axis=1)
+        if not by_chance:
+            return Found(
+                rounds, self.gaussian(float(np.linalg.norm(sizes)) / noise, int(np.count_nonzero(gaps)), roundings)
+            )
+        if self.e.algorithm.dropout or self.e.algorithm.failures:
+            return None
+        q, mu = self.L / int(self.e.problem.federation.K[unit.p]), max(0.0, float(sizes[0]) / noise - roundings)
+        return Found(rounds, lower.counted_epsilon(q, rounds, mu, self.pricing.delta))
 
 
-def audit(
-    config: Config,
-    *,
-    runs: int = 10_000,
-    trials: int = 5_000,
-    rounds: int = 10,
-    attack_rounds: int = 32,
-    accountant: Accountant = account,
-    announce: Callable[[str], None] = lambda what: None,
-) -> AuditReport:
-    """Attack a config, and hold its accountant against what was measured.
-
-    Args:
-        runs: of each kind (with and without the canary) that count; `trials` others fix the test's threshold.
-        rounds: of the membership runs, or the config's if it has fewer. The account is for the same number.
-        attack_rounds: of the telescoping curves.
-        accountant: whose numbers are the upper bounds.
-        announce: told what is under way.
-    """
-    started = time.perf_counter()
-    for name, value in (("runs", runs), ("trials", trials), ("rounds", rounds)):
-        positive_int(name, value)
-    if positive_int("attack_rounds", attack_rounds) < 4:
-        raise InputError("attack_rounds", attack_rounds, "a curve over fewer than 4 rounds says nothing")
-    e = config.build()
+def audit(config: Config, *, announce: Callable[[str], None] = lambda what: None) -> AuditReport:
+    """Attack what a run of this config would print about its privacy; `announce` is told what is under way."""
+    started, e = time.perf_counter(), config.build()
     if e.graph[0].P == 1:
         raise InputError("graph.topology", config.graph.topology, "one server sends no messages: nothing to attack")
-    announce("attacks")
-    seed = fresh(e.seed, 0)
+    rows, notes = rows_of(e, announce)
+    announce("what schemes give away")
+    shown = demonstrations(e.graph, e.algorithm.scheme.law, e.seed)
+    return AuditReport(rows, tuple(shown), notes, time.perf_counter() - started)
+
+
+def rows_of(
+    e: Experiment, announce: Callable[[str], None] = lambda what: None
+) -> tuple[tuple[Row, ...], tuple[str, ...]]:
+    """A row for every adversary of the statement, and what to know about them."""
+    if e.privacy is None:
+        return (), ("the run prints no epsilon: without algorithm.clip nothing bounds an update",)
     with named_as_in_config():
-        tried = [
-            *attacks.telescoping(e.problem, e.graph, e.algorithm, attack_rounds, seed),
-            *attacks.leaks(e.problem, e.graph, e.algorithm, 20, seed),
-            *attacks.features(e.problem, e.algorithm.step, e.algorithm.sampled, e.seed),
-        ]
-        bench, notes = _bench(config, e, runs, trials, rounds, accountant)
-    rows = []
-    for n, case in enumerate(cases(e.algorithm.scheme, e.graph, config.privacy.threat, config.privacy.release)):
-        announce(f"membership: {case.scheme.name}, {case.scheme.law}, {case.threat}")
-        try:
-            rows.append(bench.row(case, n))
-        except InputError as refusal:
-            if case.setting is None:
-                raise
-            notes.append(f"no row for the config's own noise against {case.threat}, the accountant refuses: {refusal}")
-    announce("membership: hidden participation")
-    hidden, naive = _hidden(bench, e)
-    rows.append(hidden)
-    tried.append(naive)
-    return AuditReport(tuple(tried), tuple(rows), tuple(notes), runs, time.perf_counter() - started)
+        accounting = Accounting.of(e.privacy, e.problem, e.graph, e.algorithm, e.rounds, e.seed)
+        bench, rows = Bench(e, accounting.pricing, accounting.affordable(e.rounds)), []
+        for key, account in bench.said(bench.rounds).items():
+            announce(f"attacking what is said about {account.threat}")
+            rows.append(bench.row(key))
+    return tuple(rows), tuple(_notes(bench))
 
 
-def cases(configured: Scheme, graphs: Sequence[Graph], threat: str = "links", release: str = "none") -> list[Case]:
-    """The config's scheme with its own noise, then every scheme with noise that makes the comparison meaningful."""
-    mine, around = replace(configured, sigma_client=0.0), graphs[0].neighbours(0)
-    one = Threat("colluders", frozenset({int(around[0])}))
-    # Neighbours change where graphs take turns: there the same servers collude throughout.
-    all_around = Threat("neighbours") if len(graphs) == 1 else Threat("colluders", frozenset(map(int, around)))
-    asked = all_around if threat == "neighbours" else Threat.parse(threat)
-    revealed = Release.parse(release).for_threat(asked, graphs)
-    found = [Case(mine, setting="config")]
-    if asked.kind in ("colluders", "neighbours"):  # servers receive the release too
-        found.append(Case(mine, threat=asked, release=revealed, setting="config"))
-    if revealed.kind == "centroid":
-        found.append(Case(mine, release=revealed, setting="config"))
-    partial = configured.name if configured.name.startswith("partial") else "partial:0.5"
-    ratio = configured.sigma_pair / configured.sigma if configured.sigma_pair and configured.sigma else PAIR_RATIO
-    end = Release("centroid", 1.0 / graphs[0].P)
-    for law in ("gaussian", "laplace"):
-        names = ("homomorphic", "shared", "own-clean", partial, "per-link-clean", "central")
-        found += [Case(scheme(name, 1.0, noise=law)) for name in names]
-        per_link, homomorphic = scheme("per-link", 1.0, noise=law), scheme("homomorphic", 1.0, noise=law)
-        found.append(Case(per_link, own_noise_known=True))
-        found += [Case(scheme("local-only", noise=law), release=end), Case(homomorphic, release=end)]
-        if law == "gaussian":
-            pairwise = scheme("pairwise", 1.0, noise=law, sigma_pair=ratio)
-            found += [Case(per_link), Case(homomorphic, threat=all_around)]
-            found += [Case(pairwise, threat=t) for t in (Threat(), one, all_around)]
-    return found
-
-
-def _bench(
-    config: Config, e: Experiment, runs: int, trials: int, rounds: int, accountant: Accountant
-) -> tuple[_Bench, list[str]]:
-    clip, notes = e.algorithm.clip, []
-    bound, norm = (1.0, "l2") if clip is None else (clip.bound, clip.norm)
-    if clip is None:
-        notes.append("the config has no clip, so nothing bounds an update: the canary takes B = 1 (l2), for this only")
-    level = "unit" if config.privacy.level == "unit" else "client"
-    if config.privacy.level == "example":
-        notes.append("the canary is a whole client, not one example")
-    messages = max(2 * len(g.edges) for g in e.graph)
-    rounds = min(rounds, e.rounds, max(1, VIEW // max(messages, e.graph[0].P)))
-    M = e.problem.M
-    sensitivity = Sensitivity(
-        step=e.algorithm.step,
-        bound=bound,
-        norm=norm,
-        level=level,
-        adjacency=config.privacy.adjacency,
-        sampled=e.algorithm.sampled,
-        dim=M,
-        proof=Proof("public-point"),
-        clip="update",
-    )
-    if norm == "l2" and M > COORDINATES and e.algorithm.scheme.law == "laplace":
-        notes.append(f"the config's row spreads the canary over {COORDINATES} of {M} coordinates, a weaker test")
-    notes += [
-        f"membership: {runs} runs with and {runs} without the canary, {rounds} rounds (the config has {e.rounds}), "
-        f"{level} level, {config.privacy.adjacency}, proof public-point: others' updates stay fixed, as they do here",
-        f"lower bounds hold with {100 * CONFIDENCE:g}% confidence each (Clopper-Pearson; threshold from {trials} other "
-        f"runs); so many can show no mu above {float(mu_bound(*Measured(0.0, runs, 0, 0).limits)):.3g}",
-        "rows other than 'config' have noise scaled to the number in their setting, against their own adversary; "
-        "for Laplace B is an l1 bound there",
+def _notes(bench: Bench) -> list[str]:
+    s, p = bench.pricing.sensitivity, bench.pricing
+    found = [
+        f"{s.level} level, {s.adjacency}, participation {s.participation}, proof {s.proof}, delta {p.delta:g}",
+        "printed is what a run of so many rounds says, attained what its own round gives away on",
+        "worst-case data of the audit's own: a smaller epsilon would be false",
+        f"the noise of the messages was measured, at a risk of {RISK:g} to think it too soft",
     ]
-    reference = prepare(e.problem, e.graph, replace(e.algorithm, arithmetic="float", aggregation=None), 1, e.seed)(0)
-    start = np.zeros((e.graph[0].P, M))
-    first = [reference.adapt(1, p, start[p], reference.sample(1, p)) for p in range(len(start))]
-    graphs = tuple(e.graph)
-    others = np.array(first)
-    seed = fresh(e.seed, 1)
-    bench = _Bench(graphs, sensitivity, rounds, others, config.privacy.delta, runs, trials, seed, accountant)
-    return bench, notes
+    return found + [f"no statement against {who}: {why}" for who, why in bench.statement(bench.rounds).refused]
 
 
-def _hidden(bench: _Bench, e: Experiment) -> tuple[Row, Attack]:
-    """A client that takes part at random in homomorphic rounds: the valid account, and amplification, which is not."""
-    L, K = e.algorithm.sampled, int(e.problem.federation.K.min())
-    K = K if OFTEN[0] <= L / K <= OFTEN[1] else 4 * L
-    q = L / K
-    part = Participation("random", q)
-    once = replace(bench.sensitivity, level="client", adjacency="zero-out", clients=K, participation=part)
-    bench = replace(bench, sensitivity=once, rounds=HIDDEN)
-    if HIDDEN * len(bench.others) > VIEW:  # the graph does not matter here
-        bench = replace(bench, graphs=(Graph.ring(5),), others=bench.others[:5])
-    always = replace(bench, sensitivity=replace(once, participation=Participation()))
-    case, _ = always.scaled(Case(scheme("homomorphic", 1.0, noise="gaussian")))
-    case = case._replace(scheme=replace(case.scheme, sigma=case.scheme.sigma / 2.0), setting=f"random:{q:g}")
-    row = bench.row(case, 10_000)
-    factor = np.full(bench.rounds, case.scheme.sigma**-2.0)
-    # Who is drawn instead adds what the canary adds when it is absent: an exchange moves psi by s here, not by 2 s.
-    naively = replace(once, bound=once.bound / 2.0, participation=Participation("amplified", q))
-    curve, _ = amplified_curve(naively, "gaussian", factor)
-    naive = conversion.renyi_epsilon(curve, bench.delta)
-    lower = row.lower or 0.0
-    return row, Attack(
-        "naive amplification, homomorphic",
-        "amplification by subsampling, round by round, is refuted where the state remembers: the measured epsilon is "
-        "above it",
-        lower > naive,
-        True,
-        {"participation": q, "rounds": bench.rounds, "measured": lower, "naive": naive, "accounted": row.upper},
-    )
-
-
-def _numbers(numbers: dict[str, Any]) -> list[str]:
-    """Curves as their two ends."""
-    found = []
-    for name, value in numbers.items():
-        ends = f"{_short(value[0])} .. {_short(value[-1])}" if isinstance(value, list) else _short(value)
-        found.append(f"{name.replace('_', ' ')} {ends}")
-    return found
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {None: "-", True: "yes", False: "no"}[value]
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _verdict(ok: bool) -> str:
-    return "yes" if ok else "NO"
-
-
-def _columns(heads: list[str], rows: list[list[str]]) -> str:
-    widths = [max(len(r[c]) for r in [heads, *rows]) for c in range(len(heads))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in [heads, *rows]]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+def _short(value: float | None) -> str:
+    return "-" if value is None else "certain" if value == math.inf else f"{value:.4g}"
