@@ -29,7 +29,20 @@ from confide.privacy.conversion import gaussian_epsilon
 from confide.privacy.of_run import Accounting, Pricing
 from confide.privacy.statement import Statement
 from confide.privacy.threat import Release, Threat
-from confide.privacy.worlds import RISK, Client, Gaps, Pair, Side, Unit, drive, heard, loudness, pairs, units
+from confide.privacy.worlds import (
+    RISK,
+    Client,
+    Gaps,
+    Pair,
+    Side,
+    Unit,
+    drive,
+    heard,
+    loudness,
+    pairs,
+    release_loudness,
+    units,
+)
 
 Floats = NDArray[np.float64]
 PATTERNS: Final = 10  # rounds of an attack on hidden participation that goes through every pattern of it
@@ -296,7 +309,9 @@ class Bench:
 
         feared = max(servers(Threat.parse(self.pricing.threat), p) for p in range(P))
         share = release.sigma / math.sqrt(P - min(max(1, feared), P - 1))  # of one server, on the mean
-        hidden = share * math.sqrt(P - servers(threat, unit.p))
+        all_of_it = share * math.sqrt(P)
+        quiet = self.once("release", partial(release_loudness, self.e, self.rounds, all_of_it))
+        hidden = quiet * share * math.sqrt(P - servers(threat, unit.p))
         return moved / hidden if hidden else math.inf if moved else 0.0
 
     def by_chance(self, threat: Threat, unit: Unit, pair: Pair) -> Found | None:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from confide.arithmetic import FloatArithmetic, State
 from confide.combine import publish
 from confide.config import Experiment
+from confide.engines.release import Releasing, seeded
 from confide.federation import Federation
 from confide.graph import Graph
 from confide.models import GLM, Linear, Model
@@ -39,6 +40,7 @@ HUGE: Final = 1e200  # of a row: its square is no number
 FLAT: Final = 1e-3  # features of a linear row whose gradient does not notice the model
 ROUNDED: Final = 1e-12  # of a number: what floating point leaves of two equal ones
 MEASURED: Final = 50  # rounds in which noise is measured
+WIDE: Final = 4000  # coordinates in which the noise of a release is measured
 RISK: Final = 1e-9  # that it is louder than it then seems
 Cohort = Callable[[int], Sequence[int]]  # round -> clients of the attacked unit that are drawn, 0 is the target
 
@@ -163,7 +165,8 @@ def world(e: Experiment, unit: Unit, side: Side, rounds: int, noise: NoiseSource
     )
     E, batch = ([x for p in range(P) for x in (of if p == unit.p else (1,) * L)] for of in (unit.E, unit.batch))
     algorithm = replace(e.algorithm, local_steps=E, batch=batch)
-    made = prepare(Problem(federation, e.problem.model), e.graph, algorithm, rounds, e.seed, noise)(0)
+    cap = None if e.privacy is None else e.privacy.cap
+    made = prepare(Problem(federation, e.problem.model), e.graph, algorithm, rounds, e.seed, noise, cap)(0)
     known = {f.name: getattr(made, f.name) for f in fields(made) if f.init}
     return World(**known, target=unit.p, cohort=side.cohort)
 
@@ -307,3 +310,15 @@ def loudness(e: Experiment, s: Sensitivity, unit: Unit) -> float:
     if scheme.law == "laplace":
         return min(1.0, float(2.0 * math.sqrt(2.0) * np.abs(z).sum() / chi2.ppf(RISK, 2 * len(z))))
     return min(1.0, float(math.sqrt(z @ z / chi2.ppf(RISK, len(z)))))
+
+
+def release_loudness(e: Experiment, rounds: int, sigma: float) -> float:
+    """The same of the release that a run makes, of which all shares together should put `sigma` on the mean."""
+    from scipy.stats import chi2
+
+    assert e.privacy is not None  # noqa: S101 - there is no release without
+    P, dtype = e.graph[0].P, np.int64 if e.algorithm.arithmetic == "fixed" else np.float64
+    made = Releasing.of(e.privacy, e.graph, e.algorithm, rounds)
+    z = made.make(np.zeros((P, WIDE), dtype), np.zeros((P, WIDE)), seeded(e.seed))
+    assert z is not None  # noqa: S101 - a centroid is released
+    return min(1.0, float(math.sqrt(z @ z / chi2.ppf(RISK, len(z)))) / sigma) if sigma else 0.0
