@@ -92,8 +92,8 @@ def simulate(
     if as_json:
         print(json.dumps(run.summary() | {"files": files}, allow_nan=False))
     else:
-        print(run)
-        print(f"files          {folder}")
+        statement = [] if run.privacy is None else ["", run.statement]
+        print("\n".join([*run.facts(), f"files          {folder}", *statement]))
     if run.diverged:
         at = "round {round} of repetition {repetition}, with algorithm.step = {step:g}".format(**run.diverged)
         why = f": {run.diverged['why']}" if "why" in run.diverged else ""

@@ -106,16 +106,14 @@ def account(
     if as_json:
         print(json.dumps(a.to_dict(), allow_nan=False))
         return
-    from confide.privacy.statement import lines
+    from confide.privacy.statement import assumptions, table
 
-    for line in lines({"accounts": [a.to_dict()], "refused": [], "unprotected": []}):
-        print(line)
+    one = _alone(a.to_dict(), rounds)
+    print("\n".join(table(one)))
     for name in ("rho", "mu_gdp", "epsilon_pure"):
         if getattr(a, name) is not None:
             print(f"{name:14} {getattr(a, name):.6g}")
-    print("assumptions")
-    for line in a.assumptions:
-        print(f"  - {line}")
+    print("\n".join(assumptions(one)))
 
 
 @app.command()
@@ -191,7 +189,7 @@ def plan(
     if as_json:
         print(json.dumps(answer, allow_nan=False))
         return
-    _print_plan(answer)
+    _print_plan(answer, rounds)
 
 
 def _plan_sum(
@@ -217,8 +215,7 @@ def _plan_sum(
         print(json.dumps(answer, allow_nan=False))
         return
     print(f"noise inside the secure sum: sigma {noise.sigma:.6g} on psi, {noise.share_quanta:.6g} quanta a share")
-    for line in lines({"accounts": [spent.to_dict()], "refused": [], "unprotected": []}):
-        print(line)
+    print("\n".join(lines(_alone(spent.to_dict(), rounds))))
 
 
 def _sum_noise(
@@ -243,7 +240,12 @@ def _sum_noise(
     return SumNoise.sized(sigma, honest, sampled=s.sampled, fraction_bits=fraction_bits, dim=s.dim, corrupted=corrupted)
 
 
-def _print_plan(answer: dict[str, Any]) -> None:
+def _alone(account: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """A statement with one row."""
+    return {"rounds": rounds, "accounts": [account], "refused": []}
+
+
+def _print_plan(answer: dict[str, Any], rounds: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -260,9 +262,8 @@ def _print_plan(answer: dict[str, Any]) -> None:
         numbers = (f"{row['released_error']:.4g}", f"{row['individual_error']:.4g}")
         table.add_row(row["scheme"], f"{row['sigma']:.4g}", pair, row["release"], *numbers)
     Console(highlight=False).print(table)
-    print(f"recommended: {answer['recommended']} with sigma {answer['sigma']:.6g}, release {answer['release']}")
-    for line in lines({"accounts": [answer["account"]], "refused": [], "unprotected": []}):
-        print(line)
+    print(f"recommended: {answer['recommended']} with sigma {answer['sigma']:.6g}, release {answer['release']}\n")
+    print("\n".join(lines(_alone(answer["account"], rounds))))
 
 
 def _graph(spec: str, weights: str) -> Graph:
@@ -402,9 +403,7 @@ def verify(
             word = {True: "ok", False: "FAILED", None: "not checked"}[check.ok]
             print(f"{word:12} {check.name:10} {check.reason}")
         if report.statement is not None:
-            print("by the plan, computed anew:")
-            for line in lines(dict(report.statement)):
-                print(f"  {line}")
+            print("\n".join(["", "By the plan, computed anew:", *lines(dict(report.statement))]))
     if not report.ok:
         raise typer.Exit(1)
 
