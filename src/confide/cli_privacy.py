@@ -56,7 +56,7 @@ def account(
         str, typer.Option(help="homomorphic, shared, own-clean, per-link, partial:C, pairwise ...")
     ] = "homomorphic",
     noise: Noise = "gaussian",
-    sigma: Annotated[float, typer.Option(help="standard deviation per coordinate")] = 1.0,
+    sigma: Annotated[float, typer.Option(help="standard deviation per coordinate")] = 200.0,
     sigma_pair: Annotated[float, typer.Option(help="of pairwise")] = 0.0,
     rounds: Rounds = 100,
     step: Step = 0.1,

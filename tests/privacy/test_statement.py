@@ -67,7 +67,6 @@ def test_words() -> None:
     assert said[0] == "Level unit, adjacency replace: all data of one unit is replaced by any other."
     attacked = "Detected: at most so often, by an attacker who accepts 1% false alarms."
     assert said[1] == f"delta 1e-05, 3 rounds. {attacked}"
-    assert said[3].split("  ") == [x for x in said[3].split("  ") if x == x.strip() or x]
     assert said[3].split() == ["against", "epsilon", "protection", "detected", "what", "protects"]
     client, server, links, one, neighbours = rows(str(made))
     assert client.startswith("a client of the same NOT PROTECTED: the unit's model")
@@ -75,7 +74,6 @@ def test_words() -> None:
     for row, who in ((links, "an eavesdropper on all"), (one, "any one colluding server"), (neighbours, "all neigh")):
         assert row.startswith(who)
         assert "22.3 practically none 92.2% noise in messages" in row
-    assert len(said) == len(set(said) | {""}) + said.count("") - 1  # nothing is said twice
     listed = [line for line in said if line.startswith("  [")]
     assert [line.split()[0] for line in listed] == [f"[{n}]" for n in range(1, 7)]
 
@@ -107,7 +105,7 @@ def test_tables_fit_80_columns_and_sentences_100(name: str, release: str, partic
     quiet = name in ("none", "local-only")
     s = Sensitivity(0.5, 1.0, sampled=2, clients=20, participation=Participation.parse(participation))
     noisy = scheme(name, 0.0 if quiet else 1e-3, noise="gaussian", sigma_pair=2.0 if name == "pairwise" else 0.0)
-    made = statement(noisy, Graph.ring(11), s, rounds=1000, release=release, threat="colluders:1,2,3,4,5,6")
+    made = statement(noisy, Graph.ring(5), s, rounds=2, release=release, threat="colluders:1,2,3")
     plain = made.to_dict() | {"unprotected": ["a reason " * 20]}
     said = lines(plain)
     assert said[0].startswith("NOT PROTECTED: a reason")
@@ -134,9 +132,8 @@ def test_rows_name_the_assumptions_that_not_all_share() -> None:
         line = next(x for x in rest.replace("\n      ", " ").split("\n") if f"{shares} shares" in x)
         number = line.split()[0]
         row = next(r for r in rows(said) if r.startswith(who[:7]) and number in r)
-        assert (
-            "noise in messages and release" in " ".join(sorted(row.split(), key=row.split().index)) or "release" in row
-        )
+        assert "noise in messages" in row
+        assert f"and release {number}" in row
     for one in made.accounts:
         for note in one.assumptions if not one.leak else ():
             once = " ".join(said.split()).count(" ".join(note.split()))
@@ -163,7 +160,8 @@ def test_words_about_a_release_that_everybody_receives() -> None:
     assert [a.leak for a in made.accounts] == [False, True, True, True, True, True]
     said = str(made)
     assert said.count("NOT PROTECTED") == 3  # who has the same reason shares its row
-    assert " ".join(said.split()).count("(local)") == 5
+    assert said.count("release local") == 1
+    assert " ".join(said.split()).count("(local)") == 0
     links = rows(said)[-1]
     assert links.startswith("an eavesdropper on all")
     assert "noise in messages" in links
@@ -230,7 +228,6 @@ def test_a_leak_in_all_messages_is_said_of_everybody() -> None:
         made = statement(s, RING, UNIT, rounds=3)
         assert all(a.leak for a in made.accounts)
         assert "NO NUMBER" not in str(made)
-        assert "noise in" not in str(made).replace("without noise in", "").split("\n---")[0]
         assert "rests on" not in str(made)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
@@ -19,11 +20,11 @@ from confide.schemes import Scheme
 
 WIDTH: Final = 80  # columns of a table
 PROSE: Final = 100  # and of a sentence
-PROTECTS: Final = 22  # columns, at most, of what protects
+PROTECTS: Final = 20  # columns, at most, of what protects
 WORDS: Final = ((1.0, "strong"), (4.0, "moderate"), (10.0, "weak"))  # epsilon up to; beyond: practically none
 ANY_ONE: Final = "any one colluding server"
 ADJACENCY: Final = "adjacency: "  # begins the assumption that says which two data sets are told apart
-CENTROID: Final = "and the release (centroid"
+RELEASE: Final = re.compile(r"(, and (?:the release|\d+ releases)) \((.*)\)$")  # of an adversary's words
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,15 @@ def lines(plain: dict[str, Any]) -> list[str]:
 
 
 def table(plain: dict[str, Any]) -> list[str]:
-    """A row for each adversary, those without protection first; who has the same reason shares its text."""
+    """A row for each adversary, those without protection first; who has the same reason shares its text.
+
+    What is released is said once, above.
+    """
     found = [line for why in plain.get("unprotected", ()) for line in _prose(f"NOT PROTECTED: {why}")]
     accounts = plain["accounts"]
     numbered = _numbered(plain)
     if accounts:
-        found += [line for text in _heading(numbered or accounts, plain.get("rounds")) for line in _prose(text)]
+        found += [line for text in _heading([*numbered, *accounts], plain.get("rounds")) for line in _prose(text)]
     places = _places(plain)
     cells = [_cells(a, [places[x] for x in _notes(a)], len(_common(plain))) for a in numbered]
     heads = ("epsilon", "protection", "detected", "what protects")
@@ -163,6 +167,8 @@ def _heading(accounts: list[dict[str, Any]], rounds: int | None) -> tuple[str, s
     change = next((x for x in a["assumptions"] if x.startswith(ADJACENCY)), "")
     change = f": {change.removeprefix(ADJACENCY)}" if change else ""
     length = "" if rounds is None else f", {rounds} rounds"
+    released = [found[2] for one in accounts if (found := RELEASE.search(one["adversary"]))]
+    length += "".join(f", release {release}" for release in dict.fromkeys(released))
     detected = "" if a["leak"] else " Detected: at most so often, by an attacker who accepts 1% false alarms."
     return f"Level {a['level']}, adjacency {a['adjacency']}{change}.", f"delta {a['delta']:g}{length}.{detected}"
 
@@ -170,13 +176,18 @@ def _heading(accounts: list[dict[str, Any]], rounds: int | None) -> tuple[str, s
 def _cells(a: dict[str, Any], notes: list[int], common: int) -> tuple[str, str, str, str, str]:
     own = [n for n in notes if n > common]
     protects = "noise inside the secure sum" if a["by"] == "sum" else "noise in messages"
-    if a["by"] != "sum" and CENTROID in a["adversary"]:
+    released = RELEASE.search(a["adversary"])
+    if a["by"] != "sum" and released and released[2].startswith("centroid"):
         protects = "noise in messages and release"
     if a["epsilon"] == 0.0:
         protects = "nothing of it is seen"
     marks = f" {own}" if own else ""
     detected = f"{rounded_up(100.0 * a['success_at_1_percent'], 3)}%"
-    return a["adversary"], rounded_up(a["epsilon"]), strength(a["epsilon"]), detected, protects + marks
+    return _who(a), rounded_up(a["epsilon"]), strength(a["epsilon"]), detected, protects + marks
+
+
+def _who(a: dict[str, Any]) -> str:
+    return RELEASE.sub(r"\1", a["adversary"])
 
 
 def _numbered(plain: dict[str, Any]) -> list[dict[str, Any]]:
@@ -189,7 +200,7 @@ def _leaks(plain: dict[str, Any]) -> dict[str, list[str]]:
     for a in plain["accounts"]:
         if a["leak"]:
             why = next((x for x in a["assumptions"] if x.startswith("leak: ")), "the view gives the data away")
-            found.setdefault(f"NOT PROTECTED: {why.removeprefix('leak: ')}", []).append(a["adversary"])
+            found.setdefault(f"NOT PROTECTED: {why.removeprefix('leak: ')}", []).append(_who(a))
     return found
 
 
@@ -203,7 +214,7 @@ def _refusals(plain: dict[str, Any]) -> dict[str, list[str]]:
         everybody += [] if words in everybody else [words]
     for a in plain["accounts"]:
         if not a["leak"] and not a.get("valid", True):
-            found.setdefault("NO NUMBER: no theorem covers this view", []).append(a["adversary"])
+            found.setdefault("NO NUMBER: no theorem covers this view", []).append(_who(a))
     return found
 
 

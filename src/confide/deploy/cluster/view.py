@@ -15,9 +15,11 @@ from confide.deploy.box.invariants import BrokenError, balanced, conserved
 from confide.deploy.cluster.processes import Cluster
 from confide.deploy.durable.books import Books
 from confide.deploy.node import released_model
+from confide.deploy.plan.spent import promise, status_of
 from confide.errors import InputError, RunError
 from confide.privacy import ledger
 from confide.privacy.conversion import zcdp_epsilon
+from confide.privacy.statement import rounded_up
 
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:]+ [A-Z]+ +")  # of a line of the log
 
@@ -33,8 +35,13 @@ def statuses(cluster: Cluster) -> dict[str, dict[str, Any] | None]:
 
 
 def table(cluster: Cluster, found: dict[str, dict[str, Any] | None]) -> Table:
+    up = next((s for s in found.values() if s is not None), None)
     made = Table(
-        title=f"{len(cluster.layout.nodes)} processes, {cluster.layout.folder}", title_justify="left", expand=True
+        title=f"{len(cluster.layout.nodes)} processes, {cluster.layout.folder}",
+        caption=None if up is None else f"epsilon {promise(up)}",
+        title_justify="left",
+        caption_justify="left",
+        expand=True,
     )
     for name in ("unit", "phase", "round", "epsilon", "neighbours", "clients", "open"):
         made.add_column(name, no_wrap=True)
@@ -50,7 +57,7 @@ def table(cluster: Cluster, found: dict[str, dict[str, Any] | None]) -> Table:
             unit,
             s["phase"],
             f"{s['round']}/{s['rounds']}",
-            "no bound" if s["epsilon"] is None else f"{s['epsilon']:.4g}",
+            "no bound" if s["epsilon"] is None else rounded_up(s["epsilon"]),
             neighbours,
             f"{s['clients']['connected']}/{s['clients']['of']}",
             str(sum(len(p["open"]) for p in s["peers"])),
@@ -67,8 +74,8 @@ def line(found: dict[str, dict[str, Any] | None]) -> str:
     rounds = [s["round"] for s in up]
     span = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
     spent = [s["epsilon"] for s in up]
-    epsilon = "no bound" if None in spent else f"{max(spent):.4g}"
-    return f"round {span} of {up[0]['rounds']}, epsilon {epsilon}"
+    epsilon = "no bound" if None in spent else rounded_up(max(spent))
+    return f"round {span} of {up[0]['rounds']}, epsilon {epsilon} {promise(up[0])}"
 
 
 def findings(cluster: Cluster) -> dict[str, Any]:
@@ -82,7 +89,8 @@ def findings(cluster: Cluster) -> dict[str, Any]:
     quantum = layout.prices.deployed.arithmetic.quantum
     models = np.array([b.w for b in books]) * quantum
     epsilons = [layout.prices.epsilon_after(b.published) for b in books]
-    ledgers, spent = _ledgers(cluster, books)
+    ledgers, spent, releases = _ledgers(cluster, books)
+    so_far = status_of(layout.prices, max(b.published for b in books), releases, 0.0)
     return {
         "plan": layout.plan.hash,
         "units": len(layout.units),
@@ -93,7 +101,8 @@ def findings(cluster: Cluster) -> dict[str, Any]:
         "open_flows": sum(len(flows) for b in books for flows in b.open.values()),
         "epsilon": None if None in epsilons else max(e for e in epsilons if e is not None),
         "epsilon_with_releases": None if spent is None else zcdp_epsilon(spent, layout.plan.delta),
-        "delta": layout.plan.delta,
+        **{name: so_far[name] for name in ("threat", "adversary", "level", "adjacency", "delta", "statement")},
+        "releases": releases,
         "disagreement": float(np.linalg.norm(models - models.mean(axis=0), axis=1).max()),
         "conserved": _holds(conserved, terms, books),
         "balanced": _holds(balanced, terms, books),
@@ -109,12 +118,12 @@ def _holds(check: Any, terms: Sequence[Any], books: Sequence[Books]) -> bool | s
     return True
 
 
-def _ledgers(cluster: Cluster, books: Sequence[Books]) -> tuple[bool | str, float | None]:
+def _ledgers(cluster: Cluster, books: Sequence[Books]) -> tuple[bool | str, float | None, int]:
     """Each is a whole chain, has every decided round once, and the price of the plan on every message.
 
-    Also what the worst unit has spent, as rho; None where that has no bound.
+    Also what the worst unit has spent, as rho; None where that has no bound; and for how many releases it paid.
     """
-    layout, spent = cluster.layout, [0.0]
+    layout, spent, releases = cluster.layout, [0.0], 0
     for unit, b in zip(layout.units, books, strict=True):
         path = layout.place(unit) / "ledger.jsonl"
         with cluster.store(unit) as store:
@@ -123,16 +132,17 @@ def _ledgers(cluster: Cluster, books: Sequence[Books]) -> tuple[bool | str, floa
         try:
             events = ledger.read(path, head).events
         except InputError as e:
-            return f"{unit}: {e}", None
+            return f"{unit}: {e}", None, releases
         rounds = [e.round for e in events if e.kind != "release"]
         costs = [e.cost for e in events if e.kind == "message"]
         if rounds != list(range(1, b.decided + 1)):
-            return f"{unit}: {b.decided} rounds are decided, the ledger has {rounds}", None
+            return f"{unit}: {b.decided} rounds are decided, the ledger has {rounds}", None, releases
         if costs != list(layout.prices.messages[: len(costs)]) or len(costs) != b.published:
-            return f"{unit}: the ledger's prices are not the plan's", None
+            return f"{unit}: the ledger's prices are not the plan's", None, releases
         rhos = [e.cost.rho for e in events]
         spent.append(math.inf if None in rhos else sum(rho for rho in rhos if rho is not None))
-    return True, max(spent) if max(spent) < math.inf else None
+        releases = max(releases, sum(e.kind == "release" for e in events))
+    return True, max(spent) if max(spent) < math.inf else None, releases
 
 
 def released(cluster: Cluster, unit: str) -> dict[str, Any] | None:
