@@ -203,7 +203,7 @@ def _lines(s: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        "So far; `confide check` has the whole plan, and what its numbers rest on.",
+        "So far. The whole plan, and what its numbers rest on: confide check CONFIG",
         *table(s["statement"]),
     ]
 

@@ -109,7 +109,7 @@ def account(
     from confide.privacy.statement import assumptions, table
 
     one = _alone(a.to_dict(), rounds)
-    print("\n".join(table(one)))
+    print("\n".join([*table(one), ""]))
     for name in ("rho", "mu_gdp", "epsilon_pure"):
         if getattr(a, name) is not None:
             print(f"{name:14} {getattr(a, name):.6g}")

@@ -162,15 +162,15 @@ def strength(epsilon: float) -> str:
     return next((word for most, word in WORDS if float(rounded_up(epsilon)) <= most), "practically none")
 
 
-def _heading(accounts: list[dict[str, Any]], rounds: int | None) -> tuple[str, str]:
+def _heading(accounts: list[dict[str, Any]], rounds: int | None) -> list[str]:
     a = accounts[0]
     change = next((x for x in a["assumptions"] if x.startswith(ADJACENCY)), "")
     change = f": {change.removeprefix(ADJACENCY)}" if change else ""
     length = "" if rounds is None else f", {rounds} rounds"
-    released = [found[2] for one in accounts if (found := RELEASE.search(one["adversary"]))]
+    released = [match[2] for one in accounts if (match := RELEASE.search(one["adversary"]))]
     length += "".join(f", release {release}" for release in dict.fromkeys(released))
-    detected = "" if a["leak"] else " Detected: at most so often, by an attacker who accepts 1% false alarms."
-    return f"Level {a['level']}, adjacency {a['adjacency']}{change}.", f"delta {a['delta']:g}{length}.{detected}"
+    found = [f"Level {a['level']}, adjacency {a['adjacency']}{change}.", f"delta {a['delta']:g}{length}."]
+    return found if a["leak"] else [*found, "Detected: at most so often, by an attacker who accepts 1% false alarms."]
 
 
 def _cells(a: dict[str, Any], notes: list[int], common: int) -> tuple[str, str, str, str, str]:
@@ -181,7 +181,7 @@ def _cells(a: dict[str, Any], notes: list[int], common: int) -> tuple[str, str, 
         protects = "noise in messages and release"
     if a["epsilon"] == 0.0:
         protects = "nothing of it is seen"
-    marks = f" {own}" if own else ""
+    marks = f" [{','.join(map(str, own))}]" if own else ""
     detected = f"{rounded_up(100.0 * a['success_at_1_percent'], 3)}%"
     return _who(a), rounded_up(a["epsilon"]), strength(a["epsilon"]), detected, protects + marks
 
