@@ -89,7 +89,8 @@ def findings(cluster: Cluster) -> dict[str, Any]:
     quantum = layout.prices.deployed.arithmetic.quantum
     models = np.array([b.w for b in books]) * quantum
     epsilons = [layout.prices.epsilon_after(b.published) for b in books]
-    ledgers, spent, releases = _ledgers(cluster, books)
+    ledgers, spent = _ledgers(cluster, books)
+    releases = max(_releases(cluster, unit) for unit in layout.units)
     so_far = status_of(layout.prices, max(b.published for b in books), releases, 0.0)
     return {
         "plan": layout.plan.hash,
@@ -118,12 +119,12 @@ def _holds(check: Any, terms: Sequence[Any], books: Sequence[Books]) -> bool | s
     return True
 
 
-def _ledgers(cluster: Cluster, books: Sequence[Books]) -> tuple[bool | str, float | None, int]:
+def _ledgers(cluster: Cluster, books: Sequence[Books]) -> tuple[bool | str, float | None]:
     """Each is a whole chain, has every decided round once, and the price of the plan on every message.
 
-    Also what the worst unit has spent, as rho; None where that has no bound; and for how many releases it paid.
+    Also what the worst unit has spent, as rho; None where that has no bound.
     """
-    layout, spent, releases = cluster.layout, [0.0], 0
+    layout, spent = cluster.layout, [0.0]
     for unit, b in zip(layout.units, books, strict=True):
         path = layout.place(unit) / "ledger.jsonl"
         with cluster.store(unit) as store:
@@ -132,17 +133,22 @@ def _ledgers(cluster: Cluster, books: Sequence[Books]) -> tuple[bool | str, floa
         try:
             events = ledger.read(path, head).events
         except InputError as e:
-            return f"{unit}: {e}", None, releases
+            return f"{unit}: {e}", None
         rounds = [e.round for e in events if e.kind != "release"]
         costs = [e.cost for e in events if e.kind == "message"]
         if rounds != list(range(1, b.decided + 1)):
-            return f"{unit}: {b.decided} rounds are decided, the ledger has {rounds}", None, releases
+            return f"{unit}: {b.decided} rounds are decided, the ledger has {rounds}", None
         if costs != list(layout.prices.messages[: len(costs)]) or len(costs) != b.published:
-            return f"{unit}: the ledger's prices are not the plan's", None, releases
+            return f"{unit}: the ledger's prices are not the plan's", None
         rhos = [e.cost.rho for e in events]
         spent.append(math.inf if None in rhos else sum(rho for rho in rhos if rho is not None))
-        releases = max(releases, sum(e.kind == "release" for e in events))
-    return True, max(spent) if max(spent) < math.inf else None, releases
+    return True, max(spent) if max(spent) < math.inf else None
+
+
+def _releases(cluster: Cluster, unit: str) -> int:
+    """That this unit has paid for."""
+    with cluster.store(unit) as store:
+        return sum(entry.event.kind == "release" for entry in store.entries())
 
 
 def released(cluster: Cluster, unit: str) -> dict[str, Any] | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from confide.deploy.plan.agreement import Prices
 from confide.privacy.accountant import Account
 from confide.privacy.conversion import zcdp_epsilon
 from confide.privacy.statement import rounded_up, strength
 from confide.privacy.threat import Threat
+
+ADDED_UP: Final = "rho of messages, releases and earlier ledgers added up, then as zero-concentrated privacy"
 
 
 def so_far(prices: Prices, published: int, releases: int, earlier: float | None) -> dict[str, Any]:
@@ -43,10 +45,15 @@ def so_far(prices: Prices, published: int, releases: int, earlier: float | None)
         refused = [{"threat": plan.threat, "reason": "what was spent has no bound"}]
     leaks = [a for a in said.accounts if a.leak]
     shown = leaks if epsilon is None else [spent, *(a for a in leaks if a.threat != plan.threat)]
+    accounts = [a.to_dict() for a in shown]
+    if releases or earlier != 0.0:
+        accounts = [
+            a | {"conversion": ADDED_UP} if a["threat"] == plan.threat and not a["leak"] else a for a in accounts
+        ]
     return {
         "rounds": published,
         "noise": said.noise,
-        "accounts": [a.to_dict() for a in shown],
+        "accounts": accounts,
         "refused": [] if epsilon is not None else refused,
         "unprotected": list(said.unprotected),
     }
