@@ -159,6 +159,12 @@ def test_the_law_and_the_conversion_are_said_where_an_account_has_them() -> None
     assert {"law: gaussian", "conversion: exact"} <= {x.split("] ")[-1] for x in lines(plain)}
 
 
+def test_where_all_is_refused_it_is_still_said_whose_data_it_is_about() -> None:
+    made = statement(scheme("shared", 1.0, noise="gaussian"), RING, UNIT, rounds=3)
+    said = lines(replace(made, accounts=(), refused=(("links", "no proof"),)).to_dict())
+    assert said[:2] == ["Level unit, adjacency replace.", "delta 1e-05, 3 rounds."]
+
+
 def test_a_number_that_no_theorem_covers_is_none() -> None:
     plain = statement(scheme("shared", 1.0, noise="gaussian"), RING, UNIT, rounds=3).to_dict()
     plain["accounts"] = [a | {"valid": False} for a in plain["accounts"]]

@@ -36,11 +36,17 @@ class Statement:
     accounts: tuple[Account, ...]
     refused: tuple[tuple[str, str], ...] = ()  # (threat, reason)
     unprotected: tuple[str, ...] = ()  # what the makers of the plan know to have no price; said first
+    level: str = ""  # of all accounts, also where there is none
+    adjacency: str = ""
+    delta: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "rounds": self.rounds,
             "noise": self.noise,
+            "level": self.level,
+            "adjacency": self.adjacency,
+            "delta": self.delta,
             "accounts": [a.to_dict() for a in self.accounts],
             "refused": [{"threat": t, "reason": r} for t, r in self.refused],
             "unprotected": list(self.unprotected),
@@ -101,7 +107,8 @@ def statement(
                 found[-1] = one
         else:
             found.append(one)
-    return Statement(rounds, noise or scheme.law, tuple(found), tuple(refused))
+    promise = {"level": sensitivity.level, "adjacency": sensitivity.adjacency, "delta": delta}
+    return Statement(rounds, noise or scheme.law, tuple(found), tuple(refused), **promise)  # type: ignore[arg-type]
 
 
 def lines(plain: dict[str, Any]) -> list[str]:
@@ -117,8 +124,8 @@ def table(plain: dict[str, Any]) -> list[str]:
     found = [line for why in plain.get("unprotected", ()) for line in _prose(f"NOT PROTECTED: {why}")]
     accounts = plain["accounts"]
     numbered = _numbered(plain)
-    if accounts:
-        found += [line for text in _heading([*numbered, *accounts], plain.get("rounds")) for line in _prose(text)]
+    if accounts or plain.get("level"):
+        found += [line for text in _heading([*numbered, *accounts], plain) for line in _prose(text)]
     places = _places(plain)
     cells = [_cells(a, [places[x] for x in _notes(a)], len(_common(plain))) for a in numbered]
     heads = ("epsilon", "protection", "detected", "what protects")
@@ -162,14 +169,18 @@ def strength(epsilon: float) -> str:
     return next((word for most, word in WORDS if float(rounded_up(epsilon)) <= most), "practically none")
 
 
-def _heading(accounts: list[dict[str, Any]], rounds: int | None) -> list[str]:
-    a = accounts[0]
+def _heading(accounts: list[dict[str, Any]], plain: dict[str, Any]) -> list[str]:
+    """Whose data, told from which other; at which delta, of what, and what 'detected' means."""
+    a = accounts[0] if accounts else plain | {"assumptions": (), "leak": True}
     change = next((x for x in a["assumptions"] if x.startswith(ADJACENCY)), "")
     change = f": {change.removeprefix(ADJACENCY)}" if change else ""
-    length = "" if rounds is None else f", {rounds} rounds"
+    of = [] if plain.get("rounds") is None else [f"{plain['rounds']} rounds"]
     released = [match[2] for one in accounts if (match := RELEASE.search(one["adversary"]))]
-    length += "".join(f", release {release}" for release in dict.fromkeys(released))
-    found = [f"Level {a['level']}, adjacency {a['adjacency']}{change}.", f"delta {a['delta']:g}{length}."]
+    of += [f"release {release}" for release in dict.fromkeys(released)]
+    found = [
+        f"Level {a['level']}, adjacency {a['adjacency']}{change}.",
+        ", ".join([f"delta {a['delta']:g}", *of]) + ".",
+    ]
     return found if a["leak"] else [*found, "Detected: at most so often, by an attacker who accepts 1% false alarms."]
 
 

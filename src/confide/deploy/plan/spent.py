@@ -53,6 +53,9 @@ def so_far(prices: Prices, published: int, releases: int, earlier: float | None)
     return {
         "rounds": published,
         "noise": said.noise,
+        "level": plan.level,
+        "adjacency": plan.adjacency,
+        "delta": plan.delta,
         "accounts": accounts,
         "refused": [] if epsilon is not None else refused,
         "unprotected": list(said.unprotected),
