@@ -17,6 +17,7 @@ from confide.deploy.box.rehearsal import rehearsal
 from confide.deploy.machines.training import entry_point
 from confide.deploy.plan.agreement import Unit, make, price
 from confide.deploy.plan.announcement import experiment
+from confide.privacy.statement import table
 
 P, K, SAMPLES, ROUNDS = 3, 4, 100, 20
 
@@ -44,7 +45,7 @@ def learn(train, size, sample, score, bound):
     agreed = experiment(config, units, model="own", features=size)  # what `confide agree --model own` does
     prices = price(make(agreed, units))
     print(f"the model has {prices.plan.dim} numbers; {ROUNDS} rounds, {P} units with {K} clients each")
-    print(f"epsilon {prices.epsilon_after(ROUNDS):.0f} against who listens between servers: few clients hide nobody")
+    print("\n".join(["so few clients hide nobody:", *table(prices.statement.to_dict()), ""]))
     call = entry_point(train, Clip("update", bound), step=1.0)
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:

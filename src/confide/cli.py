@@ -93,15 +93,15 @@ def simulate(
     if as_json:
         print(json.dumps(run.summary() | {"spent": spent, "files": files, "kept": again}, allow_nan=False))
     else:
-        print(run)
-        if again:
-            print("kept           this run was made before: its results are handed out again, nothing is drawn anew")
+        more = [
+            "kept           this run was made before: its results are handed out again, nothing is drawn anew"
+        ] * again
         if spent is not None and len(spent["runs"]) > 1:
             from confide.privacy.asked import sum_lines
 
-            for line in sum_lines(spent):
-                print(f"ledger         {line}")
-        print(f"files          {folder}")
+            more += [f"ledger         {line}" for line in sum_lines(spent)]
+        statement = [] if run.privacy is None else ["", run.statement]
+        print("\n".join([*run.facts(), *more, f"files          {folder}", *statement]))
     if run.diverged:
         at = "round {round} of repetition {repetition}, with algorithm.step = {step:g}".format(**run.diverged)
         why = f": {run.diverged['why']}" if "why" in run.diverged else ""

@@ -213,13 +213,11 @@ def _say(line: str) -> None:
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
-    spent = found["epsilon"] if found["released"] is None else found["epsilon_with_releases"]
-    epsilon = "no bound" if spent is None else f"{spent:.4g} at delta {found['delta']:g}"
-    what = "messages between servers" + ("" if found["released"] is None else " and the release")
+    from confide.privacy.statement import table
+
     published = ", ".join(f"{unit} {n}" for unit, n in found["published"].items())
     lines = [
         f"rounds         {found['rounds']}; published: {published}",
-        f"epsilon        {epsilon} ({what})",
         f"models         {found['disagreement']:.4g} apart at most from their mean",
         f"sum            {_said(found['conserved'], 'conserved to the last bit')}",
         f"flows          {_said(found['balanced'], 'all settled at both ends')}",
@@ -232,7 +230,9 @@ def _lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"FAILED         {found['failed']}")
     if found["folder"] is not None:
         lines.append(f"files          {found['folder']}")
-    return [*lines, f"seconds        {found['seconds']:.1f}"]
+    lines.append(f"seconds        {found['seconds']:.1f}")
+    spent = f"What was spent, by the unit that spent most; messages and {found['releases']} releases:"
+    return [*lines, "", spent, *table(found["statement"])]
 
 
 def _said(holds: bool | str, yes: str) -> str:

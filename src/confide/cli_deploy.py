@@ -167,23 +167,28 @@ def _stored(config: Any) -> dict[str, Any]:
     from confide.deploy.node.server_process import open_store
     from confide.deploy.node.server_setup import ServerSetup
     from confide.deploy.node.server_status import books_status
+    from confide.deploy.plan.spent import status_of
 
     setup = ServerSetup.load(config)
     with open_store(setup, create=False) as store:
         found = books_status(setup, store.load())
-    return found | {"epsilon": setup.prices.epsilon_after(found["published"])}
+    return found | status_of(setup.prices, found["published"], found["releases"], setup.allowance.spent)
 
 
 def _lines(s: dict[str, Any]) -> list[str]:
-    epsilon = "no bound" if s["epsilon"] is None else f"{s['epsilon']:.4g}"
-    clients = s["clients"]
+    from confide.deploy.plan.spent import number, promise
+    from confide.privacy.statement import table
+
+    clients, before = s["clients"], s["rho_spent_before"]
+    earlier = "" if before == 0.0 else f", earlier ledgers {'without bound' if before is None else f'rho {before:.4g}'}"
     lines = [
         f"unit      {s['unit']} (server {s['server']}), plan {s['plan'][:16]}",
         f"phase     {s['phase']}" + (f": {s['why']}" if s.get("why") else ""),
         f"round     {s['round']} of {s['rounds']}, {s['published']} published of {s['allowed']} allowed",
         f"clients   {clients.get('connected', '-')} connected of {clients['of']}",
-        f"epsilon   {epsilon} at delta {s['delta']:g} so far; {s['budget']}",
-        f"releases  {s['releases']}" + (" beside, see `confide ledger` and `confide account`" if s["releases"] else ""),
+        f"budget    {s['budget']}",
+        f"spent     {s['published']} messages, {s['releases']} releases{earlier}",
+        f"epsilon   {number(s['epsilon'])} so far, {promise(s)}",
     ]
     for p in s["peers"]:
         way = "" if "dialed" not in p else ", connected" if p["dialed"] else f", not connected ({p['why']})"
@@ -194,7 +199,13 @@ def _lines(s: dict[str, Any]) -> list[str]:
         lines.append("WARNING   runs with --test-seed: nothing is private")
     lines += [f"alarm     {what}" for what in s.get("alarms", [])]
     lines += [f"refused   {n} x {what}" for what, n in s.get("refusals", {}).items()]
-    return [*lines, f"last error {s['last_error']}"] if s.get("last_error") else lines
+    lines += [f"last error {s['last_error']}"] if s.get("last_error") else []
+    return [
+        *lines,
+        "",
+        "So far. The whole plan, and what its numbers rest on: confide check CONFIG",
+        *table(s["statement"]),
+    ]
 
 
 @app.command()

@@ -63,7 +63,7 @@ def account(
         str, typer.Option(help="homomorphic, shared, own-clean, per-link, partial:C, pairwise ...")
     ] = "homomorphic",
     noise: Noise = "gaussian",
-    sigma: Annotated[float, typer.Option(help="standard deviation per coordinate")] = 1.0,
+    sigma: Annotated[float, typer.Option(help="standard deviation per coordinate")] = 200.0,
     sigma_pair: Annotated[float, typer.Option(help="of pairwise")] = 0.0,
     rounds: Rounds = 100,
     step: Step = 0.1,
@@ -119,16 +119,14 @@ def account(
     if as_json:
         print(json.dumps(a.to_dict(), allow_nan=False))
         return
-    from confide.privacy.statement import lines
+    from confide.privacy.statement import assumptions, table
 
-    for line in lines({"accounts": [a.to_dict()], "refused": [], "unprotected": []}):
-        print(line)
+    one = _alone(a.to_dict(), rounds)
+    print("\n".join([*table(one), ""]))
     for name in ("rho", "mu_gdp", "epsilon_pure"):
         if getattr(a, name) is not None:
             print(f"{name:14} {getattr(a, name):.6g}")
-    print("assumptions")
-    for line in a.assumptions:
-        print(f"  - {line}")
+    print("\n".join(assumptions(one)))
 
 
 @app.command()
@@ -232,8 +230,7 @@ def _plan_sum(
         print(json.dumps(answer, allow_nan=False))
         return
     print(f"noise inside the secure sum: sigma {noise.sigma:.6g} on psi, {noise.share_quanta:.6g} quanta a share")
-    for line in lines({"accounts": [spent.to_dict()], "refused": [], "unprotected": []}):
-        print(line)
+    print("\n".join(lines(_alone(spent.to_dict(), rounds))))
 
 
 def _sum_noise(
@@ -258,6 +255,11 @@ def _sum_noise(
     return SumNoise.sized(sigma, honest, sampled=s.sampled, fraction_bits=fraction_bits, dim=s.dim, corrupted=corrupted)
 
 
+def _alone(account: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """A statement with one row."""
+    return {"rounds": rounds, "accounts": [account], "refused": []}
+
+
 def _print_plan(answer: dict[str, Any]) -> None:
     from confide.privacy.statement import lines
 
@@ -279,9 +281,8 @@ def _print_plan(answer: dict[str, Any]) -> None:
         print(f"{cells[0]:<12}" + "".join(f"{cell:>8}" for cell in cells[1:]).rstrip())
     print("\n".join(["", *without]))
     pair = f" and sigma_pair {answer['sigma_pair']:.6g}" if answer["sigma_pair"] else ""
-    print(f"recommended: {answer['recommended']} with sigma {answer['sigma']:.6g}{pair}, release {answer['release']}")
-    for line in lines(answer["statement"]):
-        print(line)
+    print(f"recommended: {answer['recommended']} with sigma {answer['sigma']:.6g}{pair}, release {answer['release']}\n")
+    print("\n".join(lines(answer["statement"])))
 
 
 def _short(x: float) -> str:
@@ -460,9 +461,7 @@ def verify(
             word = {True: "ok", False: "FAILED", None: "not checked"}[check.ok]
             print(f"{word:12} {check.name:10} {check.reason}")
         if report.statement is not None:
-            print("by the plan, computed anew:")
-            for line in lines(dict(report.statement)):
-                print(f"  {line}")
+            print("\n".join(["", "By the plan, computed anew:", *lines(dict(report.statement))]))
         if report.spent is not None and report.spent["runs"] > 1:
             s, epsilon = report.spent, report.spent["epsilon"]
             number = "NO BOUND" if epsilon is None else f"at most epsilon {epsilon:.4g} at delta {s['delta']:g}"

@@ -42,6 +42,7 @@ NOT_RELEASED = (  # of an accounted run on somebody's data: computed from them, 
     "seconds",
     "model.features where they were computed from the data",
 )
+NOT_ACCOUNTED = "privacy        not accounted"
 _KINDS = {"inputs": dict, "model": dict, "notes": list, "seconds": float, "interrupted": bool}  # of run.json
 
 
@@ -169,7 +170,25 @@ class Run:
             "seconds": self.seconds,
         }
 
+    @property
+    def statement(self) -> str:
+        """The privacy statement with everything that it rests on."""
+        if self.privacy is None:
+            return NOT_ACCOUNTED
+        from confide.privacy.statement import lines
+
+        return "\n".join(lines(self.privacy["statement"]))
+
     def __repr__(self) -> str:
+        lines = self.facts()
+        if self.privacy is not None:
+            from confide.privacy.statement import table
+
+            lines += ["", *table(self.privacy["statement"]), "", "What the numbers rest on: print(run.statement)"]
+        return "\n".join(lines)
+
+    def facts(self) -> list[str]:
+        """In a few lines what was run and what came of it, without the privacy statement."""
         algorithm, graph = self.inputs["algorithm"], self.inputs["graphs"][0]
         scheme = algorithm["scheme"]
         noise = f", {scheme['law']} sigma {scheme['sigma']:.3g}" if scheme["sigma"] else ""
@@ -186,7 +205,8 @@ class Run:
         tests.pop("metric", None)
         if tests:
             lines.append("test           " + ", ".join(f"{k} {v:.4g}" for k, v in tests.items()))
-        lines += self._privacy_lines()
+        if self.privacy is None:
+            lines.append(NOT_ACCOUNTED)
         lines += self._release_lines()
         lines += [f"note           {note}" for note in self.notes]
         if self.interrupted:
@@ -197,14 +217,7 @@ class Run:
             lines.append("diverged       in round {round} of repetition {repetition} with step {step:g}".format(
                 **self.diverged
             ))  # fmt: skip
-        return "\n".join(lines)
-
-    def _privacy_lines(self) -> list[str]:
-        if self.privacy is None:
-            return ["privacy        not accounted"]
-        from confide.privacy.statement import lines
-
-        return [f"privacy        {line}" for line in lines(self.privacy["statement"])]
+        return lines
 
     def _release_lines(self) -> list[str]:
         if self.privacy is None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
+from itertools import takewhile
 
 import pytest
 from scipy.stats import norm
@@ -13,7 +15,7 @@ from confide.graph import Graph
 from confide.privacy.accountant import Account, account
 from confide.privacy.conversion import gaussian_epsilon, zcdp_epsilon
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
-from confide.privacy.statement import lines, statement
+from confide.privacy.statement import lines, rounded_up, statement, strength
 from confide.privacy.sum_noise import SumNoise
 from confide.schemes import Scheme, scheme
 
@@ -48,42 +50,139 @@ def test_the_worst_single_colluder_is_the_worst(name: str, graph: Graph) -> None
     assert (said.epsilon or 0.0) >= links * (1 - 1e-9)  # a colluder knows more
 
 
+def rows(said: str) -> list[list[str]]:
+    """Of the table, a list of cells each; a row without a number has two, who and what is said of all of them."""
+    lines_of = said.split("\n")
+    rule = next(n for n, line in enumerate(lines_of) if line.startswith("---"))
+    ends = [m.span() for m in re.finditer("-+", lines_of[rule])]
+    found: list[list[str]] = []
+    for line in takewhile(str.strip, lines_of[rule + 1 :]):
+        cells = [line[slice(*span)].strip() for span in ends]
+        first = not line.startswith(" ")
+        if (spans := re.search("NOT PROTECTED|NO NUMBER", line)) or (not first and len(found[-1]) == 2):
+            cells = [cells[0], line[ends[1][0] :].strip()]
+        elif first and found and len(found[-1]) == 2 and not cells[1].replace(".", "").isdigit():
+            cells, first = [cells[0], line[ends[1][0] :].strip()], False  # another who shares the reason
+        if first or spans:
+            found.append(cells)
+        else:
+            found[-1] = [f"{x} {y}".strip() for x, y in zip(found[-1], cells, strict=True)]
+    return found
+
+
 def test_words() -> None:
     noisy = scheme("homomorphic", 1.0, noise="gaussian")
-    said = str(statement(noisy, RING, UNIT, rounds=3)).split("\n")
-    assert said[0].startswith("epsilon ")
-    assert " at delta 1e-05 (unit level, replace); the best test finds " in said[0]
-    servers = "any one colluding server; all neighbours of the server, colluding"
-    assert said[0].endswith(f"at 1% false alarms; against an eavesdropper on all links between servers; {servers}")
-    bad = [x for x in said if x.startswith("NOT PROTECTED from ")]
-    assert len(bad) == 2
-    assert "a client of the same unit" in bad[0]
-    assert "the unit's own server" in bad[1]
+    made = statement(noisy, RING, UNIT, rounds=3)
+    said = str(made).split("\n")
+    assert said[0] == "Level unit, adjacency replace: all data of one unit is replaced by any other."
+    assert said[1] == "delta 1e-05, 3 rounds."
+    assert said[2] == "Detected: at most so often, by an attacker who accepts 1% false alarms."
+    assert said[4].split() == ["against", "epsilon", "protection", "detected", "what", "protects"]
+    client, server, *others = rows(str(made))
+    assert client[0] == "a client of the same unit, who is handed its model"
+    assert client[1].startswith("NOT PROTECTED: the unit's model and the messages give the exact sum")
+    assert server[0] == "the unit's own server"
+    assert server[1].startswith("NOT PROTECTED: ")
+    for row, a in zip(others, made.accounts, strict=False):
+        assert row == [a.adversary, "22.3", "practically none", "92.2%", "noise in messages"]
+    listed = [line for line in said if line.startswith("  [")]
+    assert [line.split()[0] for line in listed] == [f"[{n}]" for n in range(1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "shown", "word"),
+    [
+        (0.0, "0", "strong"),
+        (0.30001, "0.3001", "strong"),  # never less than it is
+        (1.0, "1", "strong"),
+        (1.0 + 1e-12, "1", "strong"),  # as far as a search goes
+        (1.0001, "1.001", "moderate"),
+        (4.0, "4", "moderate"),
+        (4.0002, "4.001", "weak"),
+        (10.0, "10", "weak"),
+        (10.001, "10.01", "practically none"),
+        (396.0, "396", "practically none"),
+        (123456.0, "1.235e+05", "practically none"),
+    ],
+)
+def test_an_epsilon_as_it_is_shown_and_its_word(epsilon: float, shown: str, word: str) -> None:
+    assert (rounded_up(epsilon), strength(epsilon)) == (shown, word)
+
+
+@pytest.mark.parametrize("release", ["none", "centroid:0.5", "local"])
+@pytest.mark.parametrize("name", ["none", "homomorphic", "shared", "pairwise", "per-link", "local-only"])
+@pytest.mark.parametrize("participation", ["all", "random:0.1", "amplified:0.1"])
+def test_tables_fit_80_columns_and_sentences_100(name: str, release: str, participation: str) -> None:
+    quiet = name in ("none", "local-only")
+    s = Sensitivity(0.5, 1.0, sampled=2, clients=20, participation=Participation.parse(participation))
+    noisy = scheme(name, 0.0 if quiet else 1e-3, noise="gaussian", sigma_pair=2.0 if name == "pairwise" else 0.0)
+    made = statement(noisy, Graph.ring(5), s, rounds=2, release=release, threat="colluders:1,2,3")
+    plain = made.to_dict() | {"unprotected": ["a reason " * 20]}
+    said = lines(plain)
+    assert said[0].startswith("NOT PROTECTED: a reason")
+    assert max(map(len, said)) <= 100
+    begin = next(n for n, line in enumerate(said) if line.startswith("against"))
+    assert begin <= 8
+    end = next((n for n, line in enumerate(said) if n > begin and not line), len(said))
+    assert max(map(len, said[begin:end])) <= 80
+    everybody = [a["adversary"] for a in plain["accounts"]]
+    body = " ".join(" ".join(line.split()) for line in said[begin:end])
+    for who in everybody:
+        assert who.split(",")[0].split()[-1] in body
+    order = [body.find(word) for word in ("NOT PROTECTED", "noise in messages", "NO NUMBER")]
+    assert [x for x in order if x >= 0] == sorted(x for x in order if x >= 0)
+
+
+def test_rows_name_the_assumptions_that_not_all_share() -> None:
+    noisy = scheme("homomorphic", 30.0, noise="gaussian")
+    made = statement(noisy, RING, UNIT, rounds=3, release="centroid:0.5")
+    said = str(made)
+    first, _, rest = said.partition("\nand, where its row says so, on\n")
+    assert first.rstrip().endswith("[6] l1 clipping bounds the l2 norm too")
+    for who, shares in (("any one", "3 of 4"), ("an eavesdropper on all links between servers, and", "4 of 4")):
+        line = next(x for x in rest.replace("\n      ", " ").split("\n") if f"{shares} shares" in x)
+        number = line.split()[0]
+        row = next(r for r in rows(said) if r[0].startswith(who) and len(r) > 2)
+        assert row[-1] in (
+            f"noise in messages and release {number}",
+            f"noise in messages and release {number[:-1]},9]",
+        )
+    for one in made.accounts:
+        for note in one.assumptions if not one.leak else ():
+            once = " ".join(said.split()).count(" ".join(note.split()))
+            assert once == (0 if note.startswith("adjacency: ") else 1), note
+
+
+def test_the_law_and_the_conversion_are_said_where_an_account_has_them() -> None:
+    plain = statement(scheme("shared", 1.0, noise="gaussian"), RING, UNIT, rounds=3).to_dict()
+    plain["accounts"] = [a | {"law": "gaussian", "conversion": "exact"} for a in plain["accounts"]]
+    assert {"law: gaussian", "conversion: exact"} <= {x.split("] ")[-1] for x in lines(plain)}
+
+
+def test_where_all_is_refused_it_is_still_said_whose_data_it_is_about() -> None:
+    made = statement(scheme("shared", 1.0, noise="gaussian"), RING, UNIT, rounds=3)
+    said = lines(replace(made, accounts=(), refused=(("links", "no proof"),)).to_dict())
+    assert said[:2] == ["Level unit, adjacency replace.", "delta 1e-05, 3 rounds."]
+
+
+def test_a_number_that_no_theorem_covers_is_none() -> None:
+    plain = statement(scheme("shared", 1.0, noise="gaussian"), RING, UNIT, rounds=3).to_dict()
+    plain["accounts"] = [a | {"valid": False} for a in plain["accounts"]]
+    said = lines(plain)
+    assert sum("NO NUMBER: no theorem covers this view" in " ".join(x.split()) for x in said) == 1
+    assert not any("noise in messages" in x or "rests on" in x for x in said)
 
 
 def test_words_about_a_release_that_everybody_receives() -> None:
     """A local model gives the clean updates away: to servers and clients as well, not only to its receiver."""
-    said = str(statement(scheme("homomorphic", 1.0, noise="gaussian"), RING, UNIT, rounds=3, release="local")).split(
-        "\n"
-    )
-    assert said[0].endswith("at 1% false alarms; against an eavesdropper on all links between servers")
-    bad = [x for x in said if x.startswith("NOT PROTECTED from ")]
-    assert len(said) == 1 + len(bad) == 6
-    for x, who in zip(
-        bad,
-        (
-            "any one colluding server",
-            "all neighbours",
-            "a client of the same unit",
-            "the unit's own server",
-            "an eavesd",
-        ),
-        strict=True,
-    ):
-        assert x.startswith(f"NOT PROTECTED from {who}")
-        assert "and the release (local)" in x
-        why = "sees the sum of its clients' updates in clear" if "own server" in who else "give the exact sum of "
-        assert why in x
+    made = statement(scheme("homomorphic", 1.0, noise="gaussian"), RING, UNIT, rounds=3, release="local")
+    assert [a.leak for a in made.accounts] == [False, True, True, True, True, True]
+    said = str(made)
+    assert said.count("NOT PROTECTED") == 3  # who has the same reason shares its row
+    assert said.count("release local") == 1
+    assert " ".join(said.split()).count("(local)") == 0
+    assert rows(said)[-1][0] == "an eavesdropper on all links between servers"
+    assert rows(said)[-1][-1] == "noise in messages"
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
@@ -133,8 +232,10 @@ def test_noise_inside_the_sum_protects_from_everybody() -> None:
     assert not any(a.leak for a in made.accounts)
     assert not made.refused
     said = str(made).split("\n")
-    assert not [x for x in said if x.startswith("NOT PROTECTED")]
-    assert any("against" in x and "the unit's own server, with up to 1 corrupted client" in x for x in said)
+    assert "NOT PROTECTED" not in str(made)
+    assert len(rows(str(made))) == len(made.accounts)
+    assert all(row[-1].startswith("noise inside the secure sum") for row in rows(str(made)))
+    assert "the unit's own server, with up to 1 corrupted client, and the release" in [r[0] for r in rows(str(made))]
     server = next(a for a in made.accounts if a.threat == "own-server")
     assert all((a.epsilon or 0.0) <= (server.epsilon or 0.0) for a in made.accounts)
     assert lines(json.loads(json.dumps(made.to_dict(), allow_nan=False))) == said
@@ -144,7 +245,8 @@ def test_a_leak_in_all_messages_is_said_of_everybody() -> None:
     for s in (scheme("none"), scheme("pairwise", 0.0, noise="gaussian", sigma_pair=1.0)):
         made = statement(s, RING, UNIT, rounds=3)
         assert all(a.leak for a in made.accounts)
-        assert all(x.startswith("NOT PROTECTED") for x in str(made).split("\n"))
+        assert "NO NUMBER" not in str(made)
+        assert "rests on" not in str(made)
 
 
 def test_random_participation_is_answered_against_own_clients_too() -> None:
@@ -204,8 +306,10 @@ def test_what_cannot_be_answered_is_refused_with_the_reason() -> None:
         "neighbours",
     ]  # no proof was given
     assert all("needs a proof" in why for _, why in nothing.refused)
-    assert "no statement against links" in str(nothing)
-    assert "needs a proof" in str(nothing).split("\n")[-1]
+    assert str(nothing).count("NO NUMBER") == 1  # the same reason for all of them
+    for who in ("an eavesdropper on all links", "any one colluding server", "all neighbours of the server"):
+        assert str(nothing).count(who) == 1
+    assert str(nothing).index("NOT PROTECTED") < str(nothing).index("NO NUMBER")
 
 
 @pytest.mark.parametrize("name", ["none", "homomorphic", "shared", "own-clean", "per-link", "central", "local-only"])

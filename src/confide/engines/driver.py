@@ -340,7 +340,11 @@ def _bar(progress: bool | None, rounds: int, repeats: int, accounting: Accountin
 
         def tick(done: int) -> None:
             spent = accounting.epsilons([done]) if accounting is not None else []
-            said = f"{what}, epsilon {spent[0]:.3g}" if spent else what
+            said = what
+            if accounting is not None and spent:
+                said += (
+                    f", epsilon {spent[0]:.3g} against {accounting.privacy.threat}, {accounting.privacy.level} level"
+                )
             bar.update(task, completed=done, description=said)
 
         yield tick

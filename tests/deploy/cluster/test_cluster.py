@@ -108,6 +108,9 @@ def test_the_command_gives_the_bits_of_the_box_and_of_the_reference(tmp_path: Pa
         True, True, True, 0, "",
     ]  # fmt: skip
     assert 0 < told["epsilon"] < told["epsilon_with_releases"]
+    assert (told["releases"], told["threat"], told["level"], told["adjacency"]) == (1, "links", "client", "replace")
+    spent = next(a for a in told["statement"]["accounts"] if a["threat"] == "links")
+    assert spent["epsilon"] == pytest.approx(told["epsilon_with_releases"])
     assert told["disagreement"] > 0
     assert told["folder"] == str(folder)
     assert "set privacy.release = 'centroid:0.3'" in err
@@ -347,6 +350,7 @@ def test_the_table_shows_who_is_down(idle: Cluster) -> None:
     status = {
         "phase": "wait", "round": 3, "rounds": 9, "epsilon": 1.25, "peers": [peer],
         "clients": {"connected": 2, "of": 3},
+        "threat": "links", "level": "client", "adjacency": "replace", "delta": 1e-5,
     }  # fmt: skip
     console = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(cluster_view.table(idle, {"alpha": status, "beta": None}))
@@ -358,7 +362,7 @@ def test_the_table_shows_who_is_down(idle: Cluster) -> None:
     ]  # fmt: skip
     assert "gone" in text
     assert cluster_view.line({"alpha": status, "beta": status | {"round": 5, "epsilon": None}}) == (
-        "round 3 to 5 of 9, epsilon no bound"
+        "round 3 to 5 of 9, epsilon no bound against links, client level, replace, delta 1e-05"
     )
     assert cluster_view.line({"alpha": status, "beta": None}) == "1 of 2 servers up"
 

@@ -134,8 +134,13 @@ class Watched:
             "refusals": dict(server.refusals),
             "peers": peers,
             "clients": {"of": 1, "connected": 1},
-            "epsilon": 0.5 * server.books.published,
+            "statement": {"accounts": [spent("links", 0.5 * server.books.published), spent("own-server", None)]},
         }
+
+
+def spent(threat: str, epsilon: object) -> dict[str, Any]:
+    """Of a statement about what has left, as far as figures look at it."""
+    return {"threat": threat, "level": "client", "adjacency": "replace", "delta": 1e-5, "epsilon": epsilon}
 
 
 @contextmanager
@@ -417,7 +422,14 @@ def test_a_planted_secret_never_shows(make: Any) -> None:
 def test_secrets_of_a_snapshot_never_show() -> None:
     metrics = Metrics({1: "beta"})
     for secret in PLANTED:
-        metrics.snapshot({"round": secret, "rounds": secret, "published": secret, "epsilon": secret, "w": secret})
+        metrics.snapshot({"round": secret, "rounds": secret, "published": secret, "w": secret})
+        plain = (
+            spent("links", secret),
+            spent(str(secret), 1.0),
+            spent(f"links:{secret}", 1.0),
+            spent("links", 1.0) | {"level": secret, "delta": secret},
+        )
+        metrics.snapshot({"statement": {"accounts": plain, "refused": [{"threat": secret}]}})
         metrics.snapshot(
             {"clients": {"connected": secret}, "phase": str(secret), "peers": [{"server": 1, "up": secret}]}
         )
@@ -484,7 +496,8 @@ def check_against_books(run: Watched) -> Counter[str]:
         assert found["confide_skipped_rounds_total", ""] == kinds["skip"]
         assert found["confide_round", ""] == books.decided == len(entries)
         assert found["confide_publications_paid", ""] == books.published
-        assert found["confide_epsilon", ""] == 0.5 * books.published
+        assert found["confide_epsilon", "links,client,replace,1e-05"] == 0.5 * books.published
+        assert found["confide_epsilon", "own-server,client,replace,1e-05"] == math.inf  # nothing protects from it
         offered = Counter(m for e in entries for m in e.offered)
         for m in unit.terms.weights:
             n, waiting = books.balances[m].n, sum(not flow.applied for flow in books.open[m].values())
@@ -671,6 +684,8 @@ def test_a_servers_message_shows_at_once() -> None:
 
 def test_hostile_messages_make_no_new_series() -> None:
     run = Watched(Weather(), 3, graph="path:3", rounds=4)
+    for metrics in run.metrics:
+        metrics.snapshot({"statement": {"accounts": [spent("links", 0.0), spent("own-server", None)]}})
     series = [samples(metrics).keys() for metrics in run.metrics]
     r = random.Random(5)  # noqa: S311
     server_words: list[Callable[[], bytes]] = [
@@ -739,9 +754,11 @@ def test_totals_of_another_object_are_followed_over_its_restart() -> None:
 
 def test_no_bound_is_infinite_and_certificates_have_an_end() -> None:
     metrics = Metrics()
-    metrics.snapshot({"epsilon": None, "certificate_until": "2030-01-01T00:00:00+00:00"})
+    said = {"accounts": [spent("own-client", None)], "refused": [{"threat": "links", "reason": "no proof"}]}
+    metrics.snapshot(spent("links", None) | {"statement": said, "certificate_until": "2030-01-01T00:00:00+00:00"})
     found = samples(metrics)
-    assert found["confide_epsilon", ""] == math.inf
+    for who in ("own-client", "links"):
+        assert found["confide_epsilon", f"{who},client,replace,1e-05"] == math.inf
     assert found["confide_certificate_expiry_timestamp_seconds", ""] == datetime(2030, 1, 1, tzinfo=UTC).timestamp()
 
 

@@ -202,7 +202,8 @@ def agree(folder: Path, *options: object, config: str = "config.toml") -> None:
     units = [x for unit in UNITS for x in ("--unit", folder / f"{unit}.json")]
     code, out, err = run_here("agree", folder / config, *units, "--out", folder / "plan.json", *options)
     assert code == 0, err
-    assert "the unit's own server" in out or "no statement against links" in out
+    assert "NOT PROTECTED" in out or "NO NUMBER" in out
+    assert "what protects" in out
     assert f"hash {Plan.load(folder / 'plan.json').hash}" in out
 
 
@@ -258,6 +259,8 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site, m
     assert told["clients"] == {"connected": CLIENTS, "of": CLIENTS}
     assert [(p["unit"], p["up"], p["dialed"], p["open"]) for p in told["peers"]] == [("beta", True, True, [])]
     assert told["epsilon"] > 0
+    own = next(a for a in told["statement"]["accounts"] if a["threat"] == told["threat"])
+    assert (own["epsilon"], own["level"], own["adjacency"]) == (told["epsilon"], told["level"], told["adjacency"])
     assert told["test_seed"]
     assert (site.folder / "alpha.db.sock").stat().st_mode & 0o777 == 0o600
 
@@ -437,7 +440,7 @@ def test_check_of_a_client(site: Site) -> None:
     code, found = checked()
     assert code == 0
     assert {name: level for name, (level, _) in found.items()} == {
-        "plan": "ok", "certificate": "ok", "data": "ok", "record": "ok", "server": "warn",
+        "plan": "ok", "privacy": "ok", "certificate": "ok", "data": "ok", "record": "ok", "server": "warn",
     }  # fmt: skip
     assert "not reached" in found["server"][1]
     assert not (site.folder / "alpha-c0.record").exists()

@@ -15,9 +15,11 @@ from confide.deploy.box.invariants import BrokenError, balanced, conserved
 from confide.deploy.cluster.processes import Cluster
 from confide.deploy.durable.books import Books
 from confide.deploy.node import released_model
+from confide.deploy.plan.spent import promise, status_of
 from confide.errors import InputError, RunError
 from confide.privacy import ledger
 from confide.privacy.conversion import zcdp_epsilon
+from confide.privacy.statement import rounded_up
 
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:]+ [A-Z]+ +")  # of a line of the log
 
@@ -33,8 +35,13 @@ def statuses(cluster: Cluster) -> dict[str, dict[str, Any] | None]:
 
 
 def table(cluster: Cluster, found: dict[str, dict[str, Any] | None]) -> Table:
+    up = next((s for s in found.values() if s is not None), None)
     made = Table(
-        title=f"{len(cluster.layout.nodes)} processes, {cluster.layout.folder}", title_justify="left", expand=True
+        title=f"{len(cluster.layout.nodes)} processes, {cluster.layout.folder}",
+        caption=None if up is None else f"epsilon {promise(up)}",
+        title_justify="left",
+        caption_justify="left",
+        expand=True,
     )
     for name in ("unit", "phase", "round", "epsilon", "neighbours", "clients", "open"):
         made.add_column(name, no_wrap=True)
@@ -50,7 +57,7 @@ def table(cluster: Cluster, found: dict[str, dict[str, Any] | None]) -> Table:
             unit,
             s["phase"],
             f"{s['round']}/{s['rounds']}",
-            "no bound" if s["epsilon"] is None else f"{s['epsilon']:.4g}",
+            "no bound" if s["epsilon"] is None else rounded_up(s["epsilon"]),
             neighbours,
             f"{s['clients']['connected']}/{s['clients']['of']}",
             str(sum(len(p["open"]) for p in s["peers"])),
@@ -67,8 +74,8 @@ def line(found: dict[str, dict[str, Any] | None]) -> str:
     rounds = [s["round"] for s in up]
     span = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
     spent = [s["epsilon"] for s in up]
-    epsilon = "no bound" if None in spent else f"{max(spent):.4g}"
-    return f"round {span} of {up[0]['rounds']}, epsilon {epsilon}"
+    epsilon = "no bound" if None in spent else rounded_up(max(spent))
+    return f"round {span} of {up[0]['rounds']}, epsilon {epsilon} {promise(up[0])}"
 
 
 def findings(cluster: Cluster) -> dict[str, Any]:
@@ -83,6 +90,8 @@ def findings(cluster: Cluster) -> dict[str, Any]:
     models = np.array([b.w for b in books]) * quantum
     epsilons = [layout.prices.epsilon_after(b.published) for b in books]
     ledgers, spent = _ledgers(cluster, books)
+    releases = max(_releases(cluster, unit) for unit in layout.units)
+    so_far = status_of(layout.prices, max(b.published for b in books), releases, 0.0)
     return {
         "plan": layout.plan.hash,
         "units": len(layout.units),
@@ -93,7 +102,8 @@ def findings(cluster: Cluster) -> dict[str, Any]:
         "open_flows": sum(len(flows) for b in books for flows in b.open.values()),
         "epsilon": None if None in epsilons else max(e for e in epsilons if e is not None),
         "epsilon_with_releases": None if spent is None else zcdp_epsilon(spent, layout.plan.delta),
-        "delta": layout.plan.delta,
+        **{name: so_far[name] for name in ("threat", "adversary", "level", "adjacency", "delta", "statement")},
+        "releases": releases,
         "disagreement": float(np.linalg.norm(models - models.mean(axis=0), axis=1).max()),
         "conserved": _holds(conserved, terms, books),
         "balanced": _holds(balanced, terms, books),
@@ -133,6 +143,12 @@ def _ledgers(cluster: Cluster, books: Sequence[Books]) -> tuple[bool | str, floa
         rhos = [e.cost.rho for e in events]
         spent.append(math.inf if None in rhos else sum(rho for rho in rhos if rho is not None))
     return True, max(spent) if max(spent) < math.inf else None
+
+
+def _releases(cluster: Cluster, unit: str) -> int:
+    """That this unit has paid for."""
+    with cluster.store(unit) as store:
+        return sum(entry.event.kind == "release" for entry in store.entries())
 
 
 def released(cluster: Cluster, unit: str) -> dict[str, Any] | None:

@@ -19,9 +19,9 @@ from confide.deploy.node.config import ServerConfig
 from confide.deploy.node.probing import FAIL, OK, PATIENCE, WARN, Finding, Reached, clock, probe
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
+from confide.deploy.plan.agreement import Prices
 from confide.errors import InputError, RunError
 from confide.files import existing
-from confide.privacy.statement import lines
 
 LOG: Final = 64 << 20  # bytes of SQLite's log before it is written back
 EVENT: Final = 1024  # bytes of a ledger's row, at most
@@ -47,8 +47,7 @@ def check(config: ServerConfig, *, strict_peers: bool = False) -> Iterator[Findi
 def _plan(setup: ServerSetup) -> Iterator[Finding]:
     name, plan = setup.units[setup.me]["name"], setup.plan
     yield Finding("plan", OK, f"{plan.hash}: this is server {setup.me}, unit {name!r}, of {plan.units}")
-    for line in lines(setup.prices.statement.to_dict()):
-        yield Finding("privacy", OK, line)
+    yield privacy(setup.prices)
     left = setup.allowance
     full = left.publications == plan.rounds and (setup.prices.release is None or left.releases == plan.releases)
     level = OK if full else WARN if left.publications else FAIL
@@ -56,6 +55,12 @@ def _plan(setup: ServerSetup) -> Iterator[Finding]:
     start = setup.terms.start
     if start > time.time():
         yield Finding("start", OK, f"round 1 opens in {start - time.time():.0f} s")
+
+
+def privacy(prices: Prices) -> Finding:
+    """The statement that follows from the plan; a warning where the plan itself has no price."""
+    level = WARN if prices.statement.unprotected else OK
+    return Finding("privacy", level, f"what the plan protects from whom, and what not:\n{prices.statement}\n")
 
 
 def _certificates(setup: ServerSetup) -> Iterator[Finding]:

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 from confide.deploy.durable.record import FileRecord
 from confide.deploy.keys.certificates import SOON, utc_now
+from confide.deploy.node.checking import privacy
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig
 from confide.deploy.node.probing import FAIL, OK, WARN, Finding, clock, probe
+from confide.deploy.plan.agreement import price
 from confide.errors import DataError, InputError, RunError
 from confide.files import existing
 
@@ -24,6 +26,7 @@ def check(config: ClientConfig, *, strict_peers: bool = False) -> Iterator[Findi
         return
     name = setup.units[setup.unit]["name"]
     yield Finding("plan", OK, f"{setup.plan.hash}: this is client {setup.client} of unit {name!r}")
+    yield privacy(price(setup.plan))
     yield _certificate(setup)
     yield _data(setup)
     record, running = _record(setup)

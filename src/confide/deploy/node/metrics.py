@@ -11,6 +11,7 @@ whatever counts clients' messages, or commits that wait for them, shows when the
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from collections import Counter as Bag
@@ -33,10 +34,12 @@ from confide.deploy.durable.store import At, Store, nowhere
 from confide.deploy.machines.ports import Phase
 from confide.deploy.node.metrics_endpoint import Endpoint
 from confide.deploy.node.observe import EVENTS, OTHER, count, flag, number, public
+from confide.privacy.plan import ADJACENCIES, LEVELS
 from confide.secure.session import Why
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # when each series began: twice the lines
 
+THREAT: Final = re.compile(r"links|neighbours|own-client|own-server|colluders:[\d,]{1,200}")  # of a plan
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # of a commit
 
 COMMITS: Final = ("round.open", "adapt", "publish", "early", "sync", "balance", "skip", "remove", "rejoin", "release")
@@ -141,7 +144,12 @@ class Metrics:
         self._releases = Counter("confide_release_attempts", "Releases whose unmasking answer was paid for.", **r)
         self._paid = Gauge("confide_publications_paid", "Publications paid for in all of the run.", **r)
         self._allowed = Gauge("confide_publications_allowed", "Publications that the budget pays for.", **r)
-        self._epsilon = Gauge("confide_epsilon", "Epsilon so far, at the plan's delta; infinite without a bound.", **r)
+        self._epsilon = Gauge(
+            "confide_epsilon",
+            "Epsilon so far, releases and earlier ledgers included; infinite for whom nothing is protected from.",
+            ["adversary", "level", "adjacency", "delta"],
+            **r,
+        )
         self._applied = _each(Counter("confide_flows_applied", "Flows that entered the model.", peer, **r), names)
         self._late = _each(Counter("confide_flows_late", "Those that entered after their round.", peer, **r), names)
         self._void = _each(Counter("confide_flows_void", "Flows that the neighbour never offered.", peer, **r), names)
@@ -299,9 +307,7 @@ class Metrics:
         ):  # fmt: skip
             if (value := count(status.get(name))) is not None:
                 gauge.set(value)
-        if "epsilon" in status:
-            epsilon = status["epsilon"]
-            self._epsilon.set(math.inf if epsilon is None else _or_nan(number(epsilon)))
+        self._show_epsilon(status)
         for gauge, name in ((self._clients, "connected"), (self._roster, "of")):
             if (value := count(status.get("clients", {}).get(name))) is not None:
                 gauge.set(value)
@@ -325,6 +331,18 @@ class Metrics:
         if not busy:
             with self._lock:
                 self._show_held()
+
+    def _show_epsilon(self, status: Mapping[str, Any]) -> None:
+        """A series for the plan's adversary, and one for each from whom nothing protects."""
+        said = status.get("statement", {})
+        open_to = [{**status, "epsilon": None, **r} for r in said.get("refused", ())]
+        for a in [*said.get("accounts", ()), *open_to]:
+            who, level, adjacency = (str(a.get(name)) for name in ("threat", "level", "adjacency"))
+            delta, epsilon = number(a.get("delta")), a.get("epsilon")
+            if not THREAT.fullmatch(who) or level not in LEVELS or adjacency not in ADJACENCIES or delta is None:
+                continue
+            value = math.inf if epsilon is None else _or_nan(number(epsilon))
+            self._epsilon.labels(who, level, adjacency, f"{delta:g}").set(value)
 
     def _follow(self, kind: str, counters: Mapping[str, Any], totals: Mapping[str, int]) -> None:
         """Totals that another object counts; a lower one is of an object that began anew."""

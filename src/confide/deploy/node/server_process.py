@@ -41,6 +41,7 @@ from confide.deploy.node.observing import LastError, allowed, hooks, observe, st
 from confide.deploy.node.server_setup import ServerSetup, load_node, load_trust
 from confide.deploy.node.server_status import machine_status
 from confide.deploy.node.worker import Clock, Worker
+from confide.deploy.plan.spent import status_of
 from confide.errors import InputError, RunError
 from confide.privacy.ledger import dataset_id
 
@@ -102,7 +103,7 @@ class ServerProcess:
         self._failure: BaseException | None = None
         self._stopping_at: int | None = None  # rounds that were decided when the signal came
         self._linger: float | None = None
-        self._epsilons: dict[int, float | None] = {0: 0.0}
+        self._spent: dict[tuple[int, int], dict[str, Any]] = {}  # by publications and releases, for the status
         self._started = self._clock()
 
     def _measured(self) -> Store:
@@ -428,10 +429,10 @@ class ServerProcess:
 
     async def status(self) -> dict[str, Any]:
         machine: dict[str, Any] = await self._asked(lambda _: machine_status(self.setup, self.server))
-        published = machine["published"]
-        if published not in self._epsilons:
-            epsilon = await asyncio.to_thread(self.setup.prices.epsilon_after, published)
-            self._epsilons[published] = epsilon
+        left = machine["published"], machine["releases"]
+        if left not in self._spent:
+            earlier = self.setup.allowance.spent
+            self._spent = {left: await asyncio.to_thread(status_of, self.setup.prices, *left, earlier)}
         inward = self._listener.nodes
         for peer in machine["peers"]:
             m = peer["server"]
@@ -440,18 +441,21 @@ class ServerProcess:
             peer["why"] = "" if dialer is None else dialer.why
             peer["dials_in"] = Node("server", m) in inward
             peer["clock"] = None if dialer is None else dialer.ahead
-        return machine | {
-            "running": True,
-            "pid": os.getpid(),
-            "port": self._listener.port,
-            "since": round(self._started, 3),
-            "clients": {"connected": sum(n.role == "client" for n in inward), "of": machine["clients"]["of"]},
-            "epsilon": self._epsilons[published],
-            "certificate_until": self.setup.node.not_after.isoformat(),
-            "last_error": self._last_error.text,
-            "network": dict(self._listener.counts) | {"overrun": self._worker.dropped},
-            "test_seed": self._seed is not None,
-        }
+        return (
+            machine
+            | self._spent[left]
+            | {
+                "running": True,
+                "pid": os.getpid(),
+                "port": self._listener.port,
+                "since": round(self._started, 3),
+                "clients": {"connected": sum(n.role == "client" for n in inward), "of": machine["clients"]["of"]},
+                "certificate_until": self.setup.node.not_after.isoformat(),
+                "last_error": self._last_error.text,
+                "network": dict(self._listener.counts) | {"overrun": self._worker.dropped},
+                "test_seed": self._seed is not None,
+            }
+        )
 
 
 def _log(event: str, **fields: Any) -> None:
