@@ -110,7 +110,7 @@ def test_theorem_2_of_nonsense(given: tuple[Any, ...]) -> None:
 def test_closed_forms_of_sections_1_2_and_4(T: int, gamma: float) -> None:
     mu, B, L, sigma, P = 0.5, 1.0, 2, 0.8, 5
     nu = (1 - gamma) / mu
-    sens = Sensitivity(mu, B, sampled=L, proof=Proof("convex-glm", nu), dim=1)
+    sens = Sensitivity(mu, B, sampled=L, proof=Proof("convex-glm", nu), dim=1, smoothness=1.0)
     g, s, j = Graph.ring(P), 2 * mu * B / L, np.arange(1, T + 1)
     b, a = sigma / math.sqrt(2), float(g.own_weights[0])
 
@@ -196,7 +196,7 @@ def test_named_and_general_agree(s: Scheme, where: str, monkeypatch: pytest.Monk
     P = graphs[0].P
     rounds = rounds_of(s, [graphs[j % len(graphs)] for j in range(T)])
     public = Sensitivity(0.3, 1.0, sampled=2, proof=Proof("public-point"))
-    glm = Sensitivity(0.3, 1.0, sampled=2, proof=Proof("convex-glm", 0.5))
+    glm = Sensitivity(0.3, 1.0, sampled=2, proof=Proof("convex-glm", 0.5), smoothness=1.0)
     reg = Sensitivity(0.3, 1.0, sampled=2, proof=Proof("regulariser", 0.5))
     capped = Sensitivity(0.3, 1.0, sampled=2, proof=Proof("public-point"), participation=Participation("cap", 2))
     for sens in (ONE, public, glm, reg, capped):

@@ -400,7 +400,7 @@ def _spend(
         return replace(blank, epsilon=epsilon, target=t.p, assumptions=(*notes, *why))
     costs, ones = t.factor if gaussian else t.copies, s.ones(noise)
     deltas = factor_to_norm * s.deltas(
-        lambda j, before: float(t.carry[j - 1] * before[-1]), T, remembers, costs, ones=ones, roundings=roundings
+        lambda j, before: np.asarray(t.carry[j - 1] * before[-1]), T, remembers, costs, ones=ones, roundings=roundings
     )
     shared = 0.0  # rho of the release
     if s.rounding is not None:
@@ -464,6 +464,9 @@ def _curve(t: _Target, s: Sensitivity, noise: str, final: float, threat: Threat,
             remedy = "the state remembers earlier participations (carry > 0): amplification has no proof; use random:Q"
             raise InputError("participation", str(s.participation), remedy)
         return amplified_curve(s, noise, t.factor)
+    if t.remembers and s.monotone:
+        remedy = "without a declared smoothness a deviation grows whoever takes part, which random:Q does not know"
+        raise InputError("participation", str(s.participation), f"{remedy}; use all or cap:N")
     factor_to_norm, _ = s.to_norm(noise)
     gaussian = noise.endswith("gaussian")
     return random_curve(
@@ -482,7 +485,7 @@ def _spend_exposed(e: Exposure, p: int, T: int, s: Sensitivity, threat: Threat, 
         return replace(blank, leak=True, assumptions=("leak: the view determines a noiseless function of the data",))
     remembers = bool(np.any(np.abs(e.kept) > 1e-12))
     costs = np.abs(e.S).sum(axis=1)
-    deltas = s.deltas(lambda j, before: float(np.abs(e.kept[j - 1, :j]) @ before), T, remembers, costs)
+    deltas = s.deltas(lambda j, before: np.asarray(np.abs(e.kept[j - 1, :j]) @ before), T, remembers, costs)
     # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
     mu_squared = float(deltas @ np.abs(e.S) @ (deltas if remembers else np.full(T, deltas.max())))
     notes = s.assumptions(remembers)

@@ -158,6 +158,7 @@ def sensitivity_of(plan: Plan, *, clients: int | None, regulariser: float, round
         proof=Proof.parse(plan.proof),
         participation=Participation.parse(plan.participation),
         smoothness=_number(plan.facts, "smoothness"),
+        convex=str(plan.facts.get("convex", "")),
         clip=plan.clip,
         regulariser=regulariser,
         rounding=rounding,
@@ -240,7 +241,9 @@ class Accounting:
         """Everything the statement rests on, as one object with one hash."""
         s, p, clip = self.pricing.sensitivity, self.privacy, self.algorithm.clip
         assert clip is not None  # noqa: S101 - Privacy.sensitivity refuses an algorithm without one
-        facts: dict[str, float | bool] = {} if p.smoothness is None else {"smoothness": p.smoothness}
+        facts: dict[str, float | bool | str] = {} if p.smoothness is None else {"smoothness": p.smoothness}
+        if s.convex:
+            facts["convex"] = s.convex
         if s.regulariser:
             facts["regulariser"] = s.regulariser
         if s.rounding is not None:

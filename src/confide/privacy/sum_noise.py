@@ -296,7 +296,7 @@ def _moved(noise: SumNoise, s: Sensitivity, rounds: int, notes: list[str]) -> li
     """Delta_1..Delta_T on psi: fresh queries, so that nothing is kept from round to round."""
     _, why = s.to_norm("gaussian")
     notes += why
-    found: list[float] = s.deltas(lambda j, before: 0.0, rounds, remembers=False).tolist()
+    found: list[float] = s.deltas(lambda j, before: np.zeros(1), rounds, remembers=False).tolist()
     if s.level != "example":
         return found
     # |trunc a - trunc b| < |a - b| + 1 in every coordinate; a whole client moves no further than its own bound.

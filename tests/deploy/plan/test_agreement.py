@@ -179,7 +179,6 @@ def test_a_scheme_is_what_its_name_says() -> None:
     [
         ({"proof": "public-point"}, r"plan\.proof = 'public-point': .*not a function of the messages"),
         ({"proof": "regulariser:0.2"}, r"plan\.proof = 'regulariser:0\.2': .*rho = 0\.1"),
-        ({"proof": "convex-glm:0.2"}, r"plan\.facts\.smoothness = None"),
         ({"proof": "convex-glm:0.2", "facts": {"smoothness": True}}, r"plan\.facts\.smoothness = True"),
         ({"proof": "convex-glm:0.3", "facts": {"smoothness": 9.0}}, "only 2 rho = 0.2 strongly"),
         ({"proof": "convex-glm:0.2", "facts": {"smoothness": 99.0}}, r"plan\.step = 0\.1: .*with E = 1"),
@@ -395,6 +394,20 @@ def test_the_worse_end_of_the_local_steps_counts() -> None:
     convex = read(deploy(**tables, privacy=GLM)).sensitivity
     assert convex.local_steps == (1, 4)
     assert convex.contraction == pytest.approx((1 - 0.2 * 0.1 / 4) ** 4)
+
+
+def test_convex_glm_without_a_smoothness_is_agreed_on() -> None:
+    """Whatever the step: what monotone gradients give, on the grid, is a little more than in real numbers."""
+    tables: dict[str, Any] = {"scheme": {"name": "homomorphic"}, "algorithm": {"step": 4.0}}
+    found = price(deploy(**tables, privacy={"proof": "convex-glm:0.2"}))
+    s = found.deployed.sensitivity
+    assert (s.monotone, s.steps, s.rounding is not None) == (True, (1, 4), True)
+    real = replace(s, rounding=None).deltas(lambda j, before: before[-1], 20, True)
+    got = np.array([cost.sensitivity for cost in found.messages])
+    assert (real <= got).all()
+    assert got[1] == pytest.approx(real[1], rel=1e-5)
+    with pytest.raises(InputError, match=r"algorithm\.step = 4\.0: .*at most"):
+        deploy(**tables, privacy=GLM)
 
 
 @pytest.mark.parametrize("proof", ["none", "regulariser:0.1", "convex-glm:0.2"])

@@ -19,6 +19,7 @@ from confide.clipping import Clip, clip
 from confide.errors import InputError, RunError
 from confide.local import LocalTask, sgd, shared_update
 from confide.models import Linear, Logistic
+from confide.privacy import monotone
 from confide.privacy.plan import Plan
 from confide.validation import positive, positive_int
 
@@ -78,6 +79,8 @@ def of_plan(plan: Plan, unit: int, client: int, X: Floats, d: Floats, key: Calla
         if found > declared * (1 + 1e-12):
             remedy = "a sample's loss is not as smooth as the plan declares; scale the features, or agree on a new plan"
             raise InputError("plan.facts.smoothness", declared, remedy)
+    if plan.proof.startswith("convex-glm") and declared is None:
+        X, d = monotone.without_overflow(np.asarray(X, np.float64), np.asarray(d, np.float64))
     limit = Clip(plan.clip, plan.bound, plan.norm)
     task = LocalTask(model, plan.step, own["local_steps"], own["batch"], table["replacement"], limit, key=0)
     return built_in(task, X, d, key)

@@ -288,13 +288,14 @@ def _check_proof(plan: Plan, model: Mapping[str, Any]) -> None:
         raise InputError("plan.proof", plan.proof, f"the model's regulariser is rho = {rho!r}")
     if proof.kind == "convex-glm":
         smoothness = plan.facts.get("smoothness")
-        if isinstance(smoothness, bool) or not isinstance(smoothness, float):
-            remedy = "convex-glm needs a declared bound on the smoothness of every loss"
-            raise InputError("plan.facts.smoothness", smoothness, remedy)
         if proof.constant > 2.0 * rho * (1 + 1e-12):
             raise InputError(
                 "plan.proof", plan.proof, f"every sampled loss is only 2 rho = {2.0 * rho:g} strongly convex"
             )
+        if smoothness is None:
+            return  # monotone gradients ask nothing of a step but that its decay is at most 1
+        if isinstance(smoothness, bool) or not isinstance(smoothness, float):
+            raise InputError("plan.facts.smoothness", smoothness, "must be a number, a bound on that of every loss")
         largest = 2.0 * fewest / (smoothness + proof.constant)
         if plan.step > largest:
             remedy = f"convex-glm needs mu/E <= 2/(delta + nu) for every client: at most {largest:g} with E = {fewest}"
