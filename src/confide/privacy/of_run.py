@@ -39,6 +39,7 @@ class Pricing:
     threat: str
     release: str
     delta: float
+    secure: bool  # whether updates are masked, or the own server sees each
     sum_noise: SumNoise | None = None
 
     @classmethod
@@ -66,6 +67,7 @@ class Pricing:
             plan.threat,
             plan.release,
             plan.delta,
+            plan.aggregation is not None,
             sum_noise_of(plan),
         )
 
@@ -80,6 +82,7 @@ class Pricing:
             release=release,
             delta=self.delta,
             sum_noise=self.sum_noise,
+            secure=self.secure,
         )
 
     def statement(self, rounds: int) -> Statement:
@@ -92,6 +95,7 @@ class Pricing:
             release=self.release,
             delta=self.delta,
             sum_noise=self.sum_noise,
+            secure=self.secure,
         )
 
     def costs(self, rounds: int) -> tuple[list[Cost], Cost | None]:
@@ -207,6 +211,7 @@ class Accounting:
             privacy.threat,
             privacy.release,
             privacy.delta,
+            algorithm.aggregation is not None,
             inside_sums(algorithm, problem.M),
         )
         return cls(privacy, algorithm, pricing, dataset)

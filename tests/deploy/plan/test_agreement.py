@@ -103,7 +103,7 @@ def test_a_train_function_of_ones_own_has_kind_own() -> None:
         ({"algorithm": {"fraction_bits": 46}, "rounds": 10**6}, r"plan\.deployment\.fraction_bits = 46: .*overflow"),
         ({"privacy": {"release": "centroid:0"}}, r"plan\.release = 0\.0: must be positive"),
         ({"privacy": {"threat": "colluders:7"}}, r"plan\.threat .*server 7 does not exist"),
-        ({"privacy": {"epsilon": 2.0}}, r"plan\.budget\.epsilon = 2\.0: pays for 12 of the 20 rounds"),
+        ({"privacy": {"epsilon": 2.0}}, r"plan\.budget\.epsilon = 2\.0: pays for 14 of the 20 rounds"),
         ({"privacy": {"rho": 0.05}}, r"plan\.budget\.rho = 0\.05: pays for 5 of the 20 rounds"),
         ({"privacy": {"rho": 0.001}}, r"pays for 0 of the 20 rounds"),
         ({"privacy": {"epsilon": 9.0}, "scheme": {"name": "none", "sigma": 0.0}}, "cannot be kept: leak: messages"),
@@ -214,7 +214,8 @@ def test_a_gaussian_message_costs_rho() -> None:
     assert (one.epsilon, one.law, one.sigma) == (None, "discrete-gaussian", 0.3)
     assert one.sensitivity >= 2 * 0.1 / 5
     assert p.epsilon_after(0) == 0.0
-    assert p.epsilon_after(3) == pytest.approx(conversion.zcdp_epsilon(3 * (one.rho or 0.0), 1e-5))
+    mu = (2 * 3 * (one.rho or 0.0)) ** 0.5  # 0.3 is 25 million quanta: Gaussian but for 9 quanta^2
+    assert p.epsilon_after(3) == pytest.approx(conversion.gaussian_epsilon(mu, 1e-5))
     assert p.epsilon_after(20) == p.statement.accounts[0].epsilon
     assert "epsilon" in str(p.statement)
 
@@ -262,7 +263,9 @@ def test_a_release_costs_what_its_shares_give(noise: str) -> None:
         ("all neighbours of the server, colluding", 2),
     ):
         assert whole[who + said].rho == pytest.approx(messages + rho(known), rel=1e-9)
-        assert whole[who + said].epsilon == pytest.approx(conversion.zcdp_epsilon(messages + rho(known), 1e-5))
+        total = messages + rho(known)
+        due = conversion.rho_epsilon(total, 1e-5, gaussian=noise == "gaussian")  # millions of quanta are as Gaussian
+        assert whole[who + said].epsilon == pytest.approx(due)
         # Should a server be removed, the rest add wider shares, so that all but one of them hide as much as before.
         hidden, left = (
             (4 - known) * terms.share_quanta**2,

@@ -127,6 +127,7 @@ def make(
             privacy.threat,
             privacy.release,
             privacy.delta,
+            algorithm.aggregation is not None,
         )
         simulated = Accounting(privacy, algorithm, pricing, "").plan(experiment.rounds)
     plan = replace(
@@ -192,7 +193,7 @@ def price(plan: Plan) -> Prices:
     _check_budget(plan, d, total, why)
     said = statement(
         d.scheme, d.graph, d.sensitivity, rounds=plan.rounds, noise=plan.scheme["law"], threat=plan.threat,
-        release=plan.release, delta=plan.delta, sum_noise=d.inside,
+        release=plan.release, delta=plan.delta, sum_noise=d.inside, secure=plan.aggregation is not None,
     )  # fmt: skip
     if total is not None and total.by == "sum":
         assert d.inside is not None  # noqa: S101 - it was the proof
@@ -208,11 +209,11 @@ def _answered(plan: Plan, d: Deployed, rounds: int, release: str) -> tuple[Accou
     try:
         found = account(
             d.scheme, d.graph, d.sensitivity, rounds=rounds, noise=plan.scheme["law"], threat=plan.threat,
-            release=release, delta=plan.delta, sum_noise=d.inside,
+            release=release, delta=plan.delta, sum_noise=d.inside, secure=plan.aggregation is not None,
         )  # fmt: skip
     except InputError as refusal:
         return None, str(refusal)
-    return (None, found.assumptions[0]) if found.leak else (found, "")
+    return (None, found.assumptions[0]) if found.leak and not found.costs else (found, "")
 
 
 def _check_budget(plan: Plan, d: Deployed, total: Account | None, why: str) -> None:
