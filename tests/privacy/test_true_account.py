@@ -58,7 +58,6 @@ def test_with_plain_sums_the_own_server_sees_every_update() -> None:
             said = [x for x in a.assumptions if "aggregation: the own server sees" in x]
             kind = "secure" if secure else "plain"
             assert said == [f"{kind} aggregation: the own server sees {seen}; noise is drawn once per round"]
-        assert ("every client's update" in a.adversary) is not secure
         assert ("secure aggregation masks single clients" in a.assumptions[0]) is secure
         assert ("aggregation is plain" in a.assumptions[0]) is not secure
     noisy = scheme("per-link", 1.0, noise="gaussian", sigma_client=0.5)
@@ -225,7 +224,7 @@ def exact_delta(values: Floats, masses: Floats, epsilon: float) -> float:
 
 @pytest.mark.parametrize(
     ("sigma", "shift"),
-    [(30.0, [30]), (30.0, [60]), (30.0, [15, 15]), (30.0, [20, 10, 5]), (31.5, [1] * 30), (45.0, [45]), (100.0, [250])],
+    [(30.0, [30]), (30.0, [60]), (30.0, [15, 15]), (30.0, [20, 10, 5]), (31.5, [9] * 4), (45.0, [45]), (100.0, [250])],
 )
 def test_discrete_gaussian_noise_is_within_its_gaussian_promise(sigma: float, shift: list[int]) -> None:
     """delta(epsilon), exactly, never passes that of mu = |shift| / sqrt(sigma^2 - 9); zCDP's bound is far above."""

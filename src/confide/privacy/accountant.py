@@ -159,7 +159,7 @@ def account(
     threat.check(graphs[0].P)
     release = Release.parse(release).for_threat(threat, graphs) if isinstance(release, str) else release
     seen = _seen(scheme, secure)
-    blank = _blank(sensitivity, threat, release, delta, "" if secure else f", who sees {seen}")
+    blank = _blank(sensitivity, threat, release, delta)
 
     def by_messages() -> Account:
         return _by_messages(scheme, graphs, sensitivity, rounds, noise, threat, release, blank, seen)
@@ -221,9 +221,8 @@ def _seen(scheme: Scheme, secure: bool) -> str:
     return f"every client's update {'through noise that has no price' if scheme.sigma_client else 'in clear'}"
 
 
-def _blank(s: Sensitivity, threat: Threat, release: Release, delta: float, seen: str) -> Account:
-    adversary = threat.words + (seen if threat.kind == "own-server" else "")
-    adversary += "" if release.kind == "none" else f", and the release ({release})"
+def _blank(s: Sensitivity, threat: Threat, release: Release, delta: float) -> Account:
+    adversary = threat.words + ("" if release.kind == "none" else f", and the release ({release})")
     return Account(str(threat), adversary, s.level, s.adjacency, None, delta)
 
 
@@ -339,7 +338,7 @@ def _about_noise(noise: str, release: Release, seen: str) -> tuple[str, ...]:
 def _leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Release, seen: str) -> str | None:
     """Why this adversary learns a noiseless function of the data, or None."""
     if threat.kind == "own-server" and not seen.startswith("the sum"):
-        return f"the own server sees {seen}: aggregation is plain, nothing masks a client"
+        return f"the own server sees {seen}: aggregation is plain, and nothing masks a client"
     if threat.kind == "own-server":
         return (
             f"the own server sees {seen} in clear: secure aggregation masks single clients, but nothing is "
