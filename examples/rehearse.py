@@ -44,7 +44,9 @@ def learn(train, size, sample, score, bound):
     agreed = experiment(config, units, model="own", features=size)  # what `confide agree --model own` does
     prices = price(make(agreed, units))
     print(f"the model has {prices.plan.dim} numbers; {ROUNDS} rounds, {P} units with {K} clients each")
-    print(f"epsilon {prices.epsilon_after(ROUNDS):.0f} against who listens between servers: few clients hide nobody")
+    spent = prices.epsilon_after(ROUNDS)
+    said = "no epsilon" if spent is None else f"epsilon {spent:.0f}"
+    print(f"{said} against who listens between servers: few clients hide nobody")
     call = entry_point(train, Clip("update", bound), step=1.0)
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
