@@ -34,7 +34,7 @@ Dim = Annotated[int | None, typer.Option(help="M")]
 LocalSteps = Annotated[int, typer.Option(help="E")]
 Batch = Annotated[int | None, typer.Option(help="mini-batch size, for level example")]
 ProofOption = Annotated[str, typer.Option("--proof", help="none, regulariser:RHO, convex-glm:NU or public-point")]
-Smoothness = Annotated[float | None, typer.Option(help="delta of every sampled loss; checks the step for convex-glm")]
+Smoothness = Annotated[float | None, typer.Option(help="delta of every sampled loss; convex-glm credits more with it")]
 ClipKind = Annotated[str, typer.Option("--clip", help="example or update")]
 Part = Annotated[str, typer.Option("--participation", help="all, cap:N, random:Q or amplified:Q")]
 ThreatOption = Annotated[

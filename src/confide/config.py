@@ -167,7 +167,9 @@ class PrivacyConfig(Table):
     adjacency: str = Field("replace", description="replace or zero-out")
     proof: str = Field("none", description="none, regulariser:RHO or convex-glm:NU")
     participation: str = Field("all", description="all, cap:N, random:Q or amplified:Q")
-    smoothness: float | None = Field(None, description="declared smoothness of every sampled loss, for convex-glm")
+    smoothness: float | None = Field(
+        None, description="declared smoothness of every sampled loss; convex-glm credits more with it"
+    )
     threat: str = Field(
         "links", description="the budget's adversary: links, colluders:1,2, neighbours, own-client, own-server"
     )

@@ -24,6 +24,8 @@ Floats = NDArray[np.float64]
 
 def facts(proof: str = "none", participation: str = "all", **given: Any) -> Sensitivity:
     plain: dict[str, Any] = {"step": 0.5, "bound": 2.0, "level": "client", "sampled": 5}
+    if proof.startswith("convex-glm:"):
+        plain["smoothness"] = 1.0  # without one only monotone gradients are credited, see test_monotone
     return Sensitivity(**(plain | given), proof=Proof.parse(proof), participation=Participation.parse(participation))
 
 
@@ -482,10 +484,13 @@ def test_the_share_of_a_client_needs_a_proof_when_the_state_remembers() -> None:
 
 def test_assumptions_say_what_was_used() -> None:
     said = " | ".join(facts("convex-glm:0.2").assumptions(True))
-    for part in ("one client", "replaced", "L = 5", "convex-glm", "0.2-strongly", "declared, not checked", "disjoint"):
+    for part in ("one client", "replaced", "L = 5", "convex-glm", "0.2-strongly", "declared: every", "disjoint"):
         assert part in said
-    assert "declared, not checked" not in " | ".join(facts("convex-glm:0.2", smoothness=1.0).assumptions(True))
+    assert "monotone" in " | ".join(facts("convex-glm:0.2", smoothness=None).assumptions(True))
     assert "1/L is not credited" in " | ".join(facts("regulariser:0.2").assumptions(True))
     assert "convex-glm" not in " | ".join(facts("convex-glm:0.2").assumptions(False))
     assert "without replacement" in " | ".join(facts(level="example", batch=2).assumptions(False))
-    assert "decay stays" in " | ".join(facts("regulariser:0.1", adjacency="zero-out").assumptions(True))
+    for one in (facts("regulariser:0.1", adjacency="zero-out"), facts(regulariser=0.1, adjacency="zero-out")):
+        assert "decay of its share stays" in " | ".join(one.assumptions(False))
+    for one in (facts(adjacency="zero-out"), facts(regulariser=0.1, adjacency="zero-out", clip="update")):
+        assert "decay" not in " | ".join(one.assumptions(False))

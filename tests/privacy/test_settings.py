@@ -94,7 +94,6 @@ def test_a_rate_follows_from_the_roster() -> None:
             GFL(sampled=2, clip=Clip("update", 1.0)),
             "clipping the whole update breaks",
         ),
-        ({"proof": "convex-glm:0.2"}, CLIPPED, "needs a declared bound on the smoothness of every loss: 2 R"),
         ({"proof": "convex-glm:0.2", "smoothness": 0.3}, CLIPPED, "is not true of sample"),
         (
             {"proof": "convex-glm:0.2", "smoothness": 10.0},

@@ -222,7 +222,8 @@ def test_what_is_only_a_bound_is_not_called_exact() -> None:
     cases = [
         (Sensitivity(0.1, 1.0, level="unit", proof=Proof("regulariser", 0.1)), True),
         (Sensitivity(0.1, 1.0, sampled=5, proof=Proof("regulariser", 0.1)), False),
-        (Sensitivity(0.1, 1.0, sampled=5, proof=Proof("convex-glm", 0.1)), True),
+        (Sensitivity(0.1, 1.0, sampled=5, proof=Proof("convex-glm", 0.1), smoothness=1.0), True),
+        (Sensitivity(0.1, 1.0, sampled=5, proof=Proof("convex-glm", 0.1)), False),
         (Sensitivity(0.1, 1.0, sampled=5, proof=Proof("convex-glm", 0.1), local_steps=2), False),
     ]
     for s, exact in cases:

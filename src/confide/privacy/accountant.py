@@ -9,7 +9,7 @@ the secure sums (`sum_noise`) is a second proof about every adversary; the small
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from confide.errors import InputError
 from confide.graph import Graph
-from confide.privacy import conversion
+from confide.privacy import conversion, discrete_gaussian
+from confide.privacy.noise import LARGEST_SIZE
 from confide.privacy.participation import amplified_curve, random_curve
 from confide.privacy.sensitivity import Participation, Sensitivity
 from confide.privacy.sum_noise import SumNoise, by_sums, release_rho, smaller
@@ -36,12 +37,15 @@ class Account:
     """What an adversary can learn, at most.
 
     Attributes:
-        epsilon: at `delta`; None for a leak. For Laplace the smaller of pure and composed.
-        epsilon_pure: at delta = 0, for Laplace.
-        rho: zero-concentrated; mu_gdp: Gaussian (not for discrete noise); None where they do not apply.
-        leak: the view determines a noiseless function of the target's data.
+        epsilon: at `delta`, in which the sampler's distance is paid; None for a leak.
+        epsilon_pure: at delta = 0, for Laplace; of discrete noise but for the sampler's distance.
+        rho: zero-concentrated; mu_gdp: Gaussian; None where they do not apply.
+        leak: the view determines a noiseless function of the target's data, or discrete noise is so thin that its
+            sampler's distance alone is more than delta: what else is given is then that of ideal noise.
         valid: a theorem covers this number; exact: it is attained, not only a bound.
         by: which noise it rests on, that of the "messages" or that inside the secure "sum".
+        law: that noise in words; conversion: how epsilon follows from it. Two numbers about one config may differ here.
+        draws: of discrete noise that the proof counts on, each a little off its law.
         deltas: Delta_1..Delta_T of the worst target, in the noise's norm.
         costs: what each round adds to rho (Gaussian) or to pure epsilon (Laplace); a release is not among them.
     """
@@ -60,24 +64,43 @@ class Account:
     exact: bool = False
     target: int | None = None
     by: str = "messages"
+    law: str = ""
+    conversion: str = ""
+    draws: int = 0
     assumptions: tuple[str, ...] = ()
     deltas: tuple[float, ...] = field(default=(), repr=False)
     costs: tuple[float, ...] = field(default=(), repr=False)
+
+    def priced(self, convert: Mapping[str, Callable[[float], float]], draws: int) -> Account:
+        """With the smallest epsilon of these conversions from delta, of so many discrete draws."""
+        epsilon, how = conversion.smallest(convert, self.delta, draws)
+        if math.isfinite(epsilon) or not draws:
+            return replace(self, epsilon=epsilon, conversion=how, draws=draws)
+        why = (
+            f"leak: so little noise that no epsilon holds at delta {self.delta:g}: {draws:.3g} discrete draws, each "
+            "within 2^-108 of its law, add more than that to delta"
+        )
+        return replace(self, leak=True, exact=False, draws=draws, assumptions=(why, *self.assumptions))
 
     @property
     def success(self) -> float:
         """The best true positive rate at 1% false positives of a test for one client's (unit's, example's) data."""
         if self.leak or self.epsilon is None:
             return 1.0
-        if self.mu_gdp is not None:
-            return conversion.true_positive_rate(0.01, mu=self.mu_gdp)
+        off = self.draws * conversion.DISTANCE
         rates = [conversion.true_positive_rate(0.01, epsilon=self.epsilon, delta=self.delta)]
+        if self.mu_gdp is not None:
+            rates.append(conversion.true_positive_rate(0.01 + off, mu=self.mu_gdp) + off)
         if self.epsilon_pure is not None:
-            rates.append(conversion.true_positive_rate(0.01, epsilon=self.epsilon_pure))
+            slack = (1.0 + math.exp(min(self.epsilon_pure, 700.0))) * off
+            rates.append(conversion.true_positive_rate(0.01, epsilon=self.epsilon_pure, delta=slack))
         return min(rates)
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("epsilon", "delta", "epsilon_pure", "rho", "mu_gdp", "leak", "valid", "exact", "target", "by")
+        names = (
+            "epsilon", "delta", "epsilon_pure", "rho", "mu_gdp", "leak", "valid", "exact", "target", "by", "law",
+            "conversion",
+        )  # fmt: skip
         return {
             "threat": self.threat,
             "adversary": self.adversary,
@@ -114,6 +137,7 @@ def account(
     release: Release | str = "none",
     delta: float = 1e-5,
     sum_noise: SumNoise | None = None,
+    secure: bool = True,
 ) -> Account:
     """The privacy of `rounds` rounds against one adversary, for the worst honest server.
 
@@ -122,6 +146,7 @@ def account(
         noise: the law actually drawn; `scheme.law` by default. `scheme.sigma` is its standard deviation.
         release: in words, its shares of noise are sized for `threat`; a `Release` says for how many they are.
         sum_noise: noise that the clients put inside every secure sum.
+        secure: whether updates are masked, so that the own server sees their sum only; else it sees each in clear.
     """
     threat = Threat.parse(threat) if isinstance(threat, str) else threat
     noise = one_of("noise", noise or scheme.law, NOISES)
@@ -136,13 +161,16 @@ def account(
     if graphs[0].P == 1 and threat.kind in ("links", "neighbours") and release.kind == "none":
         remedy = "there are no links: one server sends no messages, so that an epsilon of 0 would protect nobody"
         raise InputError("threat", str(threat), f"{remedy}; name own-client, own-server or a release")
+    seen = _seen(scheme, secure)
     blank = _blank(sensitivity, threat, release, delta)
 
     def by_messages() -> Account:
-        return _by_messages(scheme, graphs, sensitivity, rounds, noise, threat, release, blank)
+        return _by_messages(scheme, graphs, sensitivity, rounds, noise, threat, release, blank, seen)
 
     if sum_noise is None:
         return by_messages()
+    if not secure:
+        raise InputError("sum_noise", sum_noise.sigma, "shares add up only inside a secure sum; aggregate securely")
     sum_noise.check(sensitivity)
     real = replace(sensitivity, rounding=None)  # the noise inside the sum counts its own truncation
     return smaller(by_messages, lambda: by_sums(sum_noise, real, rounds, threat, blank))
@@ -189,6 +217,13 @@ def paper_theorem(step: float, bound: float, sigma: float, rounds: int) -> tuple
     ]
 
 
+def _seen(scheme: Scheme, secure: bool) -> str:
+    """What a unit's own server sees of its clients."""
+    if secure:
+        return "the sum of its clients' updates"
+    return f"every client's update {'through noise that has no price' if scheme.sigma_client else 'in clear'}"
+
+
 def _blank(s: Sensitivity, threat: Threat, release: Release, delta: float) -> Account:
     adversary = threat.words + ("" if release.kind == "none" else f", and {release.words}")
     return Account(str(threat), adversary, s.level, s.adjacency, None, delta)
@@ -196,7 +231,7 @@ def _blank(s: Sensitivity, threat: Threat, release: Release, delta: float) -> Ac
 
 def _by_messages(
     scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, rounds: int, noise: str, threat: Threat, release: Release,
-    blank: Account,
+    blank: Account, seen: str,
 ) -> Account:  # fmt: skip
     """The account that rests on the noise of servers and links alone.
 
@@ -205,13 +240,13 @@ def _by_messages(
     """
     part = s.participation
     if part.kind not in ("random", "amplified"):
-        return _by_one_bound(scheme, graphs, s, rounds, noise, threat, release, blank)
+        return _by_one_bound(scheme, graphs, s, rounds, noise, threat, release, blank, seen)
     found: list[tuple[str, Account]] = []
     refused: list[tuple[str, InputError]] = []
     for kind in ("amplified", "random", "all") if part.kind == "amplified" else ("random", "all"):
         given = replace(s, participation=Participation(kind, part.value if kind != "all" else 0.0))
         try:
-            found.append((kind, _by_one_bound(scheme, graphs, given, rounds, noise, threat, release, blank)))
+            found.append((kind, _by_one_bound(scheme, graphs, given, rounds, noise, threat, release, blank, seen)))
         except InputError as e:
             refused.append((kind, e))
     if not found:
@@ -225,14 +260,14 @@ def _by_messages(
 
 def _by_one_bound(
     scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, rounds: int, noise: str, threat: Threat, release: Release,
-    blank: Account,
+    blank: Account, seen: str,
 ) -> Account:  # fmt: skip
     if scheme.name == "pairwise" and scheme.sigma_pair and (noise != "gaussian" or s.rounding is not None):
         # Rounded one by one, noises are no function of their sum: 0.2 quanta wide, 25.0 was attained where 20.7 is due.
         remedy = "edge noise that cancels between two ends has a proof for Gaussian noise only, not for what is rounded"
         raise InputError("noise", noise, remedy)
-    blank = replace(blank, assumptions=_about_noise(noise, release))
-    why = _leak(scheme, graphs, threat, release)
+    blank = replace(blank, law=_law(noise, s, release), assumptions=_about_noise(noise, release, seen))
+    why = _leak(scheme, graphs, threat, release, seen)
     if why is not None:
         return replace(blank, leak=True, assumptions=(f"leak: {why}", *blank.assumptions))
     honest = [p for p in range(graphs[0].P) if p not in threat.colluders]
@@ -254,11 +289,12 @@ def _of_all(found: list[Account], noise: str) -> Account:
     charges the same cost to everybody, and may end early: costs add up, after every round, to no less than any
     target's.
     """
-    worst = max(found, key=lambda a: a.epsilon or 0.0)
+    worst = max(found, key=lambda a: math.inf if a.leak else a.epsilon or 0.0)
     if len(found) == 1:
         return worst
     pure = [a.epsilon_pure for a in found if a.epsilon_pure is not None]
     rho = [a.rho for a in found if a.rho is not None]
+    mu = [a.mu_gdp for a in found if a.mu_gdp is not None]
     costs = np.array([a.costs for a in found])
     if noise.endswith("laplace"):  # a pure epsilon has a rho too, and neither may add up to less
         costs = costs.max(axis=0)
@@ -268,16 +304,29 @@ def _of_all(found: list[Account], noise: str) -> Account:
         worst,
         epsilon_pure=max(pure) if worst.epsilon_pure is not None else None,
         rho=max(rho) if worst.rho is not None else None,
+        mu_gdp=max(mu) if len(mu) == len(found) else None,
+        draws=max(a.draws for a in found),
         costs=tuple(costs.tolist()) if costs.size else (),
     )
 
 
-def _about_noise(noise: str, release: Release) -> tuple[str, ...]:
-    found = ["secure aggregation hides single updates from the server, and noise is drawn once per round"]
+def _law(noise: str, s: Sensitivity, release: Release) -> str:
+    kind, _, name = noise.rpartition("-")
+    shown = f"{kind or 'continuous'} {name.capitalize()} noise in the messages"
+    if not kind and s.rounding is not None:
+        shown += ", rounded to the grid"
+    if release.kind == "centroid":
+        shown += f"; {'discrete ' if s.rounding is not None else ''}Gaussian shares in the release"
+    return shown
+
+
+def _about_noise(noise: str, release: Release, seen: str) -> tuple[str, ...]:
+    masked = "secure" if seen.startswith("the sum") else "plain"
+    found = [f"{masked} aggregation: the own server sees {seen}; noise is drawn once per round"]
     if noise.startswith("discrete"):
         found.append(
             "discrete noise on an integer grid; the sampler is within 2^-108 of it in total variation "
-            "(confide.privacy.noise), so that N draws add (1 + e^epsilon) N 2^-108 to delta"
+            "(confide.privacy.noise): N draws add (1 + e^epsilon) N 2^-108 to delta, which is paid from this delta"
         )
     else:
         found.append("real-valued noise: true of the mathematics, simulated in floating point")
@@ -289,12 +338,14 @@ def _about_noise(noise: str, release: Release) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Release) -> str | None:
+def _leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Release, seen: str) -> str | None:
     """Why this adversary learns a noiseless function of the data, or None."""
+    if threat.kind == "own-server" and not seen.startswith("the sum"):
+        return f"the own server sees {seen}: aggregation is plain, and nothing masks a client"
     if threat.kind == "own-server":
         return (
-            "the own server sees the sum of its clients' updates in clear: secure aggregation masks single clients, "
-            "but nothing is differentially private against it unless noise is inside the secure sum"
+            f"the own server sees {seen} in clear: secure aggregation masks single clients, but nothing is "
+            "differentially private against it unless noise is inside the secure sum"
         )
     silent = scheme.exchange == "nothing" or graphs[0].P == 1
     if not silent and scheme.sigma == 0.0:
@@ -398,11 +449,12 @@ def _spend(
         hidden = release.hidden(P, known)
         final = math.sqrt(release.count) * released / hidden if released else 0.0
         curve, why = _curve(t, s, noise, final, threat, scheme.sigma)
-        epsilon = conversion.renyi_epsilon(curve, blank.delta)
-        return replace(blank, epsilon=epsilon, target=t.p, assumptions=(*notes, *why))
+        draws = _draws(t, s, noise, release.count * (P - known) * (s.rounding is not None and released > 0.0))
+        by_curve = {conversion.RENYI: lambda delta: conversion.renyi_epsilon(curve, delta)}
+        return replace(blank, target=t.p, assumptions=(*notes, *why)).priced(by_curve, draws)
     t, ones = replace(t, factor=s.charged(t.factor, remembers), copies=s.charged(t.copies, remembers)), s.ones(noise)
     deltas = factor_to_norm * s.deltas(
-        lambda j, before: float(t.carry[j - 1] * before[-1]), T, remembers, ones=ones, roundings=roundings
+        lambda j, before: np.asarray(t.carry[j - 1] * before[-1]), T, remembers, ones=ones, roundings=roundings
     )
     shared = 0.0  # rho of the releases
     if s.rounding is not None:
@@ -410,18 +462,24 @@ def _spend(
     if release.kind == "centroid" and (released or roundings):
         one = _release_rho(t, float(deltas[-1]), factor_to_norm, roundings * ones, s, P, release, known)
         shared = release.count * one
+    on_grid = s.rounding is not None
+    draws = _draws(t, s, noise, release.count * (P - known) if on_grid and shared else 0)
     common: dict[str, Any] = {"target": t.p, "deltas": tuple(deltas.tolist()), "assumptions": tuple(notes)}
+    convert: dict[str, Callable[[float], float]] = {}
     # per-link's own noise is assumed known, which no data attains.
     hidden = scheme.noise_on == "link" and scheme.own_noise
     exact = s.participation.kind == "all" and not noise.startswith("discrete") and not hidden and s.attained(remembers)
     if gaussian:
-        rho = float(np.sum(t.factor * deltas**2)) / 2.0 + shared
+        sent = float(np.sum(t.factor * deltas**2)) / 2.0
+        rho, mu = sent + shared, _mu(sent, shared, noise, scheme, s, P, release, known)
         common["costs"] = tuple((t.factor * deltas**2 / 2.0).tolist())
-        if noise == "discrete-gaussian" or (shared and s.rounding is not None):  # shares on a grid are discrete
-            return replace(blank, epsilon=conversion.zcdp_epsilon(rho, blank.delta), rho=rho, **common)
-        mu = math.sqrt(2.0 * rho)
-        epsilon = conversion.gaussian_epsilon(mu, blank.delta)
-        return replace(blank, epsilon=epsilon, rho=rho, mu_gdp=mu, exact=exact, **common)
+        rounded = noise == "discrete-gaussian" or (shared > 0.0 and on_grid)  # shares on a grid are discrete
+        if mu is not None:
+            how = conversion.ROUNDED if rounded else conversion.GAUSSIAN
+            convert[how] = lambda delta: conversion.gaussian_epsilon(mu, delta)
+        if rounded:
+            convert[conversion.ZCDP] = lambda delta: conversion.zcdp_epsilon(rho, delta)
+        return replace(blank, rho=rho, mu_gdp=mu, exact=exact and not rounded, **common).priced(convert, draws)
     scale = scheme.sigma / math.sqrt(2.0) if scheme.sigma else math.inf
     ratios = deltas / scale if scale < math.inf else np.zeros(T)
     common["costs"] = tuple((t.copies * ratios).tolist())
@@ -430,17 +488,41 @@ def _spend(
     common["rho"] = float(np.minimum(every**2 / 2.0, every).sum()) + shared
     pure = float(every.sum())
     if shared:  # either all in rho, or the messages at delta 0 and the release at delta
-        apart = pure + conversion.zcdp_epsilon(shared, blank.delta)
-        return replace(blank, epsilon=min(conversion.zcdp_epsilon(common["rho"], blank.delta), apart), **common)
-    composed = conversion.laplace_epsilon if noise == "laplace" else conversion.pure_epsilon
-    epsilon = min(pure, composed(every, blank.delta))
-    return replace(
-        blank,
-        epsilon=epsilon,
-        epsilon_pure=pure,
-        exact=exact and epsilon == pure,  # pure epsilon is attained, its conversion to a delta is a bound
-        **common,
-    )
+        convert[f"{conversion.PURE}, and {conversion.ZCDP} for the release"] = lambda delta: (
+            pure + conversion.zcdp_epsilon(shared, delta)
+        )
+        convert[conversion.ZCDP] = lambda delta: conversion.zcdp_epsilon(common["rho"], delta)
+        return replace(blank, **common).priced(convert, draws)
+    convert[conversion.PURE] = lambda delta: pure
+    if noise == "laplace":
+        convert[conversion.LAPLACE] = lambda delta: conversion.laplace_epsilon(every, delta)
+    else:
+        convert[conversion.PURES] = lambda delta: conversion.pure_epsilon(every, delta)
+    found = replace(blank, epsilon_pure=pure, exact=exact, **common).priced(convert, draws)
+    return replace(found, exact=found.exact and found.epsilon == pure)  # its conversion to a delta is a bound
+
+
+def _draws(t: _Target, s: Sensitivity, noise: str, shares: int) -> int:
+    """Discrete draws that the target's proof counts on: its own messages' in every round, and the release's."""
+    each = float(np.maximum(t.copies, 1.0).sum()) if noise.startswith("discrete") else 0.0
+    return math.ceil(each + shares) * (s.dim or LARGEST_SIZE)  # nobody draws more coordinates at a time
+
+
+def _mu(
+    sent: float, shared: float, noise: str, scheme: Scheme, s: Sensitivity, P: int, release: Release, known: int
+) -> float | None:
+    """mu of Gaussian differential privacy, where both the messages' noise and a release's shares have one."""
+    parts: list[float | None] = [2.0 * sent]
+    if noise == "discrete-gaussian" and sent:
+        wide = s.rounding is not None and scheme.exchange == "graph"
+        parts = [discrete_gaussian.mu_squared(sent, scheme.sigma / s.rounding.quantum) if wide and s.rounding else None]
+    if shared and s.rounding is None:
+        parts.append(2.0 * shared)
+    elif shared and s.rounding is not None:
+        share = release.share(P) / s.rounding.quantum
+        parts.append(discrete_gaussian.mu_squared(shared, math.sqrt(P - known) * share, share))
+    found = [x for x in parts if x is not None]
+    return math.sqrt(math.fsum(found)) if len(found) == len(parts) else None
 
 
 def _release_rho(
@@ -467,6 +549,9 @@ def _curve(t: _Target, s: Sensitivity, noise: str, final: float, threat: Threat,
             remedy = "the state remembers earlier participations (carry > 0): amplification has no proof; use random:Q"
             raise InputError("participation", str(s.participation), remedy)
         return amplified_curve(s, noise, t.factor)
+    if t.remembers and s.monotone:
+        remedy = "without a declared smoothness a deviation grows whoever takes part, which random:Q does not know"
+        raise InputError("participation", str(s.participation), f"{remedy}; use all or cap:N")
     factor_to_norm, _ = s.to_norm(noise)
     gaussian = noise.endswith("gaussian")
     return random_curve(
@@ -484,7 +569,7 @@ def _spend_exposed(e: Exposure, p: int, T: int, s: Sensitivity, threat: Threat, 
     if e.leak:
         return replace(blank, leak=True, assumptions=("leak: the view determines a noiseless function of the data",))
     remembers = bool(np.any(np.abs(e.kept) > 1e-12))
-    deltas = s.deltas(lambda j, before: float(np.abs(e.kept[j - 1, :j]) @ before), T, remembers)
+    deltas = s.deltas(lambda j, before: np.asarray(np.abs(e.kept[j - 1, :j]) @ before), T, remembers)
     # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
     mu_squared = float(np.sum(s.charged(deltas * (np.abs(e.S) @ deltas), remembers)))
     notes = s.assumptions(remembers)
@@ -497,6 +582,8 @@ def _spend_exposed(e: Exposure, p: int, T: int, s: Sensitivity, threat: Threat, 
     return replace(
         blank,
         epsilon=conversion.gaussian_epsilon(mu, delta),
+        law="continuous Gaussian noise in the messages",
+        conversion=conversion.GAUSSIAN,
         rho=mu_squared / 2.0,
         mu_gdp=mu,
         valid=valid,

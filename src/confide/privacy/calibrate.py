@@ -43,7 +43,7 @@ class Budget:
     def spent(self, a: Account) -> float:
         """What an account uses, in the budget's own unit."""
         value = a.epsilon if self.rho is None else a.rho
-        if a.leak:
+        if a.leak and value is None:  # noise that is too thin for an epsilon still has a rho
             return math.inf
         if value is None:
             raise InputError("rho", self.rho, f"the account of {a.threat} has no rho; give epsilon and delta instead")

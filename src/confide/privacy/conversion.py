@@ -7,12 +7,22 @@ al. 2020; Canonne, Kamath and Steinke 2020), Laplace composition by privacy loss
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+# Of a discrete draw from its law, in total variation: 2^-108 (`noise`), and 3e-77 (`discrete_gaussian`).
+DISTANCE = 2.0**-108 * (1.0 + 2.0**-40)
+# What a number was converted by, for those who compare two of them.
+GAUSSIAN = "exact Gaussian differential privacy"
+ROUNDED = "Gaussian differential privacy of the noise's variance less 9 quanta^2"
+ZCDP = "zCDP to (epsilon, delta)"
+PURE = "pure epsilon, added up"
+LAPLACE = "composition of Laplace mechanisms at delta"
+PURES = "composition of pure epsilons at delta"
+RENYI = "a Rényi curve to (epsilon, delta)"
 # Rényi orders for curves without a closed form: dense near 1, where large epsilons live, then geometric.
 ORDERS: Floats = np.unique(np.concatenate([1.0 + np.geomspace(1e-3, 1.0, 40), np.geomspace(2.0, 2048.0, 80)]))
 
@@ -75,6 +85,36 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 def rho_epsilon(rho: float, delta: float, gaussian: bool) -> float:
     """epsilon(delta) of a rho that Gaussian noise spent (exactly, mu = sqrt(2 rho)) or any zCDP mechanism."""
     return gaussian_epsilon(math.sqrt(2.0 * rho), delta) if gaussian else zcdp_epsilon(rho, delta)
+
+
+def with_draws(convert: Callable[[float], float], delta: float, draws: int) -> float:
+    """epsilon(delta) of noise of which every one of N draws is only within t = `DISTANCE` of its law.
+
+    What is (epsilon, delta')-DP with ideal noise is (epsilon, delta' + (1 + e^epsilon) N t)-DP with the noise that is
+    drawn, so `convert`, delta' -> epsilon, is asked for what is left of delta. Infinite where nothing is left.
+
+    >>> with_draws(lambda d: zcdp_epsilon(0.5, d), 1e-5, 10**9) == zcdp_epsilon(0.5, 1e-5)  # too little to be seen
+    True
+    >>> with_draws(lambda d: zcdp_epsilon(30.0, d), 1e-5, 10**9)
+    inf
+    """
+    epsilon = convert(delta)
+    if not draws:
+        return epsilon
+    for _ in range(100):
+        slack = (1.0 + math.exp(min(epsilon, 700.0))) * draws * DISTANCE
+        if slack >= delta:
+            break
+        found = epsilon if delta - slack == delta else convert(delta - slack)
+        if found <= epsilon:  # delta'(epsilon) + slack(epsilon) <= delta
+            return epsilon
+        epsilon = found * (1.0 + 1e-9)
+    return math.inf
+
+
+def smallest(options: Mapping[str, Callable[[float], float]], delta: float, draws: int = 0) -> tuple[float, str]:
+    """The smallest epsilon of several conversions that all hold, and which it was."""
+    return min((with_draws(convert, delta, draws), name) for name, convert in options.items())
 
 
 def laplace_renyi(ratio: Floats, order: float) -> Floats:

@@ -4,8 +4,8 @@
     discrete Gaussian   P(x) ~ exp(-x^2 / (2 sigma^2))     rho = Delta_2^2 / (2 sigma^2)    (zCDP)
 
 for iid coordinates added to an integer vector whose L1 (L2) sensitivity is Delta, all in quanta: the same formulas as
-the continuous laws (Canonne, Kamath & Steinke 2020), but mu-GDP does not carry over. Floats leak through their low
-bits (Mironov 2012), so the float noise of `confide.randomness` is for simulations only.
+the continuous laws (Canonne, Kamath & Steinke 2020); mu-GDP carries over where noise is wide (`discrete_gaussian`).
+Floats leak through their low bits (Mironov 2012), so the float noise of `confide.randomness` is for simulations only.
 
 Method. Either law is a sum of independent *dice* times powers of K = 64, X = D_0 + K D_1 + ... + K^n D_n, and a die
 is a finite table with probabilities that are multiples of 2^-128, thrown by Walker's alias method with integer

@@ -54,6 +54,7 @@ class Pricing:
     threat: str
     release: str
     delta: float
+    secure: bool  # whether updates are masked, or the own server sees each
     sum_noise: SumNoise | None = None
     releases: int = 1
     undeclared: tuple[str, ...] = ()  # of the problem: where there is any, every number would be false
@@ -83,6 +84,7 @@ class Pricing:
             plan.threat,
             plan.release,
             plan.delta,
+            plan.aggregation is not None,
             sum_noise_of(plan),
             plan.releases,
             tuple(str(facts["undeclared"]).split("\n")) if "undeclared" in facts else (),
@@ -102,6 +104,7 @@ class Pricing:
             release=Release.planned(release, self.threat, self.graphs, self.releases),
             delta=self.delta,
             sum_noise=self.sum_noise,
+            secure=self.secure,
         )
 
     def statement(self, rounds: int) -> Statement:
@@ -125,6 +128,7 @@ class Pricing:
             release=Release.planned(self.release, self.threat, self.graphs, self.releases),
             delta=self.delta,
             sum_noise=self.sum_noise,
+            secure=self.secure,
         )
         return replace(said, unprotected=without_price(self.graphs[0].P, self.threat, self.release, why_not))
 
@@ -206,6 +210,7 @@ def sensitivity_of(plan: Plan, *, clients: int | None, regulariser: float, round
         proof=Proof.parse(plan.proof),
         participation=Participation.parse(plan.participation),
         smoothness=_number(plan.facts, "smoothness"),
+        convex=str(plan.facts.get("convex", "")),
         clip=plan.clip,
         regulariser=regulariser,
         rounding=rounding,
@@ -257,6 +262,7 @@ class Accounting:
             privacy.threat,
             privacy.release,
             privacy.delta,
+            algorithm.aggregation is not None,
             inside_sums(algorithm, problem.M),
             privacy.releases,
             problem.undeclared,
@@ -294,6 +300,8 @@ class Accounting:
         s, p, clip = self.pricing.sensitivity, self.privacy, self.algorithm.clip
         assert clip is not None  # noqa: S101 - Privacy.sensitivity refuses an algorithm without one
         facts: dict[str, float | str | bool] = {} if p.smoothness is None else {"smoothness": p.smoothness}
+        if s.convex:
+            facts["convex"] = s.convex
         if s.regulariser:
             facts["regulariser"] = s.regulariser
         if s.rounding is not None:

@@ -26,6 +26,7 @@ from x - y by less than 2 (x = -y = 0.9 are both cut to 0), for each of the L cl
     none, public-point           s                             d + s
     regulariser (any norm)       s                             max(g d + s, d) + q N + 2^-33 d + 2 e N
     convex-glm (l2)              s, example: + q N + 2 e N     g_n d + s + 2 Q N + 2 e N, and q N + 2^-33 d if rho > 0
+    ... without a smoothness     s_1, the same                 h_n(d) in the place of g_n d, see `monotone`
     nothing is remembered        s, example: + q N + 2 e N     the same as Delta_1
 
 *Survivors.* L stays in the denominator, so with n of L clients in a sum the map is (1 - n/L) w + (1/L) sum T_k w and
@@ -40,11 +41,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.privacy import monotone
 from confide.validation import number, positive, whole
 
 if TYPE_CHECKING:
     from confide.privacy.sensitivity import Sensitivity
 
+Floats = NDArray[np.float64]
 FACTOR = 2.0**-33  # half a unit of the decay's 32 bits
 ULP = 2.0**-52
 
@@ -96,23 +102,25 @@ class Rounding:
             return added
         return min(added + (self.quantum + 2.0 * self.floating) * ones, most)
 
-    def next(self, s: Sensitivity, kept: float, added: float, ones: float) -> float:
+    def next(self, s: Sensitivity, kept: Floats, added: float, ones: float) -> Floats:
         """Delta_{j+1} when the handed-out models are `kept` apart."""
-        gamma = s.contraction
+        gamma, share = s.contraction, min(1.0, self.survivors / s.sampled) if s.sampled is not None else 0.0
         if s.proof.kind == "regulariser":
-            moved = max(gamma * kept + added, kept)
+            moved = np.maximum(gamma * kept + added, kept)
+        elif s.monotone:
+            grown = monotone.drift(s, kept)
+            moved = np.maximum(grown, (1.0 - share) * kept + share * grown) + added
         else:
-            share = min(1.0, self.survivors / s.sampled) if s.sampled is not None else 0.0
             moved = (1.0 - share * (1.0 - gamma)) * kept + added
-        return moved + self.slack(s, kept, ones)
+        return np.asarray(moved + self.slack(s, kept, ones))
 
-    def slack(self, s: Sensitivity, kept: float, ones: float) -> float:
+    def slack(self, s: Sensitivity, kept: Floats, ones: float) -> Floats:
         """What rounding adds in one round, beyond the proof's own recursion."""
         decay = FACTOR * kept + self.quantum * ones
         if s.proof.kind == "regulariser":
-            return decay + 2.0 * self.floating * ones
+            return np.asarray(decay + 2.0 * self.floating * ones)
         if s.proof.kind == "convex-glm":
             assert s.sampled is not None  # noqa: S101 - a deployment states L
             cut = 2.0 * s.sampled * self.quantum * ones
-            return cut + 2.0 * self.floating * ones + (decay if self.decays else 0.0)
-        return 0.0
+            return np.asarray(cut + 2.0 * self.floating * ones + (decay if self.decays else 0.0))
+        return np.zeros_like(kept)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import InputError
+from confide.privacy import monotone
 from confide.privacy.rounding import Rounding
 from confide.validation import number, one_of, positive, positive_int, whole
 
@@ -113,7 +114,8 @@ class Sensitivity:
         adjacency: "replace" (other data) or "zero-out" (no contribution).
         sampled: L; fixed in the denominator. clients: K, of the smallest unit. dim: M. batch: the smallest mini-batch.
         local_steps: E, one number or the least and the largest over the clients.
-        smoothness: delta of every sampled loss, declared; checks the step where a proof needs it.
+        smoothness: delta of every sampled loss, declared; without it convex-glm credits `monotone` only.
+        convex: name of a model of the user's own that only declares a convex loss; empty for confide's.
         clip: "example" or "update"; some proofs hold only for per-example clipping.
         regulariser: rho of the model; where examples are clipped its decay is outside of the clip.
         rounding: the grid of fixed point; None is the real numbers.
@@ -132,6 +134,7 @@ class Sensitivity:
     proof: Proof = Proof("none")
     participation: Participation = Participation()
     smoothness: float | None = None
+    convex: str = ""
     clip: str = "example"
     regulariser: float = 0.0
     rounding: Rounding | None = None
@@ -191,21 +194,35 @@ class Sensitivity:
         return full / self.sampled
 
     @property
+    def monotone(self) -> bool:
+        """Whether convex-glm rests on monotone gradients; a unit's clients all change, and have nothing in common."""
+        return self.proof.kind == "convex-glm" and self.smoothness is None and self.level != "unit"
+
+    @property
     def credits_batch(self) -> bool:
         """Whether one example moves its client's update by 1/batch of the bound only.
 
         It does when the other examples meet the same model under both data sets (every client takes one step), or a
         local map that does not expand. Otherwise all gradients of the client may change.
         """
-        return self.level == "example" and (self.steps[1] == 1 or self.proof.kind == "convex-glm")
+        not_expanding = self.proof.kind == "convex-glm" and not self.monotone
+        return self.level == "example" and (self.steps[1] == 1 or not_expanding)
+
+    @property
+    def changed(self) -> float:
+        """What the changed data themselves add to psi in one round, beside what others do in response."""
+        moved = self.swap / (2.0 if self.adjacency == "zero-out" else 1.0)
+        return moved / self.batch if self.level == "example" and self.batch else moved
 
     @property
     def single(self) -> float:
-        """s: what the change of data can add to psi in one round, in the clip's norm."""
-        if self.level == "example" and not self.credits_batch:
-            return self.swap  # also where the example contributes nothing: its client's other gradients stay
-        moved = self.swap / (2.0 if self.adjacency == "zero-out" else 1.0)
-        return moved / self.batch if self.level == "example" and self.batch else moved
+        """s: what the change of data can add to psi in one round from the same model, in the clip's norm."""
+        if self.level != "example" or self.credits_batch:
+            return self.changed
+        if self.monotone:
+            assert self.sampled is not None  # noqa: S101 - checked
+            return min(monotone.example(self) / self.sampled, self.swap)
+        return self.swap  # also where the example contributes nothing: its client's other gradients stay
 
     @property
     def contraction(self) -> float:
@@ -222,6 +239,8 @@ class Sensitivity:
 
         With carry 0 (`remembers` false) the others start from a public model and their updates do not change.
         """
+        if remembers and self.monotone:
+            return self.changed
         if not remembers or self.level == "unit" or self.proof.kind in ("convex-glm", "public-point"):
             whole_unit = self.single
         elif self.proof.kind == "regulariser":
@@ -254,7 +273,7 @@ class Sensitivity:
             credited = self.proof.constant if self.proof.kind == "convex-glm" else 0.0
             if self.steps[1] > 1 or (remembers and credited < 2.0 * self.regulariser * (1 - 1e-12)):
                 return False
-        return not (remembers and self.proof.kind == "convex-glm" and self.steps[1] > 1)
+        return not (remembers and (self.monotone or (self.proof.kind == "convex-glm" and self.steps[1] > 1)))
 
     def to_norm(self, law: str) -> tuple[float, list[str]]:
         """Factor from the clip's norm to the norm of the noise, with what it rests on."""
@@ -303,23 +322,31 @@ class Sensitivity:
             )
         if self.level == "example":
             found.append(f"the example is in every mini-batch of {self.batch}, once (drawn without replacement)")
-            if not self.credits_batch:
+            if not (self.credits_batch or self.monotone):
                 found.append("several local steps without convex-glm: 1/batch is not credited")
-        if self.adjacency == "zero-out" and self.proof.kind in ("regulariser", "convex-glm"):
-            found.append("who contributes nothing has no data gradient; the regulariser's decay stays")
+        decays = (self.clip == "example" and self.regulariser > 0.0) or self.proof.constant > 0.0
+        if self.adjacency == "zero-out" and decays:
+            found.append("who contributes nothing has no data gradient; the regulariser's decay of its share stays")
         if remembers and self.proof.kind == "regulariser":
             found.append(
                 f"proof regulariser: rho |w|^2 with rho = {self.proof.constant:g} outside the clip; all clients of the "
                 "unit may change, 1/L is not credited"
             )
-        if remembers and self.proof.kind == "convex-glm":
+        if self.proof.kind == "convex-glm" and (remembers or (self.level == "example" and self.steps[1] > 1)):
             nu = self.proof.constant
             found.append(
                 f"proof convex-glm: per-example clipped generalised linear model, every sampled loss {nu:g}-strongly "
                 f"convex (2 rho >= {nu:g})"
             )
+            if self.convex:
+                found.append(f"declared, not checked: {self.convex} has a convex loss of u'w (convex = True)")
             if self.smoothness is None:
-                found.append("declared, not checked: mu/E <= 2/(delta + nu) for the smoothness delta of every loss")
+                found.append(
+                    "no smoothness is declared: clipped gradients are monotone whatever the step "
+                    f"(confide.privacy.monotone); features and labels are at most {monotone.LARGEST:g}"
+                )
+            else:
+                found.append(f"declared: every sampled loss is {self.smoothness:g}-smooth, mu/E <= 2/(delta + nu)")
         if remembers and self.proof.kind == "public-point":
             found.append("proof public-point: gradients are evaluated at a function of the messages")
         if remembers and self.proof.kind == "none":
@@ -328,7 +355,7 @@ class Sensitivity:
 
     def deltas(
         self,
-        kept: Callable[[int, Floats], float],
+        kept: Callable[[int, Floats], Floats],
         rounds: int,
         remembers: bool,
         *,
@@ -338,32 +365,38 @@ class Sensitivity:
         """Delta_1..Delta_T in the clip's norm; where nothing is kept, a cap says in how many rounds, see `charged`.
 
         Args:
-            kept: (j, Delta_1..Delta_j) -> deviation of w after round j given the messages, c Delta_j for a carry c.
+            kept: (j, Delta_1..Delta_j) -> deviation of w after round j given the messages, c Delta_j for a carry c;
+                of several columns of Delta at once, of each.
             remembers: whether any deviation is kept.
             ones: see `ones`.  roundings: products that a publication rounds, in each coordinate.
         """
         s, grid = self.added(remembers), self.rounding
         gamma = self.contraction if remembers else 1.0
-        first, rounded = s, 0.0
+        first, rounded = max(s, self.single) if self.monotone else s, 0.0
         if grid is not None:
-            s = grid.clipped(self, s)
-            first, rounded = grid.first(self, s, ones), roundings * grid.quantum * ones
+            s, first = grid.clipped(self, s), grid.clipped(self, first)
+            first, rounded = grid.first(self, first, ones), roundings * grid.quantum * ones
         found = np.full(rounds, first)
         if not remembers:
             return found
 
-        def after(deviation: float, added: float) -> float:
-            return gamma * deviation + added if grid is None else grid.next(self, deviation, added, ones)
+        def after(deviation: Floats, added: float) -> Floats:
+            if grid is not None:
+                return grid.next(self, deviation, added, ones)
+            return (monotone.drift(self, deviation) if self.monotone else gamma * deviation) + added
 
+        cap = self.participation.cap
+        if self.monotone and cap is not None and cap < rounds:
+            return monotone.capped(lambda j, before: kept(j, before) + rounded, after, first, s, rounds, cap)
         for j in range(1, rounds):
             found[j] = after(kept(j, found[:j]) + rounded, s)
         # At most `cap` participations, and where no deviation grows by itself: at most `cap` times s.
-        cap, flat = self.participation.cap, np.ones(rounds)
+        flat = np.ones(rounds)
         if cap is not None and cap < rounds and all(kept(j, flat[:j]) <= 1.0 + 1e-12 for j in range(1, rounds)):
             most = s * np.minimum(np.arange(1, rounds + 1), cap) + (first - s)
             if grid is not None:  # but by what is rounded, taking part or not
                 for j in range(1, rounds):
-                    before = float(most[j - 1]) + rounded
+                    before = np.asarray(most[j - 1] + rounded)
                     most[j:] += rounded + grid.slack(self, before, ones)
             found = np.minimum(found, most)
         return found
@@ -405,6 +438,10 @@ def _check_proof(s: Sensitivity) -> None:
         nu = s.proof.constant
         if nu * eta > 1.0:
             raise InputError("step", s.step, f"proof convex-glm needs nu mu/E <= 1: at most {fewest / nu:g}")
+        if s.smoothness is None and 2.0 * s.regulariser * eta > 1.0:
+            largest = fewest / (2.0 * s.regulariser)
+            remedy = f"convex-glm without a declared smoothness needs 2 rho mu/E <= 1: at most {largest:g}"
+            raise InputError("step", s.step, remedy)
         if s.smoothness is not None and eta > 2.0 / (s.smoothness + nu):
             largest = 2.0 * fewest / (s.smoothness + nu)
             remedy = f"proof convex-glm needs mu/E <= 2/(delta + nu): a step of at most {largest:g}"

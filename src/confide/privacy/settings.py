@@ -14,11 +14,14 @@ from confide.algorithm import GFL
 from confide.errors import InputError
 from confide.local import sgd
 from confide.models import GLM, Linear, Logistic
+from confide.privacy import monotone
 from confide.privacy.calibrate import Budget
 from confide.privacy.sensitivity import ADJACENCIES, LEVELS, Participation, Proof, Sensitivity
 from confide.privacy.threat import Release, Threat
 from confide.problems.problem import Problem
 from confide.validation import number, one_of, positive, positive_int
+
+BLOCK = 1 << 18  # rows that are checked at a time
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,8 @@ class Privacy:
 
     Attributes:
         level, adjacency, proof, participation: as in `confide account`.
-        smoothness: declared bound on the smoothness of every sampled loss (for convex-glm); it decides which steps
-            are allowed, and a run whose data break it is refused.
+        smoothness: declared bound on the smoothness of every sampled loss (for convex-glm, which credits more with
+            it); it decides which steps are allowed, and a run whose data break it is refused.
         threat: the adversary that the budget is about; the statement names all.
         release: what is revealed at the end.
         releases: how many times the release may be made; each is paid for.
@@ -96,8 +99,11 @@ class Privacy:
             if algorithm.dropout:  # L stays in the denominator: with fewer survivors a round contracts less
                 remedy = f"{proof} counts on every sampled client in every round; set 0, or use another proof"
                 raise InputError("algorithm.dropout", algorithm.dropout, remedy)
-            _check_smoothness(self.smoothness, problem)
-            _check_step(algorithm.step, int(E.min()), self.smoothness or 0.0, proof.constant)
+            if self.smoothness is None:
+                _check_reach(problem)
+            else:
+                _check_smoothness(self.smoothness, problem)
+                _check_step(algorithm.step, int(E.min()), self.smoothness, proof.constant)
         return Sensitivity(
             step=algorithm.step,
             bound=algorithm.clip.bound,
@@ -112,24 +118,43 @@ class Privacy:
             proof=proof,
             participation=Participation.parse(self.participation),
             smoothness=self.smoothness,
+            convex=_declared_convex(problem) if proof.kind == "convex-glm" else "",
             clip=algorithm.clip.kind,
             regulariser=float(problem.model.rho),
         )
 
 
-def _check_smoothness(declared: float | None, problem: Problem) -> None:
+def _declared_convex(problem: Problem) -> str:
+    """Name of a model of the user's own, of which only its declaration says that the loss is convex."""
+    return "" if type(problem.model) in (Linear, Logistic) else type(problem.model).__name__
+
+
+def _check_reach(problem: Problem) -> None:
+    """Without a smoothness: gradients are monotone where none overflows, which confide knows of its own models."""
+    model, f = problem.model, problem.federation
+    if _declared_convex(problem):
+        assert isinstance(model, GLM)  # noqa: S101 - checked
+        remedy = (
+            f"{type(model).__name__} only declares a convex loss: convex-glm then needs a declared bound on the "
+            f"smoothness of every loss, {model.curvature_bound():g} R^2 + {2 * model.rho:g} for features of norm at "
+            "most R"
+        )
+        raise InputError("privacy.smoothness", None, remedy)
+    for start in range(0, len(f.X), BLOCK):
+        inside = monotone.within(np.asarray(f.X[start : start + BLOCK]), np.asarray(f.d[start : start + BLOCK]))
+        if not inside.all():
+            row = start + int(np.argmin(inside))
+            remedy = f"sample {row} is not within {monotone.LARGEST:g}, beyond which gradients overflow; scale the data"
+            raise InputError("privacy.proof", "convex-glm", remedy)
+
+
+def _check_smoothness(declared: float, problem: Problem) -> None:
     """The step's condition needs a bound on every loss's curvature: declared, and true of the data at hand."""
     model = problem.model
     assert isinstance(model, GLM)  # noqa: S101 - checked
-    if declared is None:
-        remedy = (
-            f"convex-glm needs a declared bound on the smoothness of every loss: {model.curvature_bound():g} R^2 + "
-            f"{2 * model.rho:g} for features of norm at most R"
-        )
-        raise InputError("privacy.smoothness", None, remedy)
-    X, block = problem.federation.X, 1 << 18
-    for start in range(0, len(X), block):
-        rows = np.asarray(X[start : start + block])
+    X = problem.federation.X
+    for start in range(0, len(X), BLOCK):
+        rows = np.asarray(X[start : start + BLOCK])
         delta = model.smoothness(rows)
         if delta > declared * (1 + 1e-12):
             row = start + int(np.argmax(np.einsum("nm,nm->n", rows, rows)))

@@ -67,6 +67,7 @@ def statement(
     release: Release | str = "none",
     delta: float = 1e-5,
     sum_noise: SumNoise | None = None,
+    secure: bool = True,
 ) -> Statement:
     """Links, the worst single colluder, all neighbours, own clients, own server, and the receiver of a release.
 
@@ -94,7 +95,7 @@ def statement(
         try:
             one = account(
                 scheme, graphs, sensitivity, rounds=rounds, noise=noise, threat=who, release=released, delta=delta,
-                sum_noise=sum_noise,
+                sum_noise=sum_noise, secure=secure,
             )  # fmt: skip
         except InputError as e:
             again = who.kind == "links" and released.kind != "none"  # links are asked about twice

@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import InputError
-from confide.privacy import conversion
+from confide.privacy import conversion, discrete_gaussian
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.threat import Threat
 from confide.validation import number, one_of, positive, positive_int, whole
@@ -227,30 +227,38 @@ def by_sums(noise: SumNoise, s: Sensitivity, rounds: int, threat: Threat, blank:
         notes.append(f"the curious client knows its own share: {noise.honest} others are counted")
     moved = _moved(noise, s, rounds, notes)
     costs = s.charged(np.array([noise.rho(delta) for delta in moved]), remembers=False).tolist()
-    rho = math.fsum(costs)
-    epsilon = conversion.zcdp_epsilon(rho, blank.delta)
+    rho, draws = math.fsum(costs), rounds * noise.honest * noise.dim
+    squared = discrete_gaussian.mu_squared(rho, math.sqrt(noise.honest) * noise.share_quanta, noise.share_quanta)
+    convert: dict[str, Callable[[float], float]] = {conversion.ZCDP: lambda delta: conversion.zcdp_epsilon(rho, delta)}
+    mu = None if squared is None else math.sqrt(squared)
+    if mu is not None:
+        convert[conversion.ROUNDED] = lambda delta: conversion.gaussian_epsilon(mu, delta)
     who = noise.words if threat.kind == "own-server" else threat.words
     found = replace(
         blank,
         adversary=blank.adversary.replace(threat.words, who),
-        epsilon=epsilon,
         rho=rho,
+        mu_gdp=mu,
         by="sum",
+        law="discrete Gaussian shares inside the secure sums",
         deltas=tuple(moved),
         costs=tuple(costs),
         assumptions=(*_assumptions(noise, s, threat), *s.assumptions(False), *notes),
-    )
+    ).priced(convert, draws)
     if not drawn:
         return found
     q = s.participation.value
-    sometimes = conversion.renyi_epsilon(lambda a: _drawn(q, np.asarray(costs), a), blank.delta)
-    if sometimes >= epsilon:
+    curve = {conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda a: _drawn(q, np.asarray(costs), a), delta)}
+    sometimes = replace(found, leak=False, rho=None, mu_gdp=None, costs=()).priced(curve, draws)
+    always = math.inf if found.epsilon is None else found.epsilon
+    if sometimes.epsilon is None or sometimes.epsilon >= always:
         return found
     note = (
         f"random participation: in each round with probability {q:g}, independently of the data and of other rounds; "
-        f"who took part may become known; a client that is always there would have epsilon {epsilon:.4g}"
+        f"who took part may become known; a client that is always there would have epsilon {always:.4g}"
     )
-    return replace(found, epsilon=sometimes, rho=None, costs=(), assumptions=(*found.assumptions, note))
+    kept = [x for x in found.assumptions if not x.startswith("leak: ")]
+    return replace(sometimes, assumptions=(*kept, note))
 
 
 def _drawn(q: float, costs: Floats, orders: Floats) -> Floats:
@@ -282,7 +290,8 @@ def smaller(messages: Callable[[], Account], sums: Callable[[], Account]) -> Acc
         if one is None or one.leak:
             raise
         return one
-    assert other.epsilon is not None  # noqa: S101 - noise inside the sum never leaks
+    if other.epsilon is None:  # so little noise inside the sum that none holds at this delta
+        return other if one is None or one.leak else one
     if one is None or one.leak or one.epsilon is None or other.epsilon < one.epsilon:
         if one is not None and one.epsilon is not None:
             why = f"the messages' own noise alone would give epsilon {one.epsilon:.4g}"
@@ -296,7 +305,7 @@ def _moved(noise: SumNoise, s: Sensitivity, rounds: int, notes: list[str]) -> li
     """Delta_1..Delta_T on psi: fresh queries, so that nothing is kept from round to round."""
     _, why = s.to_norm("gaussian")
     notes += why
-    found: list[float] = s.deltas(lambda j, before: 0.0, rounds, remembers=False).tolist()
+    found: list[float] = s.deltas(lambda j, before: np.zeros(1), rounds, remembers=False).tolist()
     if s.level != "example":
         return found
     # |trunc a - trunc b| < |a - b| + 1 in every coordinate; a whole client moves no further than its own bound.
@@ -314,7 +323,7 @@ def _assumptions(noise: SumNoise, s: Sensitivity, threat: Threat) -> list[str]:
         f"secure aggregation ({noise.server} server) reveals one sum a round, and never a second one of the same round",
         f"shares are discrete Gaussian with {noise.share_quanta:.4g} quanta; sums of them by Kairouz, Liu and Steinke "
         f"2021, tau = {tau(noise.share_quanta, noise.honest):.3g}; the sampler is within 2^-108 of each draw in total "
-        "variation (confide.privacy.noise), so that N draws add (1 + e^epsilon) N 2^-108 to delta",
+        "variation (confide.privacy.noise): N draws add (1 + e^epsilon) N 2^-108 to delta, paid from this delta",
         "an honest client clips and truncates its update itself and adds its share before it masks",
     ]
     if s.adjacency == "zero-out":

@@ -4,8 +4,8 @@ links        every message between servers, in all rounds; the graph, the weight
 colluders    the same, and the data, states and noises of some servers.
 neighbours   the same, with all neighbours of the target colluding.
 own-client   the same, and w_p in every round in which it is handed out to a client of the target's unit.
-own-server   the target's own server, which sees the sum of its clients' updates: in clear, unless the clients put noise
-             inside it (`sum_noise`).
+own-server   the target's own server. With plain aggregation it sees every client's update; with secure aggregation
+             their sum: in clear, unless the clients put noise inside it (`sum_noise`).
 """
 
 from __future__ import annotations
@@ -133,6 +133,10 @@ class Release:
     @property
     def words(self) -> str:
         return f"the release ({self})" if self.count == 1 else f"{self.count} releases ({self} each)"
+
+    def share(self, P: int) -> float:
+        """Standard deviation of one server's share on the sum."""
+        return P * self.sigma / math.sqrt(P - min(self.colluders, P - 1))
 
     @classmethod
     def parse(cls, text: str) -> Release:

@@ -103,7 +103,7 @@ def test_a_train_function_of_ones_own_has_kind_own() -> None:
         ({"algorithm": {"fraction_bits": 46}, "rounds": 10**6}, r"plan\.deployment\.fraction_bits = 46: .*overflow"),
         ({"privacy": {"release": "centroid:0"}}, r"plan\.release = 0\.0: must be positive"),
         ({"privacy": {"threat": "colluders:7"}}, r"plan\.threat .*server 7 does not exist"),
-        ({"privacy": {"epsilon": 2.0}}, r"plan\.budget\.epsilon = 2\.0: pays for 12 of the 20 rounds"),
+        ({"privacy": {"epsilon": 2.0}}, r"plan\.budget\.epsilon = 2\.0: pays for 14 of the 20 rounds"),
         ({"privacy": {"rho": 0.05}}, r"plan\.budget\.rho = 0\.05: pays for 5 of the 20 rounds"),
         ({"privacy": {"rho": 0.001}}, r"pays for 0 of the 20 rounds"),
         ({"privacy": {"epsilon": 9.0}, "scheme": {"name": "none", "sigma": 0.0}}, "cannot be kept: leak: messages"),
@@ -179,7 +179,6 @@ def test_a_scheme_is_what_its_name_says() -> None:
     [
         ({"proof": "public-point"}, r"plan\.proof = 'public-point': .*not a function of the messages"),
         ({"proof": "regulariser:0.2"}, r"plan\.proof = 'regulariser:0\.2': .*rho = 0\.1"),
-        ({"proof": "convex-glm:0.2"}, r"plan\.facts\.smoothness = None"),
         ({"proof": "convex-glm:0.2", "facts": {"smoothness": True}}, r"plan\.facts\.smoothness = True"),
         ({"proof": "convex-glm:0.3", "facts": {"smoothness": 9.0}}, "only 2 rho = 0.2 strongly"),
         ({"proof": "convex-glm:0.2", "facts": {"smoothness": 99.0}}, r"plan\.step = 0\.1: .*with E = 1"),
@@ -215,7 +214,8 @@ def test_a_gaussian_message_costs_rho() -> None:
     assert (one.epsilon, one.law, one.sigma) == (None, "discrete-gaussian", 0.3)
     assert one.sensitivity >= 2 * 0.1 / 5
     assert p.epsilon_after(0) == 0.0
-    assert p.epsilon_after(3) == pytest.approx(conversion.zcdp_epsilon(3 * (one.rho or 0.0), 1e-5))
+    mu = (2 * 3 * (one.rho or 0.0)) ** 0.5  # 0.3 is 25 million quanta: Gaussian but for 9 quanta^2
+    assert p.epsilon_after(3) == pytest.approx(conversion.gaussian_epsilon(mu, 1e-5))
     assert p.epsilon_after(20) == p.statement.accounts[0].epsilon
     assert "epsilon" in str(p.statement)
 
@@ -263,7 +263,9 @@ def test_a_release_costs_what_its_shares_give(noise: str) -> None:
         ("all neighbours of the server, colluding", 2),
     ):
         assert whole[who + said].rho == pytest.approx(messages + rho(known), rel=1e-9)
-        assert whole[who + said].epsilon == pytest.approx(conversion.zcdp_epsilon(messages + rho(known), 1e-5))
+        total = messages + rho(known)
+        due = conversion.rho_epsilon(total, 1e-5, gaussian=noise == "gaussian")  # millions of quanta are as Gaussian
+        assert whole[who + said].epsilon == pytest.approx(due)
         # Should a server be removed, the rest add wider shares, so that none of these knows more of the noise.
         hidden, left = (4 - known) * terms.share_quanta**2, (3 - known) * terms.left(3).share_quanta ** 2
         assert left >= hidden * (1 - 1e-12)
@@ -401,6 +403,20 @@ def test_the_worse_end_of_the_local_steps_counts() -> None:
     convex = read(deploy(**tables, privacy=GLM)).sensitivity
     assert convex.local_steps == (1, 4)
     assert convex.contraction == pytest.approx((1 - 0.2 * 0.1 / 4) ** 4)
+
+
+def test_convex_glm_without_a_smoothness_is_agreed_on() -> None:
+    """Whatever the step: what monotone gradients give, on the grid, is a little more than in real numbers."""
+    tables: dict[str, Any] = {"scheme": {"name": "homomorphic"}, "algorithm": {"step": 4.0}}
+    found = price(deploy(**tables, privacy={"proof": "convex-glm:0.2"}))
+    s = found.deployed.sensitivity
+    assert (s.monotone, s.steps, s.rounding is not None) == (True, (1, 4), True)
+    real = replace(s, rounding=None).deltas(lambda j, before: before[-1], 20, True)
+    got = np.array([cost.sensitivity for cost in found.messages])
+    assert (real <= got).all()
+    assert got[1] == pytest.approx(real[1], rel=1e-5)
+    with pytest.raises(InputError, match=r"algorithm\.step = 4\.0: .*at most"):
+        deploy(**tables, privacy=GLM)
 
 
 @pytest.mark.parametrize("proof", ["none", "regulariser:0.1", "convex-glm:0.2"])

@@ -19,6 +19,7 @@ from confide.clipping import Clip, clip
 from confide.errors import DataError, InputError, RunError
 from confide.local import LocalTask, sgd, shared_update
 from confide.models import GLM, Linear, Logistic
+from confide.privacy import monotone
 from confide.privacy.plan import Plan
 from confide.validation import positive, positive_int
 
@@ -71,6 +72,8 @@ def of_plan(plan: Plan, unit: int, client: int, X: Floats, d: Floats, key: Calla
         if found > declared * (1 + 1e-12):
             remedy = "a sample's loss is not as smooth as the plan declares; scale the features, or agree on a new plan"
             raise DataError("plan.facts.smoothness", declared, remedy)
+    if plan.proof.startswith("convex-glm") and declared is None:
+        X, d = monotone.without_overflow(np.asarray(X, np.float64), np.asarray(d, np.float64))
     return built_in(task, X, d, key)
 
 

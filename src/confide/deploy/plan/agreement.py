@@ -142,6 +142,7 @@ def make(
             privacy.threat,
             privacy.release,
             privacy.delta,
+            algorithm.aggregation is not None,
         )
         simulated = Accounting(privacy, algorithm, pricing, "").plan(experiment.rounds)
     plan = replace(
@@ -217,6 +218,7 @@ def price(plan: Plan) -> Prices:
     said = statement(
         d.scheme, d.graph, d.sensitivity, rounds=plan.rounds, noise=plan.scheme["law"], threat=plan.threat,
         release=_releases(plan, d, plan.release), delta=plan.delta, sum_noise=d.inside,
+        secure=plan.aggregation is not None,
     )  # fmt: skip
     said = replace(said, unprotected=open_to, accounts=_with_clocks(plan, said.accounts))
     if total is not None and total.by == "sum":
@@ -236,10 +238,12 @@ def _answered(
         found = account(
             d.scheme, d.graph, d.sensitivity, rounds=rounds, noise=plan.scheme["law"], threat=threat or plan.threat,
             release=_releases(plan, d, release), delta=plan.delta, sum_noise=d.inside,
+            secure=plan.aggregation is not None,
         )  # fmt: skip
     except InputError as refusal:
         return None, str(refusal)
-    return (None, found.assumptions[0]) if found.leak else (found, "")
+    why = found.assumptions[0] if found.leak else ""
+    return None if found.leak and not found.costs else found, why
 
 
 def _with_clocks(plan: Plan, accounts: Sequence[Account]) -> tuple[Account, ...]:
@@ -336,13 +340,14 @@ def _check_proof(plan: Plan, model: Mapping[str, Any]) -> None:
         raise InputError("plan.proof", plan.proof, f"the model's regulariser is rho = {rho!r}")
     if proof.kind == "convex-glm":
         smoothness = plan.facts.get("smoothness")
-        if isinstance(smoothness, bool) or not isinstance(smoothness, float):
-            remedy = "convex-glm needs a declared bound on the smoothness of every loss"
-            raise InputError("plan.facts.smoothness", smoothness, remedy)
         if proof.constant > 2.0 * rho * (1 + 1e-12):
             raise InputError(
                 "plan.proof", plan.proof, f"every sampled loss is only 2 rho = {2.0 * rho:g} strongly convex"
             )
+        if smoothness is None:
+            return  # monotone gradients ask nothing of a step but that its decay is at most 1
+        if isinstance(smoothness, bool) or not isinstance(smoothness, float):
+            raise InputError("plan.facts.smoothness", smoothness, "must be a number, a bound on that of every loss")
         largest = 2.0 * fewest / (smoothness + proof.constant)
         if plan.step > largest:
             remedy = f"convex-glm needs mu/E <= 2/(delta + nu) for every client: at most {largest:g} with E = {fewest}"
