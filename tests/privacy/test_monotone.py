@@ -96,6 +96,14 @@ def test_a_cap_is_no_larger_than_all_and_no_smaller_than_any_way_to_use_it() -> 
     np.testing.assert_allclose(found, best, rtol=1e-12)
 
 
+def test_a_unit_that_misses_rounds_keeps_what_it_has() -> None:
+    """Strongly contracting, and then nothing happens: a deviation that is kept whole is covered in every round."""
+    for part in (Participation(), Participation("cap", 2)):
+        s = Sensitivity(0.9, 1.0, sampled=1, proof=Proof("convex-glm", 1.0), regulariser=0.5, participation=part)
+        found = s.deltas(lambda j, before: before[-1], 12, True)
+        assert (np.diff(found) >= 0).all()
+
+
 def test_what_is_not_proven_is_refused() -> None:
     s = homomorphic(sampled=5, clients=10, participation=Participation("random", 0.5))
     noisy = scheme("homomorphic", 1.0, noise="gaussian")

@@ -41,7 +41,10 @@ s = 2 mu B / L (client), 2 mu B / (L n) (example), half of it under zero-out, 0 
 but for one example, see above. It is linear in m: all survivors or the fewest are the worst. d = 0 stays 0 until the
 target first takes part. With at most N participations the largest Delta_j is, over n = 1..N,
 
-    F_{j+1}(n) = max(h(kept F_1..j(n)), h(kept F_1..j(n - 1)) + s),        F(0) = 0.
+    F_{j+1}(n) = max(d, h(d), h(d') + s),        d kept of F_1..j(n), d' of F_1..j(n - 1),        F(0) = 0;
+
+d alone where the whole unit misses a round. (Without a cap d <= h(d) + s, for Delta_1, Delta_2, ... grow to where the
+two are equal.)
 
 *In fixed point* the truncation of L updates, the server's decay and floats perturb psi by what `rounding` counts for
 convex-glm: an addition to Delta, of which the proof above knows nothing. One thing is new. A margin u'w is computed
@@ -98,7 +101,7 @@ def capped(
     found[0, 1:] = first
     for j in range(1, rounds):
         before = kept(j, found[:j])
-        absent, present = after(before, 0.0), after(before, added)
+        absent, present = np.maximum(after(before, 0.0), before), after(before, added)  # a unit may miss the round
         absent[0], present[0] = 0.0, first  # who never took part has moved nothing
         found[j, 1:] = np.maximum(absent[1:], present[:-1])
     return np.asarray(found[:, cap])

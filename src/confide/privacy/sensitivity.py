@@ -342,7 +342,7 @@ class Sensitivity:
                 found.append(f"declared, not checked: {self.convex} has a convex loss of u'w (convex = True)")
             if self.smoothness is None:
                 found.append(
-                    "no smoothness is declared: clipped gradients are monotone whatever the step "
+                    "no smoothness is declared: clipped gradients are monotone whatever the step, 2 rho mu/E <= 1 "
                     f"(confide.privacy.monotone); features and labels are at most {monotone.LARGEST:g}"
                 )
             else:
