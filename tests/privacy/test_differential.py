@@ -137,6 +137,7 @@ def _draw_sensitivity(
             local_steps=E,
             proof=proof,
             participation=part,
+            smoothness=constant if kind == "convex-glm" else None,  # declared: the recursion is linear then
         ),
         s,
         gamma,

@@ -86,7 +86,8 @@ def test_words() -> None:
     for row, a in zip(others, made.accounts, strict=False):
         assert row == [a.adversary, "22.3", "practically none", "92.2%", "noise in messages"]
     listed = [line for line in said if line.startswith("  [")]
-    assert [line.split()[0] for line in listed] == [f"[{n}]" for n in range(1, 7)]
+    assert listed
+    assert [line.split()[0] for line in listed] == [f"[{n}]" for n in range(1, len(listed) + 1)]
 
 
 @pytest.mark.parametrize(
@@ -138,14 +139,15 @@ def test_rows_name_the_assumptions_that_not_all_share() -> None:
     made = statement(noisy, RING, UNIT, rounds=3, release="centroid:0.5")
     said = str(made)
     first, _, rest = said.partition("\nand, where its row says so, on\n")
-    assert first.rstrip().endswith("[6] l1 clipping bounds the l2 norm too")
+    assert "l1 clipping bounds the l2 norm too" in first
+    common = int(first.rstrip().split("\n")[-1].split("]")[0].strip(" ["))
     for who, shares in (("any one", "3 of 4"), ("an eavesdropper on all links between servers, and", "4 of 4")):
         line = next(x for x in rest.replace("\n      ", " ").split("\n") if f"{shares} shares" in x)
         number = line.split()[0]
         row = next(r for r in rows(said) if r[0].startswith(who) and len(r) > 2)
         assert row[-1] in (
             f"noise in messages and release {number}",
-            f"noise in messages and release {number[:-1]},9]",
+            f"noise in messages and release {number[:-1]},{common + 3}]",
         )
     for one in made.accounts:
         for note in one.assumptions if not one.leak else ():

@@ -127,7 +127,7 @@ def test_a_statement_lists_it_as_not_protected() -> None:
     inside = SumNoise.sized(0.001, 4, sampled=8, fraction_bits=20, dim=10)
     thin = statement(scheme("shared", 0.001, noise="gaussian"), RING, UNIT, rounds=5, noise="discrete-gaussian")
     assert all(a.leak for a in thin.accounts)
-    assert "NOT PROTECTED from an eavesdropper" in str(thin)
+    assert "NOT PROTECTED: so little noise" in str(thin)
     summed = statement(scheme("shared", 9.0, noise="gaussian"), RING, UNIT, rounds=5, sum_noise=inside)
     found = {a.threat: a for a in summed.accounts}
     assert (found["links"].leak, found["links"].by) == (False, "messages")

@@ -156,7 +156,7 @@ def test_a_simulation_prices_its_releases_too() -> None:
         ({"scheme": {"name": "pairwise", "sigma": 9.0, "sigma_pair": 1.0}}, "has a proof for Gaussian noise only"),
         ({"scheme": {"name": "none", "sigma": 0.0}}, "messages carry no noise"),
         ({"privacy": {"proof": "none"}}, "needs a proof"),
-        ({"privacy": {"proof": "regulariser:0.1", "threat": "own-server"}}, "unless noise is inside the secure sum"),
+        ({"privacy": {"proof": "regulariser:0.1", "threat": "own-server"}}, "every client's update in clear"),
         ({"privacy": {"proof": "regulariser:0.1", "release": "local"}}, "a local model and the messages give"),
     ],
 )

@@ -127,6 +127,8 @@ def table(plain: dict[str, Any]) -> list[str]:
     numbered = _numbered(plain)
     if accounts or plain.get("level"):
         found += [line for text in _heading([*numbered, *accounts], plain) for line in _prose(text)]
+    if not accounts and not plain["refused"]:
+        return found
     places = _places(plain)
     cells = [_cells(a, [places[x] for x in _notes(a)], len(_common(plain))) for a in numbered]
     heads = ("epsilon", "protection", "detected", "what protects")
