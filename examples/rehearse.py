@@ -38,6 +38,7 @@ def learn(train, size, sample, score, bound):
                           "aggregation": "secure", "local_steps": 1, "batch": 1},  # steps and batches are train's own
             # Homomorphic noise would cancel; what it hides of a client needs a proof that few models of one's own have.
             "scheme": {"name": "shared", "sigma": 0.1, "noise": "gaussian"},
+            "privacy": {"unprotected": True},  # so few clients and so little noise hide nobody, and the table says so
         }
     )  # fmt: skip
     keys = (f"{n:064x}" for n in range(1, 1000))  # real units announce real ones

@@ -155,7 +155,7 @@ def removal(layout: Layout, gone: str) -> bytes:
 def test_servers_that_die_when_rounds_are_skipped_deadlines_pass_and_a_server_is_removed(tmp_path: Path) -> None:
     layout = network(
         tmp_path / "n", 3, 1, 5000, adapt=1.0 * SCALE, tick=0.1, exchange=0.5 * SCALE, aggregation="plain",
-        privacy={"rho": BUDGET},
+        privacy={"rho": BUDGET, "unprotected": True},
     )  # fmt: skip
     spent(layout, "alpha", 2)
     left = ("alpha", "beta")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +17,6 @@ from confide.deploy.node import released_model
 from confide.deploy.plan.spent import promise, status_of
 from confide.errors import InputError, RunError
 from confide.privacy import ledger
-from confide.privacy.conversion import zcdp_epsilon
 from confide.privacy.statement import rounded_up
 
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:]+ [A-Z]+ +")  # of a line of the log
@@ -89,7 +87,6 @@ def findings(cluster: Cluster) -> dict[str, Any]:
     quantum = layout.prices.deployed.arithmetic.quantum
     models = np.array([b.w for b in books]) * quantum
     epsilons = [layout.prices.epsilon_after(b.published) for b in books]
-    ledgers, spent = _ledgers(cluster, books)
     releases = max(_releases(cluster, unit) for unit in layout.units)
     so_far = status_of(layout.prices, max(b.published for b in books), releases, 0.0)
     return {
@@ -101,13 +98,13 @@ def findings(cluster: Cluster) -> dict[str, Any]:
         "published": {unit: b.published for unit, b in zip(layout.units, books, strict=True)},
         "open_flows": sum(len(flows) for b in books for flows in b.open.values()),
         "epsilon": None if None in epsilons else max(e for e in epsilons if e is not None),
-        "epsilon_with_releases": None if spent is None else zcdp_epsilon(spent, layout.plan.delta),
+        "epsilon_with_releases": so_far["epsilon"],
         **{name: so_far[name] for name in ("threat", "adversary", "level", "adjacency", "delta", "statement")},
         "releases": releases,
         "disagreement": float(np.linalg.norm(models - models.mean(axis=0), axis=1).max()),
         "conserved": _holds(conserved, terms, books),
         "balanced": _holds(balanced, terms, books),
-        "ledgers": ledgers,
+        "ledgers": _ledgers(cluster, books),
     }
 
 
@@ -119,12 +116,9 @@ def _holds(check: Any, terms: Sequence[Any], books: Sequence[Books]) -> bool | s
     return True
 
 
-def _ledgers(cluster: Cluster, books: Sequence[Books]) -> tuple[bool | str, float | None]:
-    """Each is a whole chain, has every decided round once, and the price of the plan on every message.
-
-    Also what the worst unit has spent, as rho; None where that has no bound.
-    """
-    layout, spent = cluster.layout, [0.0]
+def _ledgers(cluster: Cluster, books: Sequence[Books]) -> bool | str:
+    """Each is a whole chain, has every decided round once, and the price of the plan on every event."""
+    layout = cluster.layout
     for unit, b in zip(layout.units, books, strict=True):
         path = layout.place(unit) / "ledger.jsonl"
         with cluster.store(unit) as store:
@@ -133,16 +127,16 @@ def _ledgers(cluster: Cluster, books: Sequence[Books]) -> tuple[bool | str, floa
         try:
             events = ledger.read(path, head).events
         except InputError as e:
-            return f"{unit}: {e}", None
+            return f"{unit}: {e}"
         rounds = [e.round for e in events if e.kind in ("message", "skip")]
         costs = [e.cost for e in events if e.kind in ("message", "sum") and e.cost != ledger.FREE]
         if rounds != list(range(1, b.decided + 1)):
-            return f"{unit}: {b.decided} rounds are decided, the ledger has {rounds}", None
+            return f"{unit}: {b.decided} rounds are decided, the ledger has {rounds}"
         if costs != list(layout.prices.messages[: len(costs)]) or len(costs) != b.published:
-            return f"{unit}: the ledger's prices are not the plan's", None
-        rhos = [e.cost.rho for e in events]
-        spent.append(math.inf if None in rhos else sum(rho for rho in rhos if rho is not None))
-    return True, max(spent) if max(spent) < math.inf else None
+            return f"{unit}: the ledger's prices are not the plan's"
+        if any(e.cost != layout.prices.release for e in events if e.kind == "release"):
+            return f"{unit}: the ledger's price of a release is not the plan's"
+    return True
 
 
 def _releases(cluster: Cluster, unit: str) -> int:
