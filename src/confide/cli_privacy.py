@@ -451,7 +451,7 @@ def verify(
     """Check a signed bundle, offline."""
     from confide.privacy.bundle import verify_bundle
     from confide.privacy.conversion import rho_epsilon
-    from confide.privacy.statement import lines
+    from confide.privacy.statement import lines, rounded_up
 
     report = verify_bundle(bundle, key, rho_epsilon)
     if as_json:
@@ -464,7 +464,7 @@ def verify(
             print("\n".join(["", "By the plan, computed anew:", *lines(dict(report.statement))]))
         if report.spent is not None and report.spent["runs"] > 1:
             s, epsilon = report.spent, report.spent["epsilon"]
-            number = "NO BOUND" if epsilon is None else f"at most epsilon {epsilon:.4g} at delta {s['delta']:g}"
+            number = "NO BOUND" if epsilon is None else f"at most epsilon {rounded_up(epsilon)} at delta {s['delta']:g}"
             print(
                 f"all {s['runs']} runs together: {number} ({s['level']} level, {s['adjacency']}; against {s['threat']})"
             )

@@ -30,6 +30,7 @@ from confide.privacy.ledger import Cost, Event, dataset_id, read, read_all, spen
 from confide.privacy.of_run import check_folder, plans_in
 from confide.privacy.plan import Plan
 from confide.privacy.settings import Privacy
+from confide.privacy.statement import rounded_up
 from confide.problems import regression
 from confide.problems.problem import Problem
 from confide.run import Run
@@ -512,7 +513,7 @@ def test_two_runs_of_a_folder_are_bundled_and_verified(command: Callable[..., Ou
     assert code == 0
     _, said, _ = command("account", "r")
     assert [line.startswith("  assumes ") for line in said.splitlines()] == [False, True, True, True]
-    assert f"all 2 runs together: at most epsilon {json.loads(added)['epsilon']:.4g}" in out
+    assert f"all 2 runs together: at most epsilon {rounded_up(json.loads(added)['epsilon'])}" in out
 
 
 # ---- discrete noise on the command line

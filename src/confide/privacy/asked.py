@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from confide.errors import InputError
 from confide.privacy import canonical
-from confide.privacy.ledger import LONGEST, all_gaussian, compose, epsilon_of, promise_of, read, read_all, spent
+from confide.privacy.ledger import LONGEST, compose, epsilon_of, promise_of, read, read_all, spent
 from confide.privacy.of_run import LEDGER, Accounting, check_whole
 from confide.privacy.plan import LARGEST, Plan
+from confide.privacy.statement import rounded_up
 
 Kind = Literal["ledger", "plan", "config"]
 
@@ -97,7 +98,7 @@ def add_up(paths: Sequence[Path], delta: float) -> dict[str, Any]:
     for run, _ in compose(books):
         units[run] = units.get(run, 0) + 1
     total = spent(books)
-    epsilon = epsilon_of(total, delta, all_gaussian(books))
+    epsilon = epsilon_of(books, delta)
     assumptions = ["what the plan of each run assumes (`confide account plan.json`)"]
     if len(runs) > 1:
         who = "client, unit or example" if promise is None else promise.level
@@ -136,7 +137,7 @@ def sum_line(answer: Mapping[str, Any]) -> str:
     number = (
         "NO BOUND, since some event has none"
         if answer["epsilon"] is None
-        else f"at most epsilon {answer['epsilon']:.4g} at delta {answer['delta']:g}"
+        else f"at most epsilon {rounded_up(answer['epsilon'])} at delta {answer['delta']:g}"
     )
     n = len(answer["runs"])
     worst = "its worst unit" if n == 1 else "the worst unit of each added up"

@@ -13,7 +13,7 @@ import math
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from confide.errors import InputError, RunError
 from confide.files import atomic_file
 from confide.privacy import canonical
+from confide.privacy.conversion import with_draws
 from confide.privacy.ledger import (
     FREE,
     Book,
@@ -32,6 +33,7 @@ from confide.privacy.ledger import (
     all_gaussian,
     book_lines,
     compose,
+    draws_of,
     epsilon_of,
     read,
     spent,
@@ -213,7 +215,7 @@ def _spent(book: Book, delta: float) -> dict[str, Any]:
     """What all runs cost together, with the promise that it is about."""
     total = spent([book])
     promise = {} if book.promise is None else book.promise.to_dict()
-    epsilon = epsilon_of(total, delta, all_gaussian([book]))
+    epsilon = epsilon_of([book], delta)
     return {"runs": len(book.runs), "rho": total.rho, "epsilon": epsilon, "delta": delta} | promise
 
 
@@ -466,7 +468,9 @@ def _budget(plans: Mapping[str, Plan], book: Book, convert: Callable[[float, flo
             if limit is None:
                 continue
             words[f"{name} {limit:g}"] = None
-            problem = _over(name, limit, spent([so_far]), plan.delta, convert, all_gaussian([so_far]))
+            problem = _over(
+                name, limit, spent([so_far]), plan.delta, convert, all_gaussian([so_far]), draws_of([so_far])
+            )
             if problem:
                 said = problem if n == 1 else f"run {n}, with those before it: {problem}"
                 return Check("budget", False, f"the worst unit: {said}")
@@ -480,13 +484,15 @@ def _over(
     delta: float,
     convert: Callable[[float, float, bool], float] | None,
     gaussian: bool,
+    draws: int,
 ) -> str | None:
     """What is wrong with this total, or None. Pure epsilon bounds epsilon at every delta; else rho is converted."""
     spent = total.rho if name == "rho" else total.epsilon
     found = [] if spent is None else [spent]
     if name == "epsilon" and delta > 0.0 and total.rho is not None:
         if convert is not None:
-            found.append(convert(total.rho, delta, gaussian))
+            rho = total.rho
+            found.append(with_draws(lambda left: convert(rho, left, gaussian), delta, draws))
         elif spent is None or not _within(spent, limit):
             return f"epsilon at delta {delta:g} follows from rho {total.rho:g} only by a conversion; none was given"
     if not found:
@@ -503,19 +509,9 @@ def _within(spent: float, limit: float) -> bool:
 def _statement(statement: Mapping[str, Any], book: Book, anew: Mapping[str, Any] | None = None) -> Check:
     """Do the statement's totals agree with the ledger's, and its epsilons with those computed `anew`?"""
     if anew is not None and "accounts" in statement:
-        said = statement["accounts"]
-        if not isinstance(said, list | tuple) or len(said) != len(anew["accounts"]):
-            reason = f"accounts must be a list of the {len(anew['accounts'])} that follow from the plan"
-            return Check("statement", False, reason)
-        for claim, true in zip(said, anew["accounts"], strict=True):
-            for name in ("threat", "adversary", "level", "adjacency", "delta", "leak", "epsilon"):
-                a, b = claim.get(name) if isinstance(claim, Mapping) else None, true[name]
-                if not _agree(a, b):
-                    reason = f"{true['adversary']}: {name} is stated as {a!r:.80}, by the plan it is {b!r}"
-                    return Check("statement", False, reason)
-        silent = [why for why in anew["unprotected"] if why not in statement.get("unprotected", ())]
-        if silent:
-            return Check("statement", False, f"it does not say that there is no protection: {silent[0]}")
+        wrong = next(_differing("", {k: v for k, v in statement.items() if k != "totals"}, anew), None)
+        if wrong is not None:
+            return Check("statement", False, wrong)
     stated, found = statement.get("totals"), unit_totals(book)
     if not isinstance(stated, list | tuple) or len(stated) != len(found):
         return Check("statement", False, f"totals must be a list for the {len(found)} units in the ledger")
@@ -527,7 +523,29 @@ def _statement(statement: Mapping[str, Any], book: Book, anew: Mapping[str, Any]
                 claim = f"{name} is stated as {said[name]!r:.80}, the ledger adds to {true[name]!r}"
                 reason = f"totals of unit {true['unit']} in run {true['run']}: {claim}"
                 return Check("statement", False, reason)
+    if anew is not None and "accounts" not in statement:
+        return Check(
+            "statement", None, "its totals are the ledger's; its words are its own, what follows is the plan's"
+        )
     return Check("statement", True, "its totals are the ledger's, its epsilons those of the plan")
+
+
+def _differing(place: str, said: object, true: object) -> Iterator[str]:
+    """Where what is stated is not what follows from the plan, a sentence each."""
+    if isinstance(said, Mapping) and isinstance(true, Mapping):
+        for name in sorted(said.keys() | true.keys()):
+            inner = f"{place}.{name}".removeprefix(".")
+            if name not in said or name not in true:
+                yield f"{inner} is {'left out' if name not in said else 'not what follows from the plan'}"
+            else:
+                yield from _differing(inner, said[name], true[name])
+    elif isinstance(said, list | tuple) and isinstance(true, list | tuple):
+        if len(said) != len(true):
+            yield f"{place} has {len(said)} entries, by the plan {len(true)}"
+        for n, (a, b) in enumerate(zip(said, true, strict=False)):
+            yield from _differing(f"{place}[{n}]", a, b)
+    elif not _agree(said, true):
+        yield f"{place} is stated as {said!r:.80}, by the plan it is {true!r:.80}"
 
 
 def _agree(a: object, b: object) -> bool:

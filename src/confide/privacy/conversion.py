@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 # Of a discrete draw from its law, in total variation: 2^-108 (`noise`), and 3e-77 (`discrete_gaussian`).
+MANY_DRAWS = 2**52  # a million events of 2^32 numbers: more than any ledger has
 DISTANCE = 2.0**-108 * (1.0 + 2.0**-40)
 # What a number was converted by, for those who compare two of them.
 GAUSSIAN = "exact Gaussian differential privacy"
@@ -110,6 +111,15 @@ def with_draws(convert: Callable[[float], float], delta: float, draws: int) -> f
             return epsilon
         epsilon = found * (1.0 + 1e-9)
     return math.inf
+
+
+def summed_epsilon(rho: float, delta: float) -> float:
+    """epsilon(delta) of a sum of rho over discrete noise whose draws nobody counted; infinite beyond about 27.
+
+    >>> summed_epsilon(0.5, 1e-5) == zcdp_epsilon(0.5, 1e-5), summed_epsilon(20.0, 1e-5)
+    (True, inf)
+    """
+    return with_draws(lambda left: zcdp_epsilon(rho, left), delta, MANY_DRAWS)
 
 
 def smallest(options: Mapping[str, Callable[[float], float]], delta: float, draws: int = 0) -> tuple[float, str]:

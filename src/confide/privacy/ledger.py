@@ -19,7 +19,7 @@ import math
 import os
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -305,14 +305,35 @@ def spent(books: Iterable[Book]) -> Total:
     return Total(sum(t.events for of in units.values() for t in of), rho, epsilon)
 
 
-def epsilon_of(total: Total, delta: float, gaussian: bool) -> float | None:
-    """epsilon at delta: the smaller of pure epsilon and of what follows from rho; None where there is no bound."""
+def epsilon_of(books: Sequence[Book], delta: float) -> float | None:
+    """epsilon at delta of all that was spent: by its pure epsilon or by its rho; None where there is no bound."""
+    from confide.privacy.conversion import smallest
+
+    options = conversions(spent(books), all_gaussian(books))
+    if not options or delta == 0.0:
+        return options["pure"](delta) if "pure" in options else None
+    epsilon, _ = smallest(options, delta, draws_of(books))
+    return epsilon if math.isfinite(epsilon) else None
+
+
+def conversions(total: Total, gaussian: bool) -> dict[str, Callable[[float], float]]:
+    """delta -> epsilon, in the ways that hold for this total with ideal noise."""
     from confide.privacy.conversion import rho_epsilon
 
-    found = [] if total.epsilon is None else [total.epsilon]
-    if total.rho is not None and delta > 0.0:
-        found.append(rho_epsilon(total.rho, delta, gaussian))
-    return min(found, default=None)
+    rho, epsilon = total.rho, total.epsilon
+    found: dict[str, Callable[[float], float]] = {}
+    if epsilon is not None:
+        found["pure"] = lambda delta: epsilon
+    if rho is not None:
+        found["rho"] = lambda delta: rho_epsilon(rho, delta, gaussian)
+    return found
+
+
+def draws_of(books: Iterable[Book]) -> int:
+    """More than the discrete draws behind these events, which nobody counted; 0 where all noise is continuous."""
+    from confide.privacy.conversion import MANY_DRAWS
+
+    return MANY_DRAWS * any(e.cost.law.startswith("discrete") for book in books for e in book.events)
 
 
 def all_gaussian(books: Iterable[Book]) -> bool:

@@ -56,6 +56,8 @@ def agrees(plan: Plan) -> None:
     """Refuse a plan whose deployment contradicts the rest of it, or leaves open what a node must know."""
     d = plan.deployment
     assert d is not None  # noqa: S101 - only called for a plan that has one
+    if plan.turns:
+        raise InputError("plan.turns", len(plan.turns), "a deployment has one graph; leave it out")
     _has_what_nodes_need(plan)
     _speaks_of_one_network(plan, d)
     for field in ("edge_weights", "own_weights"):

@@ -176,6 +176,8 @@ def read(plan: Plan) -> Deployed:
     d = plan.deployment
     if d is None:
         raise InputError("plan.deployment", None, "is missing: this is the plan of a simulation")
+    if "undeclared" in plan.facts:
+        raise InputError("plan.facts.undeclared", plan.facts["undeclared"], "nothing has a price then; leave it out")
     assert plan.sampled is not None and plan.bound is not None  # noqa: S101, PT018 - a deployment states them
     named, graph = _scheme(plan), Graph.from_dict(plan.graph)
     arithmetic = FixedArithmetic(plan.sampled, d["fraction_bits"])

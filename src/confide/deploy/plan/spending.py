@@ -85,9 +85,9 @@ def _books(plan: Plan, dataset: str, ledgers: Sequence[Path]) -> list[Book]:
 
 
 def _in_terms_of(name: str, rho: float, delta: float) -> float:
-    from confide.privacy.conversion import zcdp_epsilon
+    from confide.privacy.conversion import summed_epsilon
 
-    return rho if name == "rho" else zcdp_epsilon(rho, delta)
+    return rho if name == "rho" else summed_epsilon(rho, delta)
 
 
 def _most(most: int, holds: Callable[[int], bool]) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Final
 
 from confide.deploy.plan.agreement import Prices
 from confide.privacy.accountant import Account
-from confide.privacy.conversion import zcdp_epsilon
+from confide.privacy.conversion import summed_epsilon
 from confide.privacy.statement import rounded_up, strength
 from confide.privacy.threat import Threat
 
@@ -30,11 +31,15 @@ def so_far(prices: Prices, published: int, releases: int, earlier: float | None)
     if releases:
         parts += [None if prices.release is None else prices.release.rho] * releases
     rho = None if None in parts else sum(x for x in parts if x is not None)
-    promised = [a for a in said.accounts if a.threat == plan.threat]
+    # Only a row that counts the release says what is promised after it.
+    promised = [
+        a for a in said.accounts if a.threat == plan.threat and (plan.release == "none" or "release" in a.adversary)
+    ]
     if releases == 0 and earlier == 0.0:
         epsilon = prices.epsilon_after(published)
     else:
-        epsilon = None if rho is None else zcdp_epsilon(rho, plan.delta)
+        epsilon = None if rho is None else summed_epsilon(rho, plan.delta)
+        epsilon = None if epsilon == math.inf else epsilon
         if earlier == 0.0 and releases <= plan.releases and promised and promised[-1].epsilon is not None:
             epsilon = promised[-1].epsilon if epsilon is None else min(epsilon, promised[-1].epsilon)
     words = Threat.parse(plan.threat).words

@@ -1,0 +1,90 @@
+"""What fresh attackers found in the mended code: numbers that another door printed smaller than the truth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from confide.config import parse
+from confide.deploy.plan.agreement import Unit, make, price
+from confide.deploy.plan.spent import status_of
+from confide.errors import InputError
+from confide.privacy.bundle import _statement
+from confide.privacy.conversion import summed_epsilon, zcdp_epsilon
+from confide.privacy.ledger import Book, Cost, Event, Header, Part, Promise, epsilon_of
+from confide.privacy.plan import Plan
+
+
+def deployed(**privacy: Any) -> Plan:
+    config = parse(
+        {
+            "rounds": 8,
+            "graph": {"topology": "ring"},
+            "problem": {"name": "regression", "units": 4, "clients": 6, "samples": 20, "features": 2},
+            "algorithm": {"step": 0.1, "sampled": 5, "local_steps": 1, "batch": 5, "clip": "example", "bound": 1.0,
+                          "arithmetic": "fixed", "aggregation": "secure"},
+            "scheme": {"name": "shared", "noise": "gaussian", "sigma": 0.3},
+            "privacy": privacy,
+        }
+    )  # fmt: skip
+    keys = (f"{n:064x}" for n in range(1, 1000))
+    units = [Unit(f"u{p}", next(keys), next(keys), tuple(next(keys) for _ in range(6))) for p in range(4)]
+    return make(config.build(), units)
+
+
+def book(law: str, rho: float) -> Book:
+    event = Event("0" * 64, "message", 1, 0, Cost(rho, None, 1.0, 1.0, law))
+    return Book("x", (Part(Header("0" * 64, Promise("client", "replace", "links")), (event,)),), ("0" * 64,))
+
+
+def test_after_a_release_without_a_price_the_running_number_is_none() -> None:
+    """The row about links without the release stood in for the one with it."""
+    prices = price(deployed(release="centroid:1e-9", unprotected=True))
+    assert prices.release is not None
+    assert prices.release.rho is None or status_of(prices, 8, 1, 0.0)["epsilon"] is not None
+    if prices.release.rho is None:
+        assert status_of(prices, 8, 1, 0.0)["epsilon"] is None
+    assert status_of(prices, 8, 0, 0.0)["epsilon"] is not None
+
+
+def test_a_ledger_of_discrete_noise_pays_for_its_sampler() -> None:
+    """108.68 was printed where the plan's own statement says that no epsilon holds."""
+    assert epsilon_of([book("discrete-gaussian", 0.5)], 1e-5) == pytest.approx(zcdp_epsilon(0.5, 1e-5))
+    assert epsilon_of([book("discrete-gaussian", 60.0)], 1e-5) is None
+    assert epsilon_of([book("gaussian", 60.0)], 1e-5) is not None
+    assert summed_epsilon(60.0, 1e-5) == math.inf
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epsilon": 1e-9},
+        {"rho": 1e-9},
+        {"mu_gdp": 1e-9},
+        {"success_at_1_percent": 0.01},
+        {"assumptions": []},
+        {"exact": True},
+        {"conversion": "magic"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_fact_of_a_stated_account_is_compared(change: dict[str, Any]) -> None:
+    true = price(deployed()).statement.to_dict()
+    empty = replace(book("gaussian", 0.5), runs=())
+    assert _statement(true | {"totals": []}, empty, true).ok
+    false = true | {"accounts": [true["accounts"][0] | change, *true["accounts"][1:]], "totals": []}
+    assert _statement(false, empty, true).ok is False
+    assert _statement(true | {"totals": [], "epsilon": 1e-9}, empty, true).ok is False
+    assert _statement(true | {"totals": [], "refused": [{"threat": "x", "reason": "y"}]}, empty, true).ok is False
+    assert _statement({"text": "epsilon 0.001 against everybody", "totals": []}, empty, true).ok is None
+
+
+def test_a_deployed_plan_has_one_graph_and_declared_data() -> None:
+    plan = deployed()
+    with pytest.raises(InputError, match=r"plan\.facts\.undeclared"):
+        price(replace(plan, facts={**plan.facts, "undeclared": "x"}))
+    with pytest.raises(InputError, match=r"plan\.turns"):
+        replace(plan, turns=(plan.graph,))
