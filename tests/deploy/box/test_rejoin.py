@@ -20,7 +20,8 @@ from confide.deploy.box.rehearsal import PLAN, scripted
 from confide.deploy.durable.books import Balance, Books, Changes, Status
 from confide.deploy.durable.store import MemoryStore
 from confide.deploy.machines import exchange, sync
-from confide.deploy.machines.ports import Phase
+from confide.deploy.machines.ports import Phase, Ports
+from confide.deploy.machines.server import Server
 from confide.graph import Graph
 from confide.schemes import scheme
 from exploring import more
@@ -221,6 +222,76 @@ def test_a_lost_store_in_calm_weather() -> None:
     for p in (0, 2):
         kinds = [e.event.kind for e in net.units[p].store.entries()]
         assert kinds == ["message"] * 12, "nobody follows a server that moved ahead in a rejoin"
+
+
+def lost_at(net: Story, when: float, *servers: int) -> list[set[int]]:
+    """The rounds that each server had published when all of these lose their stores, and what it charges is enough."""
+    before: list[set[int]] = []
+    net.at(when, lambda: before.extend(set(rounds) for rounds in net.ledger))
+    for p in servers:
+        net.at(when, net.lose, p)
+    net.run(when + 1.0)
+    assert not net.rejoining
+    for p in servers:
+        books = net.units[p].store.load()
+        assert books.published >= len(before[p])
+        assert books.rejoined >= max(before[p])
+    return before
+
+
+@pytest.mark.parametrize("graph", ["complete:1", "path:2", "ring:3"])
+def test_without_a_neighbour_that_knows_the_clock_says_what_is_charged(graph: str) -> None:
+    """Again and again: nor does a server that has rejoined run ahead of the clock."""
+    net = Story(graph, Weather(), 1, rounds=40)
+    everybody = range(len(net.units))
+    for when in (25.0, 75.0, 205.0):
+        lost_at(net, when, *everybody)
+    net.run(1000, done=net.finished)
+    for p, unit in enumerate(net.units):
+        assert unit.server is not None
+        assert unit.server.phase is Phase.FINISHED, net.state()
+        assert max(net.ledger[p]) == 40
+        assert all(len(shas) == 1 for shas in net.ledger[p].values()), "a round was published twice"
+        assert unit.store.load().published >= len(net.ledger[p])
+
+
+def test_one_neighbour_that_knows_nothing_is_enough_for_the_clock() -> None:
+    """The server in the middle went on with one neighbour, whose store is lost too, and the other one was away."""
+    net = Story("path:3", Weather(), 1, rounds=30)
+    net.at(25.0, net.kill, 2, 177.8)  # it is back when they are gone
+    before = lost_at(net, 202.5, 0, 1)
+    assert max(before[1]) > 2 + net.units[1].terms.leash
+
+
+def test_a_neighbour_that_was_removed_knows_nothing() -> None:
+    unit = scripted(Graph.parse("path:2"), scheme("homomorphic", 0.5), rounds=T)[0]
+    books = unit.store.load()
+    books.apply(Changes(status={1: Status.REMOVED}))
+    server, said = server_of(unit, books)
+    server.boot(75.0, rejoin=True)
+    assert (server.books.decided, server.books.published) == (9, 9)
+    assert said == [("rejoined", {"round": 9, "charged": 9, "by": "clock"})]
+
+
+def test_a_plan_without_a_start_ends_for_a_server_that_nobody_knows() -> None:
+    unit = scripted(Graph.parse("complete:1"), scheme("homomorphic", 0.5), rounds=T)[0]
+    server, said = server_of(unit, unit.store.load())
+    server.boot(1.7e9, rejoin=True)
+    assert server.books.decided == server.books.published == T
+    assert said[0] == ("rejoined", {"round": T, "charged": T, "by": "clock"})
+
+
+def server_of(unit: Unit, books: Books) -> tuple[Server, list[Any]]:
+    """With the log of it."""
+    said: list[Any] = []
+    ports = Ports(
+        to_server=lambda *_: None,
+        to_client=lambda *_: None,
+        noise=unit.noise,
+        sample=unit.sample,
+        log=lambda event, **fields: said.append((event, fields)),
+    )
+    return Server(unit.terms, MemoryStore(books), ports), said
 
 
 def test_what_a_lost_store_contributed_is_gone_and_what_it_gave_stays() -> None:

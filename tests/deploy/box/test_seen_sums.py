@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from math import inf as NEVER
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from confide.deploy.box.network import Network, Weather
 from confide.deploy.box.rehearsal import rehearsal
 from confide.deploy.durable.books import Books, Changes
 from confide.deploy.durable.sqlite import SqliteStore, StoreError
+from confide.deploy.durable.store import MemoryStore
 from confide.deploy.machines import exchange
 from confide.deploy.plan.agreement import Prices, Unit, make, price
 from confide.deploy.plan.terms import of_plan
@@ -44,9 +46,12 @@ def identity(p: int, k: int) -> Identity:
     return Identity.of(bytes([p, k]).ljust(32, b"c"))
 
 
-def agreed(**tables: dict[str, Any]) -> tuple[Prices, Any]:
+def agreed(**tables: Any) -> tuple[Prices, Any]:
     e = parse(
-        {name: table | tables.get(name, {}) if isinstance(table, dict) else table for name, table in BASE.items()}
+        {
+            name: table | tables.get(name, {}) if isinstance(table, dict) else tables.get(name, table)
+            for name, table in BASE.items()
+        }
     )
     built = e.build()
     units = [
@@ -158,6 +163,26 @@ def test_a_rejoin_does_not_pay_twice_for_a_sum() -> None:
     assert books.published == 1
     books.apply(exchange.rejoin(books, terms.rules, 3, [None, *terms.costs[1:3]], 0))
     assert (books.decided, books.published) == (3, 3)
+
+
+@pytest.mark.parametrize("units", [1, 2])
+@pytest.mark.parametrize("moment", [45.0, 225.0, 228.0])
+def test_the_epsilon_does_not_fall_when_nobody_knows_what_was_lost(units: int, moment: float) -> None:
+    """A server that is alone, or all of them, with a new store: every sum that was seen is still paid for."""
+    prices, e = agreed(rounds=30, problem={"units": units})
+    network = Network(rehearsal(prices, e.problem, e.seed), Weather(), seed=1)
+    network.run(until=moment)
+    before = [unit.store.load().published for unit in network.units]
+    for p, unit in enumerate(network.units):
+        network.kill(p, NEVER)
+        lost = unit.store.load()
+        unit.store = MemoryStore(Books.fresh(np.zeros_like(lost.contribution), lost.neighbours))
+        network.at(moment + 0.5, network._boot, p, True)
+    network.run(until=moment + 1.0)
+    for paid, unit in zip(before, network.units, strict=True):
+        books = unit.store.load()
+        assert books.published == books.decided >= paid > 0
+        assert prices.epsilon_after(books.published) >= prices.epsilon_after(paid)
 
 
 def test_a_plan_that_counts_messages_writes_no_sums(tmp_path: Path) -> None:

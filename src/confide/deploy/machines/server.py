@@ -46,6 +46,7 @@ class Server:
         self._heard: set[int] = set()
         self._epoch_heard = dict.fromkeys(terms.rules.weights, 0)
         self._reached = 0  # in a rejoin: the highest round that anybody mentions
+        self._blank: set[int] = set()  # in a rejoin: who knows of no round, as its store may be lost as well
         self._far: set[int] = set()  # neighbours that moved ahead in a rejoin and wait there: nobody follows them
         self._known = 0  # the highest of this server's rounds that a neighbour says it has seen
         self._deadline = NEVER
@@ -209,8 +210,9 @@ class Server:
                 if self._heard >= set(self._present):
                     return self._rejoin()
             case Phase.WAIT:
-                if now < self.terms.start:
-                    self._deadline = self.terms.start
+                begin = self.terms.clock_time(self.books.rejoined + 1)  # nobody is ever ahead of the clock with a sum
+                if d < T and now < begin:
+                    self._deadline = begin
                     return False
                 if self._catch_up():
                     return True
@@ -397,6 +399,8 @@ class Server:
             exchange.check(self.rules, message)
             self._reached = max(self._reached, message.seen, message.decided)
             self._heard.add(m)
+            if message.decided == 0:
+                self._blank.add(m)
             return
         if message.seen > self.books.decided:
             self._stop(
@@ -488,13 +492,21 @@ class Server:
     # A store that was restored, and servers that are gone
 
     def _rejoin(self) -> bool:
-        """Move to a round that this server cannot have passed before its store was lost, and pay for the gap."""
+        """Move to a round that this server cannot have passed before its store was lost, and pay for the gap.
+
+        The leash holds from what any neighbour ever said; where one of them may have forgotten it, or is gone, only the
+        clock is left, and the round that was open.
+        """
         books, T = self.books, self.rules.rounds
-        to = min(T, max(self._reached, books.decided) + self.terms.leash)
+        known = bool(books.neighbours) and self._heard - self._blank >= set(books.neighbours)
+        if known:
+            to = min(T, max(self._reached, books.decided) + self.terms.leash)
+        else:
+            to = min(T, max(self._reached, 1 + max(books.decided, self.terms.clock_round(self._now))))
         seen = self.terms.sums_cost and bool(books.transcript) and Kept.decode(books.transcript).reveals
         costs = [None] * seen + list(self.terms.costs[books.published : books.published + to - books.decided - seen])
         self._commit(exchange.rejoin(books, self.rules, to, costs, int(self._now)), "rejoin")
-        self.ports.log("rejoined", round=to, charged=len(costs) - seen)
+        self.ports.log("rejoined", round=to, charged=len(costs) - seen, by="neighbours" if known else "clock")
         self._wait()
         for m in self._present:
             self._sync(m, ask=True)

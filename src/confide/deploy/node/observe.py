@@ -108,7 +108,7 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "up": {"neighbour": count, "round": count},
     "down": {"neighbour": count, "round": count},
     "finished": {"pending": flows},
-    "rejoined": {"round": count, "charged": count},
+    "rejoined": {"round": count, "charged": count, "by": text},
     "balanced": {"neighbour": count},
     "removed": {"servers": numbers, "epoch": count},
     "epoch refused": {"why": text},
