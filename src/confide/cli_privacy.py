@@ -294,9 +294,11 @@ PLANNED = {"links": "links", "server": "colluders", "nearby": "neighbours", "cli
 
 def _epsilons(statement: dict[str, Any]) -> list[str]:
     """Of a scheme's statement, a cell for each adversary; the last account of a kind is that with the release."""
+    from confide.privacy.statement import rounded_up
+
     found = {}
     for a in statement["accounts"]:
-        found[a["threat"].partition(":")[0]] = "-" if a["epsilon"] is None else f"{a['epsilon']:.3g}"
+        found[a["threat"].partition(":")[0]] = "-" if a["epsilon"] is None else rounded_up(a["epsilon"], 3)
     return [found.get(kind, "?") for kind in PLANNED.values()]
 
 

@@ -6,16 +6,21 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import polars as pl
 import pytest
 
+import confide
 from confide.config import parse
 from confide.deploy.plan.agreement import Unit, make, price
 from confide.deploy.plan.spent import status_of
 from confide.errors import InputError
+from confide.privacy.accountant import account
 from confide.privacy.bundle import _statement
 from confide.privacy.conversion import summed_epsilon, zcdp_epsilon
 from confide.privacy.ledger import Book, Cost, Event, Header, Part, Promise, epsilon_of
 from confide.privacy.plan import Plan
+from confide.privacy.sensitivity import Sensitivity
+from confide.problems.features import MISSING, words
 
 
 def deployed(**privacy: Any) -> Plan:
@@ -88,3 +93,58 @@ def test_a_deployed_plan_has_one_graph_and_declared_data() -> None:
         price(replace(plan, facts={**plan.facts, "undeclared": "x"}))
     with pytest.raises(InputError, match=r"plan\.turns"):
         replace(plan, turns=(plan.graph,))
+
+
+def test_one_missing_cell_does_not_change_what_others_words_are() -> None:
+    """A Parquet column of whole numbers becomes one of floats as soon as one value is missing: 33.1 was attained."""
+    whole, missing = pl.DataFrame({"c": [1, 2, 1]}), pl.DataFrame({"c": [None, 2.0, 1.0]})
+    assert words(whole, "c", "x").to_list() == ["1", "2", "1"]
+    assert words(missing, "c", "x").to_list() == [MISSING, "2", "1"]
+    assert words(pl.DataFrame({"c": [1.5, 1e20, -3.0]}), "c", "x").to_list()[::2] == ["1.5", "-3"]
+
+
+def test_runs_that_share_a_seed_have_no_sum() -> None:
+    """Twice the one less the other is a model without noise."""
+
+    def named(run: str, plan: str) -> Book:
+        made = book("gaussian", 0.1)
+        (part,) = made.runs
+        events = tuple(replace(e, plan=plan * 64) for e in part.events)
+        return replace(made, runs=(Part(replace(part.header, run=run), events),))
+
+    assert epsilon_of([named("seed 0", "a"), named("seed 0", "b")], 1e-5) is None
+    for other in (named("seed 1", "b"), named("seed 0", "a"), named("6f", "b")):
+        assert epsilon_of([named("seed 0", "a"), other], 1e-5) is not None
+
+
+def test_the_last_epsilon_of_a_run_counts_its_release() -> None:
+    problem = confide.problems.regression(units=4, clients=5, samples=5, seed=1)
+    noise, clip = confide.scheme("homomorphic", 30.0, noise="gaussian"), confide.Clip("example", bound=1.0)
+    algorithm = confide.GFL(scheme=noise, step=0.1, sampled=5, local_steps=1, clip=clip)
+    privacy = confide.Privacy(level="unit", threat="neighbours", release="centroid:0.5")
+    run = confide.simulate(problem, confide.Graph.complete(4), algorithm, rounds=20, privacy=privacy)
+    assert run.privacy is not None
+    rows = {a["threat"]: a["epsilon"] for a in run.privacy["statement"]["accounts"]}
+    assert run.final["epsilon"] == pytest.approx(rows["neighbours"])
+
+
+def test_a_centre_is_among_the_assumptions() -> None:
+    unit = Sensitivity(0.1, 1.0, level="unit")
+    found = account(confide.scheme("central", 1.0, noise="gaussian"), confide.Graph.ring(4), unit, rounds=1)
+    assert any("trusted centre" in x for x in found.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("changes", "exact"),
+    [
+        ({"level": "unit"}, True),
+        ({"sampled": 5, "clients": 5}, True),
+        ({"sampled": 5, "clients": 6}, False),  # who was drawn is hidden
+        ({"sampled": 5, "clients": 5, "local_steps": 3}, False),  # a gradient may vanish on the way
+        ({"sampled": 5, "clients": 5, "level": "example", "batch": 4}, False),  # it is not in every batch
+    ],
+)
+def test_what_no_data_attain_is_not_called_exact(changes: dict[str, Any], exact: bool) -> None:
+    s = Sensitivity(**({"step": 0.1, "bound": 1.0} | changes))
+    noise = confide.scheme("shared", 1.0, noise="gaussian")
+    assert account(noise, confide.Graph.ring(4), s, rounds=2).exact is exact

@@ -135,7 +135,7 @@ def test_binary_labels(path: Path, visits: pl.DataFrame) -> None:
         ([-1, 1], None, ("-1", "1")),
         ([9, 10], None, ("9", "10")),
         ([0, 1], 0, ("1", "0")),
-        ([0.0, 1.0], 1, ("0.0", "1.0")),
+        ([0.0, 1.0], 1, ("0", "1")),
         ([False, True], None, ("false", "true")),
         ([False, True], False, ("true", "false")),
     ],

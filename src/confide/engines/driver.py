@@ -187,7 +187,7 @@ def _decibels(released: Floats | None, optimum: Floats | None) -> float | None:
 def _epsilon_so_far(accounting: Accounting, out: Recording, done: int, rounds: int) -> dict[str, Floats]:
     """epsilon at the evaluation rounds, the same for every repetition."""
     at = out.evaluation_rounds(1, done, rounds)
-    found = accounting.epsilons(at)
+    found = accounting.epsilons(at, last=done)
     rows = np.full((len(out.residual), done), np.nan)
     if not found:
         return {}

@@ -266,7 +266,7 @@ def _by_one_bound(
         # Rounded one by one, noises are no function of their sum: 0.2 quanta wide, 25.0 was attained where 20.7 is due.
         remedy = "edge noise that cancels between two ends has a proof for Gaussian noise only, not for what is rounded"
         raise InputError("noise", noise, remedy)
-    blank = replace(blank, law=_law(noise, s, release), assumptions=_about_noise(noise, release, seen))
+    blank = replace(blank, law=_law(noise, s, release), assumptions=_about_noise(scheme, noise, release, seen))
     why = _leak(scheme, graphs, threat, release, seen)
     if why is not None:
         return replace(blank, leak=True, assumptions=(f"leak: {why}", *blank.assumptions))
@@ -320,9 +320,14 @@ def _law(noise: str, s: Sensitivity, release: Release) -> str:
     return shown
 
 
-def _about_noise(noise: str, release: Release, seen: str) -> tuple[str, ...]:
+def _about_noise(scheme: Scheme, noise: str, release: Release, seen: str) -> tuple[str, ...]:
     masked = "secure" if seen.startswith("the sum") else "plain"
     found = [f"{masked} aggregation: the own server sees {seen}; noise is drawn once per round"]
+    if scheme.exchange == "average":
+        found.append(
+            "a trusted centre, or a secure sum over all servers, shows the noisy mean and nothing else; nobody knows "
+            "its noise"
+        )
     if noise.startswith("discrete"):
         found.append(
             "discrete noise on an integer grid; the sampler is within 2^-108 of it in total variation "

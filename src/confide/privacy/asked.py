@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from confide.errors import InputError
 from confide.privacy import canonical
-from confide.privacy.ledger import LONGEST, compose, epsilon_of, promise_of, read, read_all, spent
+from confide.privacy.ledger import LONGEST, Book, compose, epsilon_of, promise_of, read, read_all, sharing, spent
 from confide.privacy.of_run import LEDGER, Accounting, check_whole
 from confide.privacy.plan import LARGEST, Plan
 from confide.privacy.statement import rounded_up
@@ -102,7 +102,7 @@ def add_up(paths: Sequence[Path], delta: float) -> dict[str, Any]:
     assumptions = ["what the plan of each run assumes (`confide account plan.json`)"]
     if len(runs) > 1:
         who = "client, unit or example" if promise is None else promise.level
-        assumptions += [f"a {who} is the same in all runs", "the runs drew their noise independently (other seeds)"]
+        assumptions += [f"a {who} is the same in all runs", "the runs drew their noise independently"]
     said = {"level": None, "adjacency": None, "threat": None} if promise is None else promise.to_dict()
     return {
         "of": "ledger",
@@ -111,6 +111,7 @@ def add_up(paths: Sequence[Path], delta: float) -> dict[str, Any]:
         "delta": delta,
         "rho": total.rho,
         "leak": epsilon is None,
+        "unbounded": _why_unbounded(books, epsilon),
         **said,
         "adversary": None if promise is None else promise.adversary,
         "assumptions": assumptions,
@@ -120,6 +121,14 @@ def add_up(paths: Sequence[Path], delta: float) -> dict[str, Any]:
             for n, (where, run) in enumerate(runs)
         ],
     }
+
+
+def _why_unbounded(books: Sequence[Book], epsilon: float | None) -> str | None:
+    if epsilon is not None:
+        return None
+    if (seed := sharing(books)) is not None:
+        return f"runs with {seed} share their noise: give each run another seed"
+    return "some event has none, or there is so little noise that no epsilon is left beside the sampler's distance"
 
 
 def sum_lines(answer: Mapping[str, Any]) -> list[str]:
@@ -135,7 +144,7 @@ def sum_line(answer: Mapping[str, Any]) -> str:
         else f"{answer['level']} level, {answer['adjacency']}; against {answer['adversary']}"
     )
     number = (
-        "NO BOUND, since some event has none"
+        f"NO BOUND, since {answer['unbounded']}"
         if answer["epsilon"] is None
         else f"at most epsilon {rounded_up(answer['epsilon'])} at delta {answer['delta']:g}"
     )

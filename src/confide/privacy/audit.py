@@ -27,7 +27,7 @@ from confide.privacy.accountant import Account
 from confide.privacy.attacks import Attack, demonstrations
 from confide.privacy.conversion import gaussian_epsilon
 from confide.privacy.of_run import Accounting, Pricing
-from confide.privacy.statement import Statement
+from confide.privacy.statement import Statement, rounded_up
 from confide.privacy.threat import Release, Threat
 from confide.privacy.worlds import (
     RISK,
@@ -131,7 +131,8 @@ class AuditReport:
 
         said = [line("adversary", "rounds", "printed", "attained", "verdict", "attacked by"), "-" * 80]
         said += [
-            line(r.adversary, str(r.rounds), _short(r.printed), _short(r.attained), r.verdict, r.how) for r in self.rows
+            line(r.adversary, str(r.rounds), _short(r.printed, rounded_up), _short(r.attained), r.verdict, r.how)
+            for r in self.rows
         ]
         said += ["", *(f"note: {n}" for n in self.notes), "", "what schemes give away, on data made for it:"]
         said += [f"  {a.name:33} {a.words}" for a in self.attacks]
@@ -413,5 +414,5 @@ def _notes(bench: Bench) -> list[str]:
     return found + [f"no statement against {who}: {why}" for who, why in bench.statement(bench.rounds).refused]
 
 
-def _short(value: float | None) -> str:
-    return "-" if value is None else "certain" if value == math.inf else f"{value:.4g}"
+def _short(value: float | None, shown: Callable[[float], str] = "{:.4g}".format) -> str:
+    return "-" if value is None else "certain" if value == math.inf else shown(value)

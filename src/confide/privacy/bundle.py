@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from confide.errors import InputError, RunError
 from confide.files import atomic_file
 from confide.privacy import canonical
-from confide.privacy.conversion import with_draws
 from confide.privacy.ledger import (
     FREE,
     Book,
@@ -491,6 +490,8 @@ def _over(
     found = [] if spent is None else [spent]
     if name == "epsilon" and delta > 0.0 and total.rho is not None:
         if convert is not None:
+            from confide.privacy.conversion import with_draws
+
             rho = total.rho
             found.append(with_draws(lambda left: convert(rho, left, gaussian), delta, draws))
         elif spent is None or not _within(spent, limit):

@@ -39,6 +39,7 @@ LARGEST = 2**30  # bytes of a ledger: more than a million events
 LONGEST = 2**16  # bytes of a line
 _EVENT = ("plan", "kind", "round", "unit", "cost", "sha256", "time")
 _COST = ("rho", "epsilon", "sensitivity", "sigma", "law")
+SEED = "seed "  # begins the name of a run whose noise follows from a seed, which built-in problems have
 _PROMISE = ("level", "adjacency", "threat")
 
 
@@ -296,13 +297,26 @@ def compose(books: Iterable[Book]) -> dict[tuple[int, int], Total]:
 def spent(books: Iterable[Book]) -> Total:
     """What all these runs cost together, at most: of each run its worst unit.
 
-    Numbers of units mean nothing across plans: unit 0 of one may be unit 3 of another.
+    Numbers of units mean nothing across plans: unit 0 of one may be unit 3 of another. Runs that shared their noise
+    have no sum: the difference of two noisy models may be a clean one.
     """
+    books = list(books)
+    if sharing(books) is not None:
+        return Total(sum(len(book.events) for book in books), None, None)
     units: dict[int, list[Total]] = defaultdict(list)
     for (run, _), total in compose(books).items():
         units[run].append(total)
     rho, epsilon = (_sum([_worst([t[i] for t in of]) for of in units.values()]) for i in (1, 2))
     return Total(sum(t.events for of in units.values() for t in of), rho, epsilon)
+
+
+def sharing(books: Iterable[Book]) -> str | None:
+    """The seed that several of these runs drew their noise from, under unlike plans; None where there is none."""
+    plans: dict[str, set[str]] = defaultdict(set)
+    for run in (run for book in books for run in book.runs):
+        if run.header.run.startswith(SEED) and run.plan is not None:
+            plans[run.header.run].add(run.plan)
+    return next((name for name, of in plans.items() if len(of) > 1), None)
 
 
 def epsilon_of(books: Sequence[Book], delta: float) -> float | None:

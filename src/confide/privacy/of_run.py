@@ -18,6 +18,7 @@ from confide.privacy.accountant import Account, account
 from confide.privacy.calibrate import affordable_rounds
 from confide.privacy.ledger import (
     FREE,
+    SEED,
     Book,
     Cost,
     Event,
@@ -41,6 +42,10 @@ from confide.schemes import Scheme, scheme
 
 PLAN, LEDGER = "plan.json", "ledger.jsonl"
 PLANS = "plans"  # beside them, of the runs before in the same folder, by hash
+SIMULATED = (
+    "in this simulation shares of noise inside the sums are drawn in floating point and rounded; the sampler that "
+    "their price speaks of runs in a deployment"
+)
 GRID = ("rounding.quantum", "rounding.survivors", "rounding.decays", "rounding.floating")  # facts of a plan
 
 
@@ -95,7 +100,7 @@ class Pricing:
         if self.undeclared:
             remedy = f"nothing has a price, so a budget cannot be kept: {self.undeclared[0]}"
             raise InputError("privacy.unprotected", True, remedy)
-        return account(
+        found = account(
             self.scheme,
             self.graphs,
             self.sensitivity,
@@ -106,6 +111,7 @@ class Pricing:
             sum_noise=self.sum_noise,
             secure=self.secure,
         )
+        return _simulated(found)
 
     def statement(self, rounds: int) -> Statement:
         """What has no price although the settings name it is said first."""
@@ -130,7 +136,8 @@ class Pricing:
             sum_noise=self.sum_noise,
             secure=self.secure,
         )
-        return replace(said, unprotected=without_price(self.graphs[0].P, self.threat, self.release, why_not))
+        open_to = without_price(self.graphs[0].P, self.threat, self.release, why_not)
+        return replace(said, unprotected=open_to, accounts=tuple(map(_simulated, said.accounts)))
 
     def costs(self, rounds: int) -> tuple[list[Cost], Cost | None]:
         """What each round costs every unit (the worst unit's cost), and each release.
@@ -168,6 +175,10 @@ class Pricing:
             return self.spend(rounds, release)
         except InputError:
             return None
+
+
+def _simulated(a: Account) -> Account:
+    return replace(a, assumptions=(*a.assumptions, SIMULATED)) if a.by == "sum" else a
 
 
 def without_price(P: int, threat: str, release: str, why_not: Callable[[str, str], str]) -> tuple[str, ...]:
@@ -248,7 +259,7 @@ class Accounting:
         if not privacy.unprotected:
             check_declared(problem, "or privacy.unprotected = true, and the run has no epsilon")
         dataset = None if privacy.dataset is None else dataset_id(privacy.dataset)
-        run = secrets.token_hex(16) if problem.private else f"seed {seed}"
+        run = secrets.token_hex(16) if problem.private else f"{SEED}{seed}"
         _check_absence(algorithm, graphs)
         sensitivity, scheme = privacy.sensitivity(problem, algorithm, seed), algorithm.scheme
         if algorithm.arithmetic == "fixed":
@@ -282,15 +293,15 @@ class Accounting:
             raise InputError(field, budget.limit, f"does not pay for a single round, which costs {spent}; add noise")
         return allowed
 
-    def epsilons(self, rounds: Sequence[int]) -> list[float]:
-        """epsilon so far after these rounds; nothing where there is no statement or a leak.
+    def epsilons(self, rounds: Sequence[int], last: int | None = None) -> list[float]:
+        """epsilon so far after these rounds, after the `last` with the release; nothing where there is none or a leak.
 
         Nor where participation counts only as a whole: each number would take seconds, and the statement has the last.
         """
         if self.pricing.sensitivity.participation.kind not in ("all", "cap"):
             return []
         try:
-            found = [self.pricing.spend(i).epsilon for i in rounds]
+            found = [self.pricing.spend(i, self.privacy.release if i == last else "none").epsilon for i in rounds]
         except InputError:
             return []
         return [] if None in found else [float(e) for e in found if e is not None]

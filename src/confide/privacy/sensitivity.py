@@ -264,16 +264,18 @@ class Sensitivity:
 
     def attained(self, remembers: bool) -> bool:
         """Whether some data move psi as far as `deltas` says in every round; else it is a bound only."""
-        if self.rounding is not None or (self.level == "example" and not self.credits_batch):
-            return False
+        if self.rounding is not None or self.level == "example" or self.steps[1] > 1:
+            return False  # an example is not in every batch, and a gradient may vanish as it is followed
+        if self.level == "client" and self.clients is not None and self.sampled != self.clients:
+            return False  # who was drawn is hidden
         if remembers and self.proof.kind == "regulariser":
-            return self.level == "unit" and self.steps[0] == self.steps[1]
+            return self.level == "unit"
         if self.clip == "example" and self.regulariser:
-            # The decay shrinks what earlier local steps added, and a deviation that is kept, beyond what is credited.
+            # The decay shrinks a deviation that is kept beyond what is credited.
             credited = self.proof.constant if self.proof.kind == "convex-glm" else 0.0
-            if self.steps[1] > 1 or (remembers and credited < 2.0 * self.regulariser * (1 - 1e-12)):
+            if remembers and credited < 2.0 * self.regulariser * (1 - 1e-12):
                 return False
-        return not (remembers and (self.monotone or (self.proof.kind == "convex-glm" and self.steps[1] > 1)))
+        return not (remembers and self.monotone)
 
     def to_norm(self, law: str) -> tuple[float, list[str]]:
         """Factor from the clip's norm to the norm of the noise, with what it rests on."""

@@ -232,7 +232,10 @@ def words(frame: pl.DataFrame, name: str, table: str, last: int = 0) -> pl.Serie
         s = s.fill_nan(None)
     if s.dtype.is_nested() or s.dtype in (pl.Binary, pl.Object):
         raise InputError(table, name, f"the column holds {s.dtype}; categories are text or numbers")
-    s = s.cast(pl.String)
+    text = s.cast(pl.String)
+    if s.dtype.is_float():  # one value that is missing makes a column of whole numbers one of floats: "1", not "1.0"
+        text = text.str.replace(r"^(-?\d+)\.0$", "$1")
+    s = text
     if last:
         s = s.str.tail(last)
     return s.set(s == "", None).fill_null(MISSING)
