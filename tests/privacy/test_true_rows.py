@@ -61,7 +61,7 @@ def csv(path: Path, rows: list[str], names: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    "row", ["{},1,1", "", "#", "text", "{}", "nan,{}", "{},inf", "{},1e101", "1e9,{}", "\x00", "\udcff"]
+    "row", ["{},1,1", "", "#", "text", "{}", "nan,{}", "{},inf", "{},1e101", "1e9,{}", "\x00", "\r\r", "\udcff"]
 )
 @pytest.mark.parametrize("proof", ["none", "convex-glm:0.2", "declared"])
 def test_a_row_of_a_csv_moves_no_more_than_its_part(tmp_path: Path, proof: str, row: str) -> None:

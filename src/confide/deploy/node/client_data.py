@@ -62,10 +62,10 @@ def _npz(path: Path) -> tuple[Floats, Floats]:
 
 
 def _csv(path: Path, features: int) -> tuple[Floats, Floats]:
-    """Every line after the first is a row, whatever it holds."""
+    """Every line after the first is a row, whatever it holds, a lone carriage return included."""
     rows = array("d")
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
             columns = file.readline().count(",") + 1
             if columns != features + 1:
                 remedy = f"its first line has {columns} names; the plan's model has {features} features and a target"
