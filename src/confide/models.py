@@ -88,7 +88,11 @@ class GLM(ABC):
 
     def smoothness(self, X: Floats) -> float:
         """delta: every sampled gradient is delta-Lipschitz, delta = sup l'' max |u|^2 + 2 rho  (12)."""
-        return self.curvature_bound() * float(np.max(np.einsum("nm,nm->n", X, X))) + 2 * self.rho
+        return float(np.max(self.smoothness_of_each(X)))
+
+    def smoothness_of_each(self, X: Floats) -> Floats:
+        """The same, row by row."""
+        return np.asarray(self.curvature_bound() * np.einsum("nm,nm->n", X, X) + 2 * self.rho)
 
 
 @dataclass(frozen=True)

@@ -113,14 +113,6 @@ def within(X: Floats, d: Floats) -> NDArray[np.bool_]:
         return np.asarray((np.abs(X) <= LARGEST).all(axis=1) & (np.abs(d) <= LARGEST))
 
 
-def without_overflow(X: Floats, d: Floats) -> tuple[Floats, Floats]:
-    """The same samples, those beyond `LARGEST` as zeros; what is not finite is left for others to refuse."""
-    if X.ndim != 2 or d.shape != X.shape[:1]:
-        return X, d
-    inside = within(X, d) | ~(np.isfinite(X).all(axis=1) & np.isfinite(d))
-    return np.where(inside[:, None], X, 0.0), np.where(inside, d, 0.0)
-
-
 def _full(s: Sensitivity) -> float:
     """2 mu B, as floats keep it on a grid."""
     full = 2.0 * s.step * s.bound

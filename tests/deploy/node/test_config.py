@@ -172,9 +172,10 @@ def test_samples_from_both_kinds_of_file(tmp_path: Path) -> None:
     X, y = np.arange(6.0).reshape(3, 2), np.array([1.0, -1.0, 0.5])
     np.savez(tmp_path / "a.npz", allow_pickle=False, X=X.astype(np.float32), y=y)
     rows = "\n".join(",".join(map(str, [*x, d])) for x, d in zip(X.tolist(), y.tolist(), strict=True))
-    (tmp_path / "b.csv").write_text(rows)
+    (tmp_path / "b.csv").write_text("age,weight,target\n" + rows)
     (tmp_path / "c.csv").write_text("age,weight,target\n" + rows + "\n")
-    for name in ("a.npz", "b.csv", "c.csv"):
+    (tmp_path / "d.csv").write_bytes(b"\xff,,\r\n" + rows.replace("\n", "\r\n").encode())
+    for name in ("a.npz", "b.csv", "c.csv", "d.csv"):
         found = client_data.read(tmp_path / name, 2)
         assert np.array_equal(found[0], X), name
         assert np.array_equal(found[1], y), name
@@ -194,15 +195,24 @@ def test_samples_that_do_not_do(tmp_path: Path) -> None:
     refused("b.npz", "one row of features")
     np.savez(tmp_path / "c.npz", allow_pickle=False, X=np.full((3, 2), 4.25), y=np.zeros(3))
     refused("c.npz", "the plan's model has 3", 3)
-    np.savez(tmp_path / "d.npz", allow_pickle=False, X=np.array([[4.25, np.nan]]), y=np.zeros(1))
-    refused("d.npz", "NaN")
+    np.savez(tmp_path / "d.npz", allow_pickle=False, X=np.full((3, 2), "4.25"), y=np.zeros(3))
+    refused("d.npz", "save an array of numbers")
     np.savez(tmp_path / "e.npz", X=np.array([object()]), y=np.zeros(1))  # pickled
     refused("e.npz", "pickled objects are not read")
     (tmp_path / "f.npz").write_bytes(b"4.25")
     refused("f.npz", "is no .npz")
-    (tmp_path / "g.csv").write_text("1,4.25,3\n1,4.25\n")
-    refused("g.csv", "no table of numbers")
-    (tmp_path / "h.csv").write_text("4.25\n4.25\n")
-    refused("h.csv", "single column")
-    (tmp_path / "i.csv").write_text("1,x,4.25\n1,y,4.25\n")
-    refused("i.csv", "no table of numbers")
+    (tmp_path / "g.csv").write_text("a,b\n1,4.25,3\n")
+    refused("g.csv", "has 2 names; the plan's model has 2 features and a target")
+    (tmp_path / "h.csv").write_text("a,b,c\n")
+    refused("h.csv", "one row of features")
+
+
+def test_every_line_of_a_csv_is_a_row_but_the_first_which_is_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    lines = ["1,2,3", "4,5,6", "", "4,x,6", "4,5", "4,5,6,7", "# 4,5,6", "7,8,9"]
+    for first, numbers in (("a,b,c", False), ("1,2,3", True), ("1,b,3", False)):
+        path.write_text("\n".join([first, *lines]))
+        X, y = client_data.read(path, 2)
+        assert np.isfinite(y).tolist() == [True, True, *[False] * 5, True]
+        assert np.array_equal(np.isfinite(X).all(axis=1), np.isfinite(y))
+        assert client_data.begins_with_numbers(path) == numbers

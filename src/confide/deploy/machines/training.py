@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from confide.clipping import Clip, clip
 from confide.errors import DataError, InputError, RunError
 from confide.local import LocalTask, sgd, shared_update
-from confide.models import GLM, Linear, Logistic
+from confide.models import GLM, Linear, Logistic, Model
 from confide.privacy import monotone
 from confide.privacy.plan import Plan
 from confide.validation import positive, positive_int
@@ -63,24 +63,43 @@ def built_in(task: LocalTask, X: Floats, d: Floats, key: Callable[[int], int] = 
     return train
 
 
-def of_plan(plan: Plan, unit: int, client: int, X: Floats, d: Floats, key: Callable[[int], int] = fresh_key) -> Trainer:
-    """The plan's built-in model on this client's samples, which must keep what the plan declares about them."""
-    task, declared = _task(plan, unit, client), plan.facts.get("smoothness")
-    if plan.proof.startswith("convex-glm") and isinstance(declared, float) and len(X):
-        assert isinstance(task.model, GLM)  # noqa: S101 - it is built in
-        found = task.model.smoothness(np.asarray(X, np.float64))
-        if found > declared * (1 + 1e-12):
-            remedy = "a sample's loss is not as smooth as the plan declares; scale the features, or agree on a new plan"
-            raise DataError("plan.facts.smoothness", declared, remedy)
-    if plan.proof.startswith("convex-glm") and declared is None:
-        X, d = monotone.without_overflow(np.asarray(X, np.float64), np.asarray(d, np.float64))
+def of_plan(
+    plan: Plan, unit: int, client: int, X: Floats, d: Floats, key: Callable[[int], int] = fresh_key,
+    told: Callable[[int, int], None] = lambda bad, rows: None,
+) -> Trainer:  # fmt: skip
+    """The plan's built-in model on this client's samples.
+
+    A row that fails a check keeps its place as a row of zeros, whose gradient is 0: it may silence itself, not the
+    other rows, or one example would move more than its part of a mini-batch.
+
+    Args:
+        told: called with how many rows were taken for zeros, and of how many, if there are any.
+    """
+    task, X, d = _task(plan, unit, client), np.asarray(X, np.float64), np.asarray(d, np.float64)
+    if X.ndim == 2 and d.shape == X.shape[:1]:  # `built_in` refuses others
+        fit = _fit(plan, task.model, X, d)
+        if not fit.all():
+            told(int((~fit).sum()), len(d))
+            X, d = np.where(fit[:, None], X, 0.0), np.where(fit, d, 0.0)
     return built_in(task, X, d, key)
 
 
-def without_data(plan: Plan, unit: int, client: int) -> Trainer:
-    """Zeros, for a client whose data fail a check, after the work that data would have made: its time tells nothing.
+def _fit(plan: Plan, model: Model, X: Floats, d: Floats) -> NDArray[np.bool_]:
+    """Rows that pass every check: within `LARGEST` (so finite), with a label of the model, as smooth as declared."""
+    fit, declared = monotone.within(X, d), plan.facts.get("smoothness")
+    if isinstance(model, Logistic):
+        fit &= np.abs(d) == 1.0
+    if plan.proof.startswith("convex-glm") and isinstance(declared, float):
+        assert isinstance(model, GLM)  # noqa: S101 - it is built in
+        with np.errstate(over="ignore", invalid="ignore"):
+            fit &= model.smoothness_of_each(X) <= declared * (1 + 1e-12)
+    return fit
 
-    How long a train function of its owner's would have taken is not known.
+
+def without_data(plan: Plan, unit: int, client: int) -> Trainer:
+    """Zeros, for a client whose data fail a check as a whole, after the work that data would have made.
+
+    So its time tells nothing. How long a train function of its owner's would have taken is not known.
     """
     if plan.deployment is not None and plan.deployment["model"]["kind"] not in MODELS:
         return lambda weights, round, config: np.zeros(len(weights))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from typing import Final
 
 from confide.deploy.durable.record import FileRecord
 from confide.deploy.keys.certificates import SOON, utc_now
+from confide.deploy.node import client_data
 from confide.deploy.node.checking import privacy
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig
@@ -15,6 +17,11 @@ from confide.deploy.node.probing import FAIL, OK, WARN, Finding, clock, probe
 from confide.deploy.plan.agreement import price
 from confide.errors import DataError, InputError, RunError
 from confide.files import existing
+
+BAD_ROW: Final = (
+    "not as many numbers as the plan has, NaN, a number beyond 1e100, a label other than -1 and 1 of a logistic model, "
+    "or features longer than the declared smoothness allows"
+)
 
 
 def check(config: ClientConfig, *, strict_peers: bool = False) -> Iterator[Finding]:
@@ -50,13 +57,18 @@ def _certificate(setup: ClientSetup) -> Finding:
 
 def _data(setup: ClientSetup) -> Finding:
     """Errors name the file and the place, never a value."""
+    config, doubts = setup.config, list[str]()
     try:
-        setup.trainer(None)
+        setup.trainer(None, lambda bad, rows: doubts.append(f"{bad} of {rows} rows count as zeros: {BAD_ROW}"))
+        if config.data is not None and client_data.begins_with_numbers(config.path(config.data)):
+            doubts.append("the first line holds numbers but counts as names; put a line of names before it")
     except DataError as e:
         return Finding("data", FAIL, f"{e}; as it is, this client takes part and adds zeros")
     except (InputError, RunError) as e:
         return Finding("data", FAIL, str(e))
-    return Finding("data", OK, f"{setup.config.data or setup.config.train} fits the plan")
+    if doubts:
+        return Finding("data", WARN, f"{config.data}: {'; '.join(doubts)}")
+    return Finding("data", OK, f"{config.data or config.train} fits the plan")
 
 
 def _record(setup: ClientSetup) -> tuple[Finding, bool]:

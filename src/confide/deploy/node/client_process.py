@@ -53,7 +53,7 @@ class ClientProcess:
             hooks.append(self._metrics.event)
             allowed.told = self._metrics.dropped
         try:
-            trainer = setup.trainer(test_seed)
+            trainer = setup.trainer(test_seed, _rows_failed)
         except DataError:  # to stay away would tell of the data; its operator is told, and no event is counted
             effect = "this client takes part and adds zeros; run `confide check` on its config to see why"
             _log.error("the data fail a check: %s", effect)
@@ -209,6 +209,12 @@ class ClientProcess:
             if failure is not None:
                 observe("failed", {"why": str(failure), "kind": type(failure).__name__})
             self._ended.set_result(failure)
+
+
+def _rows_failed(bad: int, rows: int) -> None:
+    """How many is for `confide check` to say: a log may leave the machine."""
+    effect = "rows that do count as zeros; run `confide check` on this client's config to see how many"
+    _log.error("the data fail a check: %s", effect)
 
 
 def serve(config: ClientConfig, *, test_seed: int | None = None, until_finished: bool = False) -> None:

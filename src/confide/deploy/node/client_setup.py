@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -16,7 +17,7 @@ from confide.deploy.net.endpoints import Credentials, Limits, Target
 from confide.deploy.net.handshake import Common
 from confide.deploy.node import client_data
 from confide.deploy.node.config import ClientConfig
-from confide.errors import DataError, InputError
+from confide.errors import InputError
 from confide.privacy import canonical
 from confide.privacy.plan import Plan
 from confide.secure.client import Member
@@ -84,8 +85,12 @@ class ClientSetup:
         roster = {k: bytes.fromhex(c["identity"]) for k, c in enumerate(self.units[self.unit]["clients"])}
         return Member(self.client, self.node.identity, roster)
 
-    def trainer(self, test_seed: int | None) -> Trainer:
-        """What this client computes; a `DataError` where its data fail a check."""
+    def trainer(self, test_seed: int | None, told: Callable[[int, int], None] = lambda bad, rows: None) -> Trainer:
+        """What this client computes; a `DataError` where its data fail a check as a whole.
+
+        Args:
+            told: called with how many rows fail one on their own and are taken for zeros, and of how many.
+        """
         plan, config = self.plan, self.config
         assert plan.deployment is not None and plan.dim is not None and plan.bound is not None  # noqa: S101, PT018
         own = plan.deployment["model"]["kind"] == "own"
@@ -97,13 +102,12 @@ class ClientSetup:
         if own:
             raise InputError("data", config.data, "the plan has no built-in model; give train = 'package.module:name'")
         X, y = client_data.read(config.path(config.data), plan.dim)
-        if plan.deployment["model"]["kind"] == "logistic" and not set(y.tolist()) <= {-1.0, 1.0}:
-            raise DataError("data", str(config.path(config.data)), "the targets of a logistic model are -1 and 1")
-        if test_seed is None:
-            return training.of_plan(plan, self.unit, self.client, X, y)
-        from confide.deploy.node import seeded
+        key: Callable[[int], int] = training.fresh_key
+        if test_seed is not None:
+            from confide.deploy.node import seeded
 
-        return training.of_plan(plan, self.unit, self.client, X, y, seeded.batches(test_seed, self.unit, self.client))
+            key = seeded.batches(test_seed, self.unit, self.client)
+        return training.of_plan(plan, self.unit, self.client, X, y, key, told)
 
 
 def _place(plan: Plan, node: NodeKeys) -> tuple[int, int]:

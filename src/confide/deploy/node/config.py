@@ -75,7 +75,7 @@ class ClientConfig(NodeTable):
     record: str = Field(description="what this client must not forget; made at the first start, never copied back")
     server: PeerConfig = Field(description="[server]: the server of this client's unit")
     authority: str = Field(description="ca.crt of the server's organisation")
-    data: str | None = Field(None, description=".npz with X and y, or .csv with the target in the last column")
+    data: str | None = Field(None, description=".npz with X and y, or .csv: a line of names, then rows, target last")
     train: str | None = Field(None, description="package.module:function(weights, round, config), in place of data")
     train_config: dict[str, Any] = Field({}, description="[train_config]: given to the train function")
 

@@ -14,8 +14,9 @@ Why the fields are public (flows.md: H is all that was published and the schedul
     to, from, with                          names in the plan or in certificates
     why, what, effect, warning, kind        our words around such numbers, or what a stranger wrote: cut, on one line
 
-Two lines tell of data by being there: that a client's own training failed, and that its data failed a check. The client
-adds zeros, so the sum hides it from everybody else, and only its own machine has the line: no event is counted for it.
+Two lines tell of data by being there: that a client's own training failed, and that its data, or rows of them, failed a
+check. They count as zeros, so the sum hides it from everybody else, and only its own machine has the line: no event is
+counted for it.
 """
 
 from __future__ import annotations

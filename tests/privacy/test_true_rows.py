@@ -1,0 +1,135 @@
+"""One row that fails a check silenced its whole client, and level `example` was charged for one row of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from confide.clipping import Clip
+from confide.config import parse
+from confide.deploy.machines import training
+from confide.deploy.node.client_setup import ClientSetup
+from confide.deploy.plan.agreement import Unit, make, price
+from confide.errors import DataError, InputError
+from confide.privacy.plan import Plan
+
+ROWS = 100
+
+
+def agreed(kind: str = "linear", clip: str = "example", **privacy: Any) -> Plan:
+    """A mini-batch is all of a client's rows: one row fewer would be too few."""
+    e = parse(
+        {
+            "rounds": 8,
+            "repeats": 1,
+            "graph": {"topology": "ring"},
+            "problem": {"units": 3, "clients": 2, "samples": ROWS, "rho": 0.1},
+            "algorithm": {"step": 0.01, "sampled": 2, "local_steps": 1, "batch": ROWS, "replacement": False}
+            | {"clip": clip, "bound": 1.0, "arithmetic": "fixed"},
+            "scheme": {"name": "shared", "noise": "gaussian", "sigma": 0.02},
+            "privacy": {"proof": "none", "level": "example"} | privacy,
+        }
+    ).build()
+    keys = [f"{n:064x}" for n in range(12)]
+    plan = make(
+        e, [Unit(f"unit {p}", keys[4 * p], keys[4 * p + 1], tuple(keys[4 * p + 2 : 4 * p + 4])) for p in range(3)]
+    )
+    assert plan.deployment is not None
+    return replace(plan, deployment={**plan.deployment, "model": {"kind": kind, "rho": 0.1}})
+
+
+def update(plan: Plan, path: Path) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """As `client_process` has it: zeros where the data fail a check as a whole."""
+    config: Any = SimpleNamespace(train=None, data=path.name, path=lambda name: path.parent / name)
+    told: list[tuple[int, int]] = []
+    try:
+        train = ClientSetup(config, plan, 0, 0, node=None, authority=b"").trainer(1, lambda *n: told.append(n))  # type: ignore[arg-type]
+    except DataError:
+        train = training.without_data(plan, 0, 0)
+    return train(np.zeros(plan.dim or 0), 1, {}), told
+
+
+def csv(path: Path, rows: list[str], names: int) -> Path:
+    lines = [",".join(f"x{i}" for i in range(names)), *rows, ""]
+    path.write_bytes("\n".join(lines).encode(errors="surrogateescape"))
+    return path
+
+
+@pytest.mark.parametrize(
+    "row", ["{},1,1", "", "#", "text", "{}", "nan,{}", "{},inf", "{},1e101", "1e9,{}", "\x00", "\r\r", "\udcff"]
+)
+@pytest.mark.parametrize("proof", ["none", "convex-glm:0.2", "declared"])
+def test_a_row_of_a_csv_moves_no_more_than_its_part(tmp_path: Path, proof: str, row: str) -> None:
+    smooth = {"proof": "convex-glm:0.2", "smoothness": 60.0} if proof == "declared" else {"proof": proof}
+    plan = agreed(**smooth)
+    M = plan.dim or 0
+    good = ",".join(["1"] * M) + ",1000"
+    whole, none = update(plan, csv(tmp_path / "a.csv", [good] * ROWS, M + 1))
+    assert not none
+    assert np.linalg.norm(whole) == pytest.approx(0.01)
+    for place in (0, 7, ROWS - 1):
+        rows = [good] * ROWS
+        rows[place] = row.format(",".join(["1"] * M))
+        found, told = update(plan, csv(tmp_path / "b.csv", rows, M + 1))
+        assert told == ([] if "1e9" in row and proof != "declared" else [(1, ROWS)])
+        moved = np.linalg.norm(whole - found) / (plan.sampled or 1)
+        assert 0.0 < moved <= price(plan).messages[0].sensitivity
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "value"),
+    [
+        ("linear", "X", np.nan),
+        ("linear", "X", -np.inf),
+        ("linear", "X", 1e200),
+        ("linear", "y", np.nan),
+        ("logistic", "y", 0.0),
+        ("logistic", "y", 2.0),
+        ("logistic", "X", np.nan),
+    ],
+)
+def test_a_row_of_an_npz_moves_no_more_than_its_part(tmp_path: Path, kind: str, where: str, value: float) -> None:
+    plan = agreed(kind)
+    arrays = {"X": np.ones((ROWS, plan.dim or 0)), "y": np.ones(ROWS)}
+    np.savez(tmp_path / "a.npz", allow_pickle=False, **arrays)
+    arrays[where][7] = value
+    np.savez(tmp_path / "b.npz", allow_pickle=False, **arrays)
+    whole, _ = update(plan, tmp_path / "a.npz")
+    found, told = update(plan, tmp_path / "b.npz")
+    assert told == [(1, ROWS)]
+    assert 0.0 < np.linalg.norm(whole - found) / (plan.sampled or 1) <= price(plan).messages[0].sensitivity
+
+
+def test_a_row_beyond_the_declared_smoothness_counts_as_zeros() -> None:
+    plan = agreed(proof="convex-glm:0.2", smoothness=60.0)
+    X, y, w, told = np.ones((ROWS, plan.dim or 0)), np.ones(ROWS), np.zeros(plan.dim or 0), []
+    whole = training.of_plan(plan, 0, 0, X, y)(w.copy(), 1, {})
+    X[7] *= 1e3
+    found = training.of_plan(plan, 0, 0, X, y, told=lambda *n: told.append(n))(w.copy(), 1, {})
+    assert told == [(1, ROWS)]
+    np.testing.assert_allclose(found, whole * (ROWS - 1) / ROWS, rtol=1e-12)
+
+
+def test_what_an_npz_holds_is_decided_by_its_type(tmp_path: Path) -> None:
+    """Texts are refused whether or not each is a number: else one of them would decide over all."""
+    plan = agreed()
+    for text in ("1", "one"):
+        X = np.full((ROWS, plan.dim or 0), "1", "<U3")
+        X[7] = text
+        np.savez(tmp_path / "a.npz", allow_pickle=False, X=X, y=np.ones(ROWS))
+        found, told = update(plan, tmp_path / "a.npz")
+        assert not found.any()
+        assert not told
+
+
+def test_a_training_of_ones_own_is_never_at_level_example() -> None:
+    """It may fail for one row's sake, and then its client adds zeros."""
+    with pytest.raises(InputError, match="needs per-example clipping"):
+        agreed(clip="update")
+    with pytest.raises(InputError, match="clipped as a whole"):
+        training.entry_point("math:fsum", Clip("example", 1.0), 0.1)
