@@ -72,7 +72,8 @@ def edges() -> list[tuple[str, str]]:
 @pytest.fixture
 def net(tmp_path: Path) -> Iterator[Net]:
     """One network for everything here: each part begins when all are together, and leaves it healed."""
-    config = parse(TRY_OUT | {"algorithm": TRY_OUT["algorithm"] | {"aggregation": "plain"}})
+    so_many = {"privacy": TRY_OUT["privacy"] | {"unprotected": True}}  # rounds that nobody runs leave no epsilon
+    config = parse(TRY_OUT | so_many | {"algorithm": TRY_OUT["algorithm"] | {"aggregation": "plain"}})
     layout = lay_out(
         tmp_path / "n", config, len(NAMES), 1, rounds=ROUNDS, adapt=ADAPT, tick=0.1, exchange=EXCHANGE, window=WINDOW,
         ports=own_ports,

@@ -55,7 +55,8 @@ os.setgid({NOBODY}); os.setuid({NOBODY})
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
     """Two servers with a client each, whose update is summed in clear."""
-    config = parse(TRY_OUT | {"algorithm": TRY_OUT["algorithm"] | {"aggregation": "plain"}})
+    so_many = {"privacy": TRY_OUT["privacy"] | {"unprotected": True}}  # rounds that nobody runs leave no epsilon
+    config = parse(TRY_OUT | so_many | {"algorithm": TRY_OUT["algorithm"] | {"aggregation": "plain"}})
     return lay_out(
         tmp_path / "n", config, 2, 1, rounds=5000, adapt=LONG, tick=0.1, exchange=LONG, ports=own_ports, log="json",
         grace=0.5, reload=0.3,
