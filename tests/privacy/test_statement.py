@@ -18,6 +18,7 @@ from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.statement import lines, rounded_up, statement, strength
 from confide.privacy.sum_noise import SumNoise
 from confide.schemes import Scheme, scheme
+from exploring import more
 
 UNIT = Sensitivity(0.5, 1.0, level="unit", norm="l1")
 RING = Graph.ring(4)
@@ -112,7 +113,7 @@ def test_an_epsilon_as_it_is_shown_and_its_word(epsilon: float, shown: str, word
 
 @pytest.mark.parametrize("release", ["none", "centroid:0.5", "local"])
 @pytest.mark.parametrize("name", ["none", "homomorphic", "shared", "pairwise", "per-link", "local-only"])
-@pytest.mark.parametrize("participation", ["all", "random:0.1", "amplified:0.1"])
+@pytest.mark.parametrize("participation", more(["all", "random:0.1"], ["all", "random:0.1", "amplified:0.1"]))
 def test_tables_fit_80_columns_and_sentences_100(name: str, release: str, participation: str) -> None:
     quiet = name in ("none", "local-only")
     s = Sensitivity(0.5, 1.0, sampled=2, clients=20, participation=Participation.parse(participation))

@@ -28,6 +28,7 @@ from confide.problems import regression
 from confide.problems.problem import Problem
 from confide.run import CLEAN, MODEL, RECORD, Run
 from confide.schemes import scheme
+from exploring import more
 
 GRAPH = Graph.ring(4)
 BASE = GFL(
@@ -124,12 +125,22 @@ def test_the_secret_is_not_among_what_is_written(tmp_path: Path, monkeypatch: py
 # ---- item 8: the release
 
 
-@pytest.mark.parametrize("arithmetic", ["float", "fixed"])
+RELEASES = [
+    (arithmetic, *one)
+    for one in (
+        ("links", 4, np.sqrt(4 / 3)),
+        ("colluders:1,2", 4, np.sqrt(4 / 2)),
+        ("neighbours", 4, np.sqrt(4 / 2)),
+        ("links", 1, 1.0),
+        ("links", 2, np.sqrt(2.0)),
+    )
+    for arithmetic in ("float", "fixed")
+]
+
+
 @pytest.mark.parametrize(
-    ("threat", "P", "factor"),
-    [("links", 4, np.sqrt(4 / 3)), ("colluders:1,2", 4, np.sqrt(4 / 2)), ("neighbours", 4, np.sqrt(4 / 2)),
-     ("links", 1, 1.0), ("links", 2, np.sqrt(2.0))],
-)  # fmt: skip
+    ("arithmetic", "threat", "P", "factor"), more([RELEASES[0], RELEASES[3], RELEASES[6]], RELEASES)
+)
 def test_the_released_mean_has_the_noise_that_is_priced(arithmetic: str, threat: str, P: int, factor: float) -> None:
     """All shares: those of all but the colluders put sigma on the mean."""
     problem, sigma = wide(P=P), 0.5
