@@ -12,12 +12,13 @@ import pytest
 import confide
 from confide.config import parse
 from confide.deploy.plan.agreement import Unit, make, price
+from confide.deploy.plan.spending import _in_terms_of
 from confide.deploy.plan.spent import status_of
 from confide.errors import InputError
 from confide.privacy.accountant import account
-from confide.privacy.bundle import _statement
-from confide.privacy.conversion import summed_epsilon, zcdp_epsilon
-from confide.privacy.ledger import Book, Cost, Event, Header, Part, Promise, epsilon_of
+from confide.privacy.bundle import _over, _statement
+from confide.privacy.conversion import MANY_DRAWS, rho_epsilon, summed_epsilon, zcdp_epsilon
+from confide.privacy.ledger import Book, Cost, Event, Header, Part, Promise, Total, epsilon_of
 from confide.privacy.plan import Plan
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.features import MISSING, words
@@ -147,3 +148,13 @@ def test_what_no_data_attain_is_not_called_exact(changes: dict[str, Any], exact:
     s = Sensitivity(**({"step": 0.1, "bound": 1.0} | changes))
     noise = confide.scheme("shared", 1.0, noise="gaussian")
     assert account(noise, confide.Graph.ring(4), s, rounds=2).exact is exact
+
+
+def test_a_budget_in_epsilon_pays_for_the_sampler_too() -> None:
+    """Of a bundle, and of a server that earlier ledgers have cost something."""
+    spent = Total(1, 60.0, None)
+    assert _over("epsilon", 200.0, spent, 1e-5, rho_epsilon, False, 0) is None  # continuous noise
+    assert _over("epsilon", 200.0, spent, 1e-5, rho_epsilon, False, MANY_DRAWS) is not None
+    assert _in_terms_of("rho", 0.5, 1e-5) == 0.5
+    assert _in_terms_of("epsilon", 0.5, 1e-5) == pytest.approx(zcdp_epsilon(0.5, 1e-5))
+    assert _in_terms_of("epsilon", 60.0, 1e-5) == math.inf
