@@ -258,7 +258,7 @@ def test_a_sum_of_wide_shares_is_within_its_gaussian_promise() -> None:
 
 
 def test_the_numbers_of_the_issue() -> None:
-    """epsilon 4.00 by zCDP is 3.70 by a mu, and the best test finds 7.2% instead of 54.6%."""
+    """epsilon 4.00 by zCDP is 3.70 by a mu, and a test detects at most 7.2% instead of 54.6%."""
     rho = 0.3731439827693286
     assert zcdp_epsilon(rho, 1e-5) == pytest.approx(4.0, abs=1e-6)
     sigma = 2.0
