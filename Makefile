@@ -51,7 +51,7 @@ mutants: $(DEV)
 
 # Random kills and cuts on a network of real processes; `make soak SECONDS=60 SEED=7` repeats one, shorter.
 soak: $(DEV)
-	CONFIDE_SOAK=1 $(BIN)/python -m pytest -n 1 -rP tests/deploy/cluster/test_kills.py tests/deploy/cluster/test_sizes.py
+	CONFIDE_SOAK=1 $(BIN)/python -m pytest -n 1 -rP tests/cluster/test_kills.py tests/cluster/test_sizes.py
 	$(BIN)/python tests/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # The whole tables of cases (the default run has the telling ones), then property tests with examples that nobody has
@@ -59,12 +59,13 @@ soak: $(DEV)
 explore: $(DEV)
 	CONFIDE_EXPLORE=1 $(BIN)/python -m pytest -m "not hypothesis"
 	for i in $$(seq $(TIMES)); do CONFIDE_EXPLORE=1 $(BIN)/python -m pytest -m hypothesis || exit 1; done
-	CONFIDE_STORIES=$$(($(TIMES) * 400)) $(BIN)/python -m pytest tests/deploy/box/test_faults.py
+	CONFIDE_STORIES=$$(($(TIMES) * 400)) $(BIN)/python -m pytest tests/testing/test_faults.py
 
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --verbose > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
 
 format: $(DEV)
 	$(BIN)/ruff check --fix .

@@ -1,7 +1,7 @@
 """A privacy scheme of your own: a scheme is data, so a row is enough. See docs/adding-a-scheme.md."""
 
 import confide
-from confide.schemes import Scheme, matrices
+from confide.rounds.schemes import Scheme, matrices
 
 # Keep a quarter of the clean model in the own state, publish with Gaussian noise.
 quarter = Scheme("quarter", carry=0.25, law="gaussian", sigma=0.3)

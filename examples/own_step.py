@@ -3,7 +3,7 @@
 import numpy as np
 
 import confide
-from confide.randomness import below, words
+from confide.base.randomness import below, words
 
 
 def fedprox(w, X, d, task, pull=0.5):

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from confide.clipping import Clip
-from confide.config import parse
-from confide.deploy.box.network import Network
-from confide.deploy.box.rehearsal import rehearsal
+from confide.deploy.keys.announcement import experiment
 from confide.deploy.machines.training import entry_point
-from confide.deploy.plan.agreement import Unit, make, price
-from confide.deploy.plan.announcement import experiment
+from confide.plans.config import parse
+from confide.privacy.agreement import Unit, make, price
 from confide.privacy.statement import table
+from confide.rounds.clipping import Clip
+from confide.testing.network import Network
+from confide.testing.rehearsal import rehearsal
 
 P, K, SAMPLES, ROUNDS = 3, 4, 100, 20
 

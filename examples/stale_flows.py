@@ -7,10 +7,10 @@ rounds before the cut heals, in the round after, and ten rounds later. Every mac
 
 import numpy as np
 
-from confide.config import parse
-from confide.deploy.box.network import Cut, Network, Weather
-from confide.deploy.box.rehearsal import rehearsal
-from confide.deploy.plan.agreement import Unit, make, price
+from confide.plans.config import parse
+from confide.privacy.agreement import Unit, make, price
+from confide.testing.network import Cut, Network, Weather
+from confide.testing.rehearsal import rehearsal
 
 P, ROUNDS, BEGIN, LASTS, SECONDS = 8, 90, 30, 40, 12.0
 

@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 
 # Before NumPy is loaded: on matrices as small as these its threads wait for those of the other worker.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -16,12 +17,12 @@ import pytest
 import typer
 from hypothesis import HealthCheck, settings
 
-from confide import cli
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear, Logistic
+from confide.commands import main as cli
+from confide.graph.graph import Graph
+from confide.problems.federation import Federation
+from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
-from confide.schemes import FAMILIES, Scheme, scheme
+from confide.rounds.schemes import FAMILIES, Scheme, scheme
 from exploring import more
 
 # The same examples in every run, so that a red one is about the change that it tests; `make explore` looks for others.
@@ -124,3 +125,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         draw = random.Random(seed)  # noqa: S311 - no secret
         place = {path: draw.random() for path in dict.fromkeys(item.path for item in items)}
         items.sort(key=lambda item: (place[item.path], draw.random()))
+
+
+@pytest.fixture(scope="session")
+def histories() -> SimpleNamespace:
+    """Histories of a server, as its transitions would write them, for every store."""
+    import histories as h
+
+    return SimpleNamespace(**vars(h))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import socket
 
-from confide.deploy.cluster.layout import is_free
+from confide.cluster.layout import is_free
 
 RANGE = range(5000, 10000)
 _locks: list[socket.socket] = []  # names that only one process can have, until it ends

@@ -28,15 +28,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from confide.config import parse
-from confide.deploy.box.invariants import balanced, bounded, conserved, require
-from confide.deploy.cluster.layout import HOST, Layout, lay_out
-from confide.deploy.cluster.processes import Cluster
-from confide.deploy.cluster.try_out import TRY_OUT
-from confide.deploy.durable.books import Books
+from confide.cluster.layout import HOST, Layout, lay_out
+from confide.cluster.processes import Cluster
+from confide.cluster.try_out import TRY_OUT
 from confide.deploy.machines.exchange import digest
+from confide.deploy.store.books import Books
+from confide.plans.config import parse
 from confide.privacy import ledger
 from confide.privacy.ledger import FREE, Event
+from confide.testing.invariants import balanced, bounded, conserved, require
 from patience import LIMIT
 
 Way = tuple[str, str]  # (unit that dials, unit that it dials): the messages of the first to the second

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 import confide
-from confide.config import Config, ProblemConfig, Table, named_as_in_config, parse
-from confide.errors import InputError
-from confide.run import DivergenceWarning, Run
+from confide.base.errors import InputError
+from confide.engines.run import DivergenceWarning, Run
+from confide.plans.config import Config, ProblemConfig, Table, named_as_in_config, parse
 from exploring import more
 from patience import LIMIT
 
@@ -489,7 +489,7 @@ def test_a_folder_is_no_config(command: Callable[..., Outcome], folder: Path) ->
 
 def test_an_empty_config_is_the_default(folder: Path) -> None:
     Path("a.toml").write_text("")
-    from confide.config import load
+    from confide.plans.config import load
 
     assert load("a.toml") == Config()
 

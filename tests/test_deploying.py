@@ -28,10 +28,10 @@ import numpy as np
 import pytest
 import typer
 
-from confide import cli
+from confide.commands import main as cli
 from confide.deploy.node.config import ClientConfig
-from confide.deploy.node.released_model import read
 from confide.privacy.ledger import read as read_ledger
+from confide.problems.model_file import read
 from patience import LIMIT, SCALE
 from ports import own_ports
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from confide import cli
-from confide.run import Run
+from confide.commands import main as cli
+from confide.engines.run import Run
 from exploring import more
 
 ROOT = Path(__file__).parents[1]

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.clipping import Clip
+from confide.base.errors import RunError
 from confide.deploy.machines.training import entry_point
-from confide.errors import RunError
+from confide.rounds.clipping import Clip
 
 FOLDER = Path(__file__).parents[1] / "examples"
 NAMES = sorted(path.stem for path in FOLDER.glob("train_*.py"))

@@ -34,7 +34,7 @@ def test_the_import_loads_nothing_heavy() -> None:
 
 def test_a_deployed_client_needs_neither_numba_nor_scipy() -> None:
     """Local step, clip, model, federation and their errors are NumPy alone."""
-    modules = "confide.local, confide.clipping, confide.models, confide.federation, confide.randomness"
+    modules = "confide.rounds.local, confide.rounds.clipping, confide.problems.models, confide.problems.federation"
     loaded = loaded_by(f"import {modules}\nimport confide; confide.Clip, confide.Federation, confide.InputError")
     assert "numpy" in loaded
     assert not loaded & set(HEAVY)

@@ -12,45 +12,45 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from confide import models as models
     from confide import problems as problems
-    from confide import schemes as schemes
-    from confide.algorithm import GFL as GFL
-    from confide.algorithm import Failures as Failures
-    from confide.clipping import Clip as Clip
+    from confide.base.errors import InputError as InputError
+    from confide.base.errors import RunError as RunError
     from confide.engines.driver import simulate as simulate
-    from confide.errors import InputError as InputError
-    from confide.errors import RunError as RunError
-    from confide.federation import Federation as Federation
-    from confide.graph import Graph as Graph
+    from confide.engines.run import Run as Run
+    from confide.graph.graph import Graph as Graph
+    from confide.plans.settings import Privacy as Privacy
     from confide.privacy.accountant import account as account
     from confide.privacy.calibrate import Budget as Budget
     from confide.privacy.planner import plan as plan
     from confide.privacy.sensitivity import Sensitivity as Sensitivity
-    from confide.privacy.settings import Privacy as Privacy
-    from confide.run import Run as Run
-    from confide.schemes import scheme as scheme
+    from confide.problems import models as models
+    from confide.problems.federation import Federation as Federation
+    from confide.rounds import schemes as schemes
+    from confide.rounds.algorithm import GFL as GFL
+    from confide.rounds.algorithm import Failures as Failures
+    from confide.rounds.clipping import Clip as Clip
+    from confide.rounds.schemes import scheme as scheme
     from confide.secure.settings import Secure as Secure
 
 _HOME = {
-    "GFL": "confide.algorithm",
-    "Failures": "confide.algorithm",
-    "Clip": "confide.clipping",
+    "GFL": "confide.rounds.algorithm",
+    "Failures": "confide.rounds.algorithm",
+    "Clip": "confide.rounds.clipping",
     "simulate": "confide.engines.driver",
-    "InputError": "confide.errors",
-    "RunError": "confide.errors",
-    "Federation": "confide.federation",
+    "InputError": "confide.base.errors",
+    "RunError": "confide.base.errors",
+    "Federation": "confide.problems.federation",
     "Graph": "confide.graph",
-    "Run": "confide.run",
-    "scheme": "confide.schemes",
+    "Run": "confide.engines.run",
+    "scheme": "confide.rounds.schemes",
     "Secure": "confide.secure.settings",
     "Budget": "confide.privacy.calibrate",
-    "Privacy": "confide.privacy.settings",
+    "Privacy": "confide.plans.settings",
     "Sensitivity": "confide.privacy.sensitivity",
     "account": "confide.privacy.accountant",
     "plan": "confide.privacy.planner",
 }
-_MODULES = ("models", "problems", "schemes")
+_MODULES = {"models": "confide.problems.models", "problems": "confide.problems", "schemes": "confide.rounds.schemes"}
 __all__ = [*sorted(_HOME), *_MODULES]
 
 
@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         value = getattr(import_module(_HOME[name]), name)
     elif name in _MODULES:
-        value = import_module(f"confide.{name}")
+        value = import_module(_MODULES[name])
     else:
         raise AttributeError(f"module 'confide' has no attribute {name!r}")
     globals()[name] = value

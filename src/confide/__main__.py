@@ -1,5 +1,5 @@
 """`python -m confide`."""
 
-from confide.cli import main
+from confide.commands.main import main
 
 main()

@@ -7,10 +7,10 @@ import math
 
 import pytest
 
-from confide.algorithm import GFL
+from confide.base.errors import InputError
 from confide.benchmarks import regression as bench
-from confide.errors import InputError
 from confide.problems import regression
+from confide.rounds.algorithm import GFL
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from confide.base.errors import InputError
 from confide.benchmarks import accountant
-from confide.errors import InputError
 
 SMALL = {"servers": 6, "rounds": 4, "few_servers": 3, "few_rounds": 3, "events": 5, "tries": 1}
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from confide.base.errors import InputError
 from confide.benchmarks import deploy
-from confide.errors import InputError
 from patience import LIMIT
 
 LARGEST_CLIENT = 80.0  # MiB, with a small model

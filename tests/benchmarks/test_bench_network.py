@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from confide.base.errors import InputError
 from confide.benchmarks.network import bench
-from confide.errors import InputError
 
 
 def test_the_figures_fit_together() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from confide.base.errors import InputError
 from confide.benchmarks import noise
-from confide.errors import InputError
-from confide.privacy.noise import LAWS
+from confide.laws.noise import LAWS
 
 
 def test_the_ratios_are_those_of_the_rates() -> None:

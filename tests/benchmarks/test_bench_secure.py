@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from confide.base.errors import InputError
 from confide.benchmarks.secure import bench
-from confide.errors import InputError
 from confide.secure import masks
 from confide.secure.messages import SEALED_BYTES
 from confide.secure.shares import SHARE_BYTES

@@ -12,15 +12,15 @@ import pytest
 from scipy import stats
 
 import confide
-from confide import randomness
-from confide.algorithm import GFL, Failures
-from confide.clipping import Clip
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear
+from confide.base import randomness
+from confide.engines.run import Run
+from confide.graph.graph import Graph
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.run import Run
-from confide.schemes import Scheme, scheme
+from confide.rounds.algorithm import GFL, Failures
+from confide.rounds.clipping import Clip
+from confide.rounds.schemes import Scheme, scheme
 from exploring import more
 
 Maker = Callable[..., Problem]

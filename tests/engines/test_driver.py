@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 import confide
-from confide.algorithm import GFL, Failures
-from confide.clipping import Clip
+from confide.base.errors import InputError
 from confide.engines import compiled, driver
 from confide.engines.recording import Recording
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear
+from confide.engines.run import DivergenceWarning, Run
+from confide.graph.graph import Graph
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.run import DivergenceWarning, Run
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL, Failures
+from confide.rounds.clipping import Clip
+from confide.rounds.schemes import scheme
 from work import lines
 
 Maker = Callable[..., Problem]
@@ -186,7 +186,7 @@ def test_an_error_inside_a_repetition_comes_out(ragged: Maker) -> None:
 # ---- divergence
 
 
-@pytest.mark.filterwarnings("ignore::confide.run.StabilityWarning")  # said first, see test_driver_stability
+@pytest.mark.filterwarnings("ignore::confide.engines.run.StabilityWarning")  # said first, see test_driver_stability
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("step", [30.0, 1e40])
 def test_a_divergence_is_told_and_cut_off(ragged: Maker, engine: str, step: float) -> None:

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import confide
-from confide.algorithm import GFL, Failures
-from confide.clipping import Clip
-from confide.errors import RunError
-from confide.graph import Graph
+from confide.base.errors import RunError
+from confide.engines.run import DivergenceWarning, StabilityWarning
+from confide.graph.graph import Graph
 from confide.problems import regression
 from confide.problems.problem import Problem
-from confide.run import DivergenceWarning, StabilityWarning
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL, Failures
+from confide.rounds.clipping import Clip
+from confide.rounds.schemes import scheme
 from confide.theory import foresight, stability
 from confide.theory.foresight import contracts, foresee
 from confide.theory.moments import moments

@@ -13,12 +13,12 @@ import polars as pl
 import pytest
 
 from confide.engines.driver import simulate
+from confide.engines.run import Run
 from confide.experiments import equal_privacy as q
 from confide.experiments import reproduce as module
 from confide.experiments.claims import Claim
-from confide.graph import Graph
+from confide.graph.graph import Graph
 from confide.privacy.accountant import account
-from confide.run import Run
 
 BUDGETS = q.FEW
 

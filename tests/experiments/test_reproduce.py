@@ -17,9 +17,10 @@ import polars as pl
 import pytest
 from matplotlib.figure import Figure
 
-from confide import cli
+from confide.base.errors import InputError
+from confide.commands import main as cli
 from confide.engines.driver import simulate
-from confide.errors import InputError
+from confide.engines.run import Run
 from confide.experiments import classification as c
 from confide.experiments import regression as r
 from confide.experiments import reproduce as module
@@ -27,9 +28,8 @@ from confide.experiments import small_steps as h
 from confide.experiments.claims import Claim
 from confide.experiments.predicted import Comparison, agreement, blocks, compare, settled, standard_error, width
 from confide.experiments.reproduce import Report, reproduce
+from confide.figures import figures
 from confide.problems import click_log
-from confide.report import figures
-from confide.run import Run
 from exploring import more
 
 FIGURES = {"a": r.figure_a, "b": r.figure_b, "c": r.figure_c, "e": r.figure_e, "h": h.figure_h}
@@ -278,7 +278,9 @@ def test_settling_by_hand(told: Told) -> None:
     assert [r._settling(told.run("homomorphic", mu=mu)) for mu in (0.1, 0.5, 1.0)] == [10, 7, 4]
 
 
-@pytest.mark.filterwarnings("ignore::confide.run.DivergenceWarning", "ignore::confide.run.StabilityWarning")
+@pytest.mark.filterwarnings(
+    "ignore::confide.engines.run.DivergenceWarning", "ignore::confide.engines.run.StabilityWarning"
+)
 def test_a_diverged_run_counts_as_infinitely_bad(tiny: r.Regression) -> None:
     x = r.Regression(40, 1, 0)
     assert x.run("homomorphic", mu=1000.0).diverged

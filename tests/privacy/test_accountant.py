@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from confide.clipping import clip
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
+from confide.laws.conversion import gaussian_epsilon, pure_epsilon, renyi_epsilon, zcdp_epsilon
+from confide.plans.threat import Release, Threat
 from confide.privacy import accountant
 from confide.privacy.accountant import Account, account, account_general, paper_theorem
-from confide.privacy.conversion import gaussian_epsilon, pure_epsilon, renyi_epsilon, zcdp_epsilon
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.sum_noise import SumNoise
-from confide.privacy.threat import Release, Threat
 from confide.privacy.view import expose_each, rounds_of
-from confide.schemes import Scheme, scheme
+from confide.rounds.clipping import clip
+from confide.rounds.schemes import Scheme, scheme
 from work import lines, peak_bytes
 
 Floats = NDArray[np.float64]

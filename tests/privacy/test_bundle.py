@@ -20,9 +20,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from confide.errors import InputError, RunError
-from confide.graph import Graph
-from confide.privacy import bundle, canonical
+from confide.base import canonical
+from confide.base.errors import InputError, RunError
+from confide.graph.graph import Graph
+from confide.laws.conversion import gaussian_epsilon
+from confide.plans.plan import Plan, scheme_fields
+from confide.privacy import bundle
 from confide.privacy.bundle import (
     Report,
     generate_key,
@@ -33,11 +36,9 @@ from confide.privacy.bundle import (
     unit_totals,
     verify_bundle,
 )
-from confide.privacy.conversion import gaussian_epsilon
 from confide.privacy.ledger import FREE, Cost, Event, dataset_id, lines, read, write_events
 from confide.privacy.of_run import Pricing
-from confide.privacy.plan import Plan, scheme_fields
-from confide.schemes import scheme
+from confide.rounds.schemes import scheme
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
+from confide.plans.threat import Release
 from confide.privacy.accountant import Account, account
 from confide.privacy.calibrate import PAIR_RATIO, Budget, affordable_rounds, calibrate, calibrate_sum
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
-from confide.privacy.threat import Release
-from confide.schemes import scheme
+from confide.rounds.schemes import scheme
 from exploring import more
 
 RING = Graph.ring(4)

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from confide.arithmetic import FloatArithmetic
-from confide.combine import combine, publish
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.base.errors import InputError
+from confide.base.randomness import Purpose
+from confide.graph.graph import Graph
 from confide.privacy.accountant import Account, account
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
-from confide.randomness import Purpose
-from confide.schemes import Scheme, scheme
+from confide.rounds.arithmetic import FloatArithmetic
+from confide.rounds.combine import combine, publish
+from confide.rounds.schemes import Scheme, scheme
 from exploring import more
 
 sys.path.insert(0, str(Path(__file__).parent))

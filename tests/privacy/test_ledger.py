@@ -14,9 +14,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import work
-from confide.errors import InputError
-from confide.graph import Graph
-from confide.privacy import canonical, ledger
+from confide.base import canonical
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
+from confide.plans.plan import Plan
+from confide.privacy import ledger
 from confide.privacy.ledger import (
     FREE,
     Cost,
@@ -35,7 +37,6 @@ from confide.privacy.ledger import (
     verify_lines,
     write_events,
 )
-from confide.privacy.plan import Plan
 
 DATA = dataset_id("tests")
 PLAN = Plan(

@@ -14,23 +14,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from confide.algorithm import GFL
-from confide.clipping import Clip
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.local import LocalTask, sgd
-from confide.models import GLM, Linear, Logistic
+from confide.base.errors import InputError
+from confide.base.randomness import choose, words
+from confide.graph.graph import Graph
+from confide.plans.settings import Privacy
 from confide.privacy import monotone
 from confide.privacy.accountant import account
 from confide.privacy.of_run import Accounting
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
-from confide.privacy.settings import Privacy
+from confide.problems.federation import Federation
+from confide.problems.models import GLM, Linear, Logistic
 from confide.problems.problem import Problem
-from confide.randomness import choose, words
-from confide.reference import prepare
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.clipping import Clip
+from confide.rounds.local import LocalTask, sgd
+from confide.rounds.reference import prepare
+from confide.rounds.schemes import scheme
 from exploring import more
 
 Floats = NDArray[np.float64]

@@ -12,30 +12,30 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from confide.algorithm import GFL, Failures
-from confide.clipping import Clip
+from confide.base import canonical
+from confide.base.errors import InputError
+from confide.base.randomness import Purpose
 from confide.engines.driver import simulate
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear
-from confide.privacy import canonical
+from confide.engines.run import Run
+from confide.graph.graph import Graph
+from confide.laws.conversion import gaussian_epsilon, rho_epsilon, zcdp_epsilon
+from confide.plans.plan import Plan
+from confide.plans.settings import Privacy
 from confide.privacy.accountant import account
 from confide.privacy.bundle import make_bundle, save_bundle, unit_totals, verify_bundle
-from confide.privacy.conversion import gaussian_epsilon, rho_epsilon, zcdp_epsilon
 from confide.privacy.ledger import all_gaussian, compose, dataset_id, lines, read, write_events
 from confide.privacy.of_run import Accounting, Pricing
-from confide.privacy.plan import Plan
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Sensitivity
-from confide.privacy.settings import Privacy
 from confide.privacy.sum_noise import SumNoise
 from confide.problems import regression
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.randomness import Purpose
-from confide.reference import prepare
-from confide.run import Run
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL, Failures
+from confide.rounds.clipping import Clip
+from confide.rounds.reference import prepare
+from confide.rounds.schemes import scheme
 from confide.secure.settings import Secure
 
 SMALL = (0.01, 0.05)  # covariances, so that the declared smoothness is true of the data

@@ -13,13 +13,13 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
+from confide.laws.conversion import ORDERS, gaussian_epsilon, laplace_renyi, pure_renyi, renyi_epsilon
 from confide.privacy.accountant import account
-from confide.privacy.conversion import ORDERS, gaussian_epsilon, laplace_renyi, pure_renyi, renyi_epsilon
 from confide.privacy.participation import amplified_curve, random_curve
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
-from confide.schemes import Scheme, scheme
+from confide.rounds.schemes import Scheme, scheme
 
 Floats = NDArray[np.float64]
 ORDER = np.array([1.05, 1.5, 2.0, 3.0, 8.0, 40.0])

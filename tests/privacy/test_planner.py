@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from confide.algorithm import GFL
-from confide.clipping import Clip
+from confide.base.errors import InputError
 from confide.engines.driver import simulate
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear
+from confide.graph.graph import Graph
 from confide.privacy.calibrate import Budget, Calibrated, calibrate
 from confide.privacy.planner import BASELINES, CANDIDATES, MEASURED, SHARES, by_formula, compare, noise_variance
 from confide.privacy.sensitivity import Proof, Sensitivity
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.clipping import Clip
+from confide.rounds.schemes import scheme
 
 RING = Graph.ring(10, weights="metropolis")
 
@@ -137,7 +137,7 @@ def test_a_step_that_is_not_stable_is_refused() -> None:
 
 def test_calibrated_noise_keeps_a_run_within_its_budget() -> None:
     """What the planner promises is what the accountant charges the run."""
-    from confide.privacy.settings import Privacy
+    from confide.plans.settings import Privacy
     from confide.problems import regression
 
     problem, graph = regression(units=4, clients=6, samples=8, covariance=(0.01, 0.05), seed=2), Graph.ring(4)

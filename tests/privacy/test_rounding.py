@@ -15,18 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from confide.arithmetic import DECAY_BITS, on_grid, scaled
-from confide.clipping import Clip
-from confide.combine import Perturbed, perturb
-from confide.deploy.plan.agreement import Deployed, price, read
-from confide.graph import Graph
-from confide.local import LocalTask, decay, sgd, shared_update
-from confide.models import Linear
+from confide.base.randomness import Purpose
+from confide.graph.graph import Graph
+from confide.plans.plan import Plan, scheme_fields
 from confide.privacy.accountant import account
-from confide.privacy.plan import Plan, scheme_fields
+from confide.privacy.agreement import Deployed, price, read
 from confide.privacy.sensitivity import Sensitivity
-from confide.randomness import Purpose
-from confide.schemes import scheme
+from confide.problems.models import Linear
+from confide.rounds.arithmetic import DECAY_BITS, on_grid, scaled
+from confide.rounds.clipping import Clip
+from confide.rounds.combine import Perturbed, perturb
+from confide.rounds.local import LocalTask, decay, sgd, shared_update
+from confide.rounds.schemes import scheme
 from exploring import more
 
 T, P, RHO = 16, 4, 0.125

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from confide.clipping import Clip, clip
-from confide.errors import InputError
-from confide.local import LocalTask, sgd
-from confide.models import Linear, Logistic
+from confide.base.errors import InputError
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.problems.models import Linear, Logistic
+from confide.rounds.clipping import Clip, clip
+from confide.rounds.local import LocalTask, sgd
 
 Floats = NDArray[np.float64]
 

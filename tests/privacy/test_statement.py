@@ -11,13 +11,13 @@ from itertools import takewhile
 import pytest
 from scipy.stats import norm
 
-from confide.graph import Graph
+from confide.graph.graph import Graph
+from confide.laws.conversion import gaussian_epsilon, zcdp_epsilon
 from confide.privacy.accountant import Account, account
-from confide.privacy.conversion import gaussian_epsilon, zcdp_epsilon
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.statement import lines, rounded_up, statement, strength
 from confide.privacy.sum_noise import SumNoise
-from confide.schemes import Scheme, scheme
+from confide.rounds.schemes import Scheme, scheme
 from exploring import more
 
 UNIT = Sensitivity(0.5, 1.0, level="unit", norm="l1")

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import logsumexp
 
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
+from confide.laws.noise import SecretStream, discrete_gaussian
 from confide.privacy.accountant import Account, account
-from confide.privacy.noise import SecretStream, discrete_gaussian
 from confide.privacy.sensitivity import Participation, Sensitivity
 from confide.privacy.sum_noise import SumNoise, release_rho, sum_rho, tau
-from confide.schemes import scheme
+from confide.rounds.schemes import scheme
 from confide.secure.encoding import truncate
 from confide.secure.settings import Secure
 

@@ -14,24 +14,24 @@ import pytest
 from numpy.typing import NDArray
 
 import confide
-from confide.algorithm import GFL
-from confide.clipping import Clip
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear
-from confide.privacy import conversion, discrete_gaussian
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
+from confide.laws import conversion, discrete_gaussian
+from confide.laws.conversion import gaussian_delta, gaussian_epsilon, with_draws, zcdp_epsilon
+from confide.laws.noise import statistical_distance
+from confide.plans.threat import Threat
 from confide.privacy.accountant import Account, account
-from confide.privacy.conversion import gaussian_delta, gaussian_epsilon, with_draws, zcdp_epsilon
-from confide.privacy.noise import statistical_distance
 from confide.privacy.of_run import Accounting, Pricing
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Sensitivity
 from confide.privacy.statement import statement
 from confide.privacy.sum_noise import SumNoise, by_sums
-from confide.privacy.threat import Threat
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.clipping import Clip
+from confide.rounds.schemes import scheme
 from confide.secure.settings import Secure
 
 Floats = NDArray[np.float64]

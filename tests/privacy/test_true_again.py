@@ -15,25 +15,25 @@ import numpy as np
 import pytest
 
 import confide
-from confide.algorithm import GFL
-from confide.clipping import Clip, clip
+from confide.base.errors import InputError
 from confide.engines.compiled import CompiledEngine
 from confide.engines.recording import Recording
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear, Logistic
+from confide.graph.graph import Graph
+from confide.laws.conversion import gaussian_epsilon
+from confide.plans.plan import Plan
+from confide.plans.threat import Release, Threat
 from confide.privacy.accountant import account
-from confide.privacy.conversion import gaussian_epsilon
 from confide.privacy.of_run import Accounting, Pricing
-from confide.privacy.plan import Plan
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.statement import statement
 from confide.privacy.sum_noise import SumNoise
-from confide.privacy.threat import Release, Threat
+from confide.problems.federation import Federation
+from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
-from confide.reference import prepare
-from confide.schemes import Scheme, scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.clipping import Clip, clip
+from confide.rounds.reference import prepare
+from confide.rounds.schemes import Scheme, scheme
 from confide.secure.settings import Secure
 
 PAIR = Graph.path(2)

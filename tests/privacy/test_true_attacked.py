@@ -10,17 +10,17 @@ import polars as pl
 import pytest
 
 import confide
-from confide.config import parse
-from confide.deploy.plan.agreement import Unit, make, price
-from confide.deploy.plan.spending import _in_terms_of
-from confide.deploy.plan.spent import status_of
-from confide.errors import InputError
+from confide.base.errors import InputError
+from confide.laws.conversion import MANY_DRAWS, rho_epsilon, summed_epsilon, zcdp_epsilon
+from confide.plans.config import parse
+from confide.plans.plan import Plan
 from confide.privacy.accountant import account
+from confide.privacy.agreement import Unit, make, price
 from confide.privacy.bundle import _over, _statement
-from confide.privacy.conversion import MANY_DRAWS, rho_epsilon, summed_epsilon, zcdp_epsilon
 from confide.privacy.ledger import Book, Cost, Event, Header, Part, Promise, Total, epsilon_of
-from confide.privacy.plan import Plan
 from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.spending import _in_terms_of
+from confide.privacy.spent import status_of
 from confide.problems.features import MISSING, words
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.config import parse
+from confide.attacks.audit import Row, rows_of
+from confide.base.errors import InputError
 from confide.engines.release import Releasing
-from confide.errors import InputError
+from confide.plans.config import parse
+from confide.plans.threat import Release, Threat
 from confide.privacy import accountant, of_run, participation, sensitivity, statement
-from confide.privacy.audit import Row, rows_of
 from confide.privacy.sensitivity import Sensitivity
-from confide.privacy.threat import Release, Threat
-from confide.reference import Reference
+from confide.rounds.reference import Reference
 
 BASE = {
     "rounds": 20,
@@ -111,7 +111,7 @@ MISTAKES: dict[str, tuple[list[str], Patch, str]] = {
     ),
     "15: overflow goes around the clip": (
         [EXAMPLE],
-        lambda m: m.setattr("confide.local.clip", clip_as_it_was),
+        lambda m: m.setattr("confide.rounds.local.clip", clip_as_it_was),
         "links",
     ),
     "16: zero-out is halved without a proof": (

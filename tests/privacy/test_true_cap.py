@@ -14,25 +14,25 @@ import numpy as np
 import pytest
 
 import confide
-from confide.algorithm import GFL, Failures
-from confide.clipping import Clip
 from confide.engines.compiled import CompiledEngine
 from confide.engines.driver import make_engine
 from confide.engines.plain import PlainEngine
 from confide.engines.recording import Recording
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear
+from confide.engines.run import DivergenceWarning, StabilityWarning
+from confide.graph.graph import Graph
+from confide.laws.conversion import gaussian_epsilon
 from confide.privacy.accountant import account
-from confide.privacy.conversion import gaussian_epsilon
 from confide.privacy.of_run import Accounting
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.sum_noise import SumNoise
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.reference import Reference, prepare, units_present
-from confide.run import DivergenceWarning, StabilityWarning
-from confide.schemes import Scheme, scheme
+from confide.rounds.algorithm import GFL, Failures
+from confide.rounds.clipping import Clip
+from confide.rounds.reference import Reference, prepare, units_present
+from confide.rounds.schemes import Scheme, scheme
 from confide.secure.settings import Secure
 
 PAIR = Graph.path(2)

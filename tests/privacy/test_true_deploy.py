@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from confide.config import Experiment, parse
-from confide.deploy.cluster.try_out import RELEASE, TRY_OUT
-from confide.deploy.plan.agreement import Unit, make, price
-from confide.deploy.plan.spending import allowance
-from confide.errors import InputError
-from confide.graph import Graph
-from confide.privacy import conversion
+from confide.base.errors import InputError
+from confide.cluster.try_out import RELEASE, TRY_OUT
+from confide.graph.graph import Graph
+from confide.laws import conversion
+from confide.plans.config import Experiment, parse
+from confide.plans.plan import Plan
+from confide.plans.threat import Release
 from confide.privacy.accountant import account
+from confide.privacy.agreement import Unit, make, price
 from confide.privacy.ledger import FREE
 from confide.privacy.of_run import Accounting
-from confide.privacy.plan import Plan
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.spending import allowance
 from confide.privacy.statement import statement
-from confide.privacy.threat import Release
-from confide.schemes import scheme
+from confide.rounds.schemes import scheme
 
 BASE: dict[str, Any] = {
     "rounds": 8,

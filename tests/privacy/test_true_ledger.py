@@ -14,27 +14,27 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from confide.algorithm import GFL
-from confide.clipping import Clip
-from confide.deploy.plan import spending
+from confide.base import canonical
+from confide.base.errors import InputError
 from confide.engines.driver import simulate
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear
-from confide.privacy import canonical
+from confide.engines.run import Run
+from confide.graph.graph import Graph
+from confide.laws.conversion import gaussian_epsilon, rho_epsilon, zcdp_epsilon
+from confide.plans.plan import Plan
+from confide.plans.settings import Privacy
+from confide.privacy import spending
 from confide.privacy.asked import add_up, sum_line
 from confide.privacy.bundle import make_bundle, save_bundle, verify_bundle
-from confide.privacy.conversion import gaussian_epsilon, rho_epsilon, zcdp_epsilon
 from confide.privacy.ledger import Cost, Event, dataset_id, read, read_all, spent, write_events
 from confide.privacy.of_run import check_folder, plans_in
-from confide.privacy.plan import Plan
-from confide.privacy.settings import Privacy
 from confide.privacy.statement import rounded_up
 from confide.problems import regression
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.run import Run
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.clipping import Clip
+from confide.rounds.schemes import scheme
 
 DATA = dataset_id("wards")
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -539,8 +539,8 @@ def test_discrete_noise_asks_for_its_grid(command: Callable[..., Outcome]) -> No
 
 
 def test_discrete_noise_costs_what_a_deployment_of_it_does(command: Callable[..., Outcome]) -> None:
-    from confide.config import parse
-    from confide.deploy.plan.agreement import Unit, make, price
+    from confide.plans.config import parse
+    from confide.privacy.agreement import Unit, make, price
 
     content = {
         "rounds": 20, "repeats": 1, "graph": {"topology": "ring"},

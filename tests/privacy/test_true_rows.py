@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.clipping import Clip
-from confide.config import parse
+from confide.base.errors import DataError, InputError
 from confide.deploy.machines import training
 from confide.deploy.node.client_setup import ClientSetup
-from confide.deploy.plan.agreement import Unit, make, price
-from confide.errors import DataError, InputError
-from confide.privacy.plan import Plan
+from confide.plans.config import parse
+from confide.plans.plan import Plan
+from confide.privacy.agreement import Unit, make, price
+from confide.rounds.clipping import Clip
 
 ROWS = 100
 

@@ -13,21 +13,21 @@ import polars as pl
 import pytest
 
 import confide
-from confide.algorithm import GFL
-from confide.clipping import Clip
+from confide.base.errors import InputError
 from confide.engines.driver import simulate
+from confide.engines.predict import predict
 from confide.engines.release import Releasing
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear
-from confide.predict import predict
-from confide.privacy.noise import SecretStream
-from confide.privacy.settings import Privacy
+from confide.engines.run import CLEAN, MODEL, RECORD, Run
+from confide.graph.graph import Graph
+from confide.laws.noise import SecretStream
+from confide.plans.settings import Privacy
 from confide.problems import regression
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.run import CLEAN, MODEL, RECORD, Run
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.clipping import Clip
+from confide.rounds.schemes import scheme
 from exploring import more
 
 GRAPH = Graph.ring(4)
@@ -241,7 +241,7 @@ def test_what_comes_from_the_data_without_a_price_is_marked() -> None:
     assert run.released_db == pytest.approx(10.0 * np.log10(error))
 
 
-@pytest.mark.filterwarnings("ignore::confide.run.DivergenceWarning")
+@pytest.mark.filterwarnings("ignore::confide.engines.run.DivergenceWarning")
 def test_a_run_that_broke_releases_nothing() -> None:
     alg = replace(BASE, clip=Clip("update", 1e200), scheme=scheme("homomorphic", 1e150, noise="gaussian"))
     run = simulate(MINE, GRAPH, alg, rounds=5, privacy=replace(UNIT, release="centroid:1"))

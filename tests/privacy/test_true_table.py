@@ -18,23 +18,24 @@ import polars as pl
 import pytest
 
 import confide
-from confide import config as settings
-from confide.algorithm import GFL
-from confide.clipping import Clip
-from confide.deploy.plan import agreement, announcement
-from confide.deploy.plan.agreement import Unit
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.base.errors import InputError
+from confide.deploy.keys import announcement
+from confide.engines.run import describe_model
+from confide.graph.graph import Graph
+from confide.laws.conversion import gaussian_epsilon
+from confide.plans import config as settings
+from confide.plans.plan import Plan
+from confide.privacy import agreement
+from confide.privacy.agreement import Unit
 from confide.privacy.bundle import generate_key, load_key, make_bundle, save_bundle, verify_bundle
-from confide.privacy.conversion import gaussian_epsilon
 from confide.privacy.of_run import Accounting, Pricing
-from confide.privacy.plan import Plan
 from confide.problems import clicks, table
 from confide.problems.click_log import synthetic_log
 from confide.problems.problem import Problem
-from confide.reference import prepare
-from confide.run import describe_model
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.clipping import Clip
+from confide.rounds.reference import prepare
+from confide.rounds.schemes import scheme
 
 PAIR, K, N = Graph.path(2), 50, 10
 HOW: dict[str, Any] = {"label": "y", "unit": "u", "client": "k", "numeric": ["x"]}

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from confide.arithmetic import FloatArithmetic
-from confide.combine import combine, publish
-from confide.graph import Graph
+from confide.base.randomness import Purpose
+from confide.graph.graph import Graph
 from confide.privacy.view import Exposure, Round, expose, expose_each, rounds_of
-from confide.randomness import Purpose
-from confide.schemes import Scheme, matrices, scheme
+from confide.rounds.arithmetic import FloatArithmetic
+from confide.rounds.combine import combine, publish
+from confide.rounds.schemes import Scheme, matrices, scheme
 
 Floats = NDArray[np.float64]
 SCHEMES = [

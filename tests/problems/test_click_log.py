@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from confide.errors import InputError
-from confide.models import Logistic, auc
+from confide.base.errors import InputError
 from confide.problems.click_log import COLUMNS, FIELDS, clicks, disturb, effects, synthetic_log, vocabulary
 from confide.problems.features import FeatureMap
+from confide.problems.models import Logistic, auc
 from confide.problems.problem import Problem
 from work import lines
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 from confide.problems.features import MISSING, FeatureMap, bucket, numbers
 
 LOG = pl.DataFrame(

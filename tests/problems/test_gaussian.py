@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from confide.errors import InputError
-from confide.models import Linear
+from confide.base.errors import InputError
+from confide.base.randomness import Purpose, generator
 from confide.problems import Problem, regression
-from confide.randomness import Purpose, generator
+from confide.problems.models import Linear
 
 BITS = ("X", "d", "client_offsets", "unit_offsets")
 

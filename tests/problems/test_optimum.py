@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.models import GLM, Linear, Logistic
+from confide.base.errors import InputError
 from confide.problems import optimum
+from confide.problems.federation import Federation
+from confide.problems.models import GLM, Linear, Logistic
 from confide.problems.optimum import gradient, hessian, quadratic, risk, solve, solve_iteratively
 
 TOLERANCE = 1e-10

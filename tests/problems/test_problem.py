@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from confide.federation import Federation
-from confide.models import GLM, Linear, Logistic
 from confide.problems import Problem, optimum, regression
+from confide.problems.federation import Federation
+from confide.problems.models import GLM, Linear, Logistic
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 from confide.problems import splits
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from confide.errors import InputError
-from confide.models import Linear, Logistic
+from confide.base.errors import InputError
 from confide.problems import table
 from confide.problems.features import FeatureMap
+from confide.problems.models import Linear, Logistic
 from confide.problems.reading import read_table
 
 ROWS = 240

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from confide.errors import InputError
-from confide.privacy.noise import SecretStream
+from confide.base.errors import InputError
+from confide.laws.noise import SecretStream
 from confide.secure import encoding as module
 from confide.secure.encoding import RINGS, ROUNDINGS, Encoding, signed, truncate, words_of
 from exploring import more

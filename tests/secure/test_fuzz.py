@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from confide.base.wire import MalformedError
 from confide.secure import client, messages, server
 from confide.secure.client import Advertised, Answered, Consented, Sent, Shared
 from confide.secure.keys import Identity
@@ -34,7 +35,6 @@ from confide.secure.messages import (
 )
 from confide.secure.parameters import Parameters
 from confide.secure.session import RefusedError, Session, Task, Why
-from confide.wire import MalformedError
 from exploring import more
 
 CASES = [

@@ -13,19 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 from confide.secure import client, server, shares
 from confide.secure.keys import Identity, KeyPair, Secret
-from confide.secure.messages import (
-    UNSIGNED,
-    Advertise,
-    Answer,
-    Consent,
-    Entry,
-    FromClient,
-    Masked,
-    Shares,
-)
+from confide.secure.messages import UNSIGNED, Advertise, Answer, Consent, Entry, FromClient, Masked, Shares
 from confide.secure.parameters import Parameters
 from confide.secure.server import Advertising, Consenting, Masking, Sharing, Unmasking
 from confide.secure.session import RefusedError, Session, Task, Why, advertisement, consent

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 from confide.secure import client, masks, server
 from confide.secure.client import Advertised, Answered, Consented, Sent, Shared
 from confide.secure.keys import Identity, KeyPair, self_mask_key

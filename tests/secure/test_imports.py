@@ -8,7 +8,7 @@ import sys
 
 def test_a_client_loads_no_heavy_library() -> None:
     program = (
-        "import sys, confide.local, confide.privacy.noise, confide.secure.client, confide.secure.encoding\n"
+        "import sys, confide.rounds.local, confide.laws.noise, confide.secure.client, confide.secure.encoding\n"
         "import confide.deploy.machines.client, confide.deploy.machines.training, confide.deploy.durable.record\n"
         "print(*(m for m in ('scipy', 'numba', 'networkx', 'polars', 'dp_accounting') if m in sys.modules))"
     )

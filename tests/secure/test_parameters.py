@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 from confide.secure import parameters
 from confide.secure.parameters import (
     COMPLETE_UP_TO,

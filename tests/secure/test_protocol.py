@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 from confide.secure import client, messages, server
 from confide.secure.encoding import Encoding
 from confide.secure.keys import Identity
 from confide.secure.messages import FromClient, FromServer, Question
 from confide.secure.parameters import Parameters, choose
-from confide.secure.rehearsal import Outcome, Phase, rehearse
 from confide.secure.session import Session, Task, Why
+from confide.testing.secure_sessions import Outcome, Phase, rehearse
 from exploring import more
 
 MODEL, PLAN = hashlib.sha256(b"model").digest(), hashlib.sha256(b"plan").digest()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from confide.errors import InputError
-from confide.privacy.noise import SecretStream
+from confide.base.errors import InputError
+from confide.laws.noise import SecretStream
 from confide.secure import client, server
 from confide.secure.client import Member
 from confide.secure.encoding import signed, words_of
-from confide.secure.rehearsal import Phase, rehearse
 from confide.secure.release import Attempts, Terms
 from confide.secure.session import RefusedError, Why
+from confide.testing.secure_sessions import Phase, rehearse
 
 PLAN = bytes(range(32))
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 from confide.secure import messages
 from confide.secure.messages import SEALED_BYTES, UNSIGNED, Entry
 from confide.secure.parameters import Parameters

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 from confide.secure import shares
 from confide.secure.shares import PRIME, SHARE_BYTES, WORDS, combine, lagrange, multiply, pack, share, uniform, unpack
 from exploring import more

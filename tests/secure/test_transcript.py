@@ -15,13 +15,13 @@ import pytest
 from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
+from confide.base.wire import MalformedError
 from confide.secure import client, messages, server, transcript
 from confide.secure.keys import Identity
 from confide.secure.messages import Consents, Entry, FromServer, Question
 from confide.secure.parameters import Parameters, choose
 from confide.secure.server import Consenting, Summed, Unmasking
 from confide.secure.session import RefusedError, Session, Task, Why
-from confide.wire import MalformedError
 
 CASES = {
     "complete": choose(5, 0.0, 0.4),

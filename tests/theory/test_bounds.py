@@ -9,24 +9,19 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from confide import reference
-from confide.algorithm import GFL, Failures
-from confide.clipping import Clip
+from confide.base.errors import InputError
 from confide.engines.driver import simulate
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear
+from confide.graph.graph import Graph
+from confide.problems.federation import Federation
 from confide.problems.gaussian import regression
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.schemes import Scheme, scheme
+from confide.rounds import reference
+from confide.rounds.algorithm import GFL, Failures
+from confide.rounds.clipping import Clip
+from confide.rounds.schemes import Scheme, scheme
 from confide.theory.bounds import bounds, fixed_point, largest_step, radius
-from confide.theory.bounds_printed import (
-    appendix_d_factor,
-    printed_centroid,
-    printed_disagreement,
-    printed_individual,
-)
+from confide.theory.bounds_printed import appendix_d_factor, printed_centroid, printed_disagreement, printed_individual
 from confide.theory.bounds_round import one_round
 from confide.theory.constants import constants
 from confide.theory.constants_clients import clients

@@ -9,18 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from confide.algorithm import GFL
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear, Logistic
+from confide.graph.graph import Graph
+from confide.problems.federation import Federation
+from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
-from confide.schemes import scheme
-from confide.theory.bounds_noise import (
-    gradient_noise,
-    gradient_noise_units,
-    incremental_noise,
-    incremental_noise_units,
-)
+from confide.rounds.algorithm import GFL
+from confide.rounds.schemes import scheme
+from confide.theory.bounds_noise import gradient_noise, gradient_noise_units, incremental_noise, incremental_noise_units
 from confide.theory.bounds_round import local, one_round
 from confide.theory.constants import Constants, constants
 from confide.theory.constants_clients import clients

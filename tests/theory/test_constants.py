@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from confide.algorithm import GFL
+from confide.base.errors import InputError
 from confide.engines.driver import simulate
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear, Logistic
+from confide.graph.graph import Graph
+from confide.problems.federation import Federation
 from confide.problems.gaussian import regression
+from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
-from confide.schemes import Scheme, scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.schemes import Scheme, scheme
 from confide.theory.bounds_noise import incremental_noise_units
 from confide.theory.bounds_round import noise
 from confide.theory.constants import constants

@@ -10,12 +10,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from confide.algorithm import GFL
-from confide.clipping import Clip
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
 from confide.problems.problem import Problem
-from confide.schemes import Scheme, scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.clipping import Clip
+from confide.rounds.schemes import Scheme, scheme
 from confide.theory.design import _advance, best_step, constant_weight, fastest_mixing, noise_allowed
 from confide.theory.fastest import EDGES, _barrier, _bound
 from confide.theory.moments import moments

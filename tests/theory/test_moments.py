@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.algorithm import GFL, Failures
-from confide.arithmetic import FloatArithmetic
-from confide.clipping import Clip
-from confide.combine import combine, publish
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.local import LocalTask
-from confide.models import Linear
+from confide.base.errors import InputError
+from confide.base.randomness import Purpose
+from confide.graph.graph import Graph
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.randomness import Purpose
-from confide.schemes import Scheme, scheme
+from confide.rounds.algorithm import GFL, Failures
+from confide.rounds.arithmetic import FloatArithmetic
+from confide.rounds.clipping import Clip
+from confide.rounds.combine import combine, publish
+from confide.rounds.local import LocalTask
+from confide.rounds.schemes import Scheme, scheme
 from confide.theory import moments as module
 from confide.theory.moments import Moments, blocks, moments
 from confide.theory.packing import congruence, pack, unpack

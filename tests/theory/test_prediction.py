@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import confide
-from confide.algorithm import GFL
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
+from confide.problems.federation import Federation
 from confide.problems.gaussian import regression
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.schemes import scheme
 from confide.theory import lyapunov as module
 from confide.theory.lyapunov import Doubling, Modes
 from confide.theory.moments import Moments, moments

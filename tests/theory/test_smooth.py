@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import confide
-from confide.algorithm import GFL
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear, Logistic
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
+from confide.problems.federation import Federation
+from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.schemes import scheme
 from confide.theory.moments import moments
 from confide.theory.prediction import predict
 from confide.theory.quadratics import linearise

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import confide
-from confide.algorithm import GFL
-from confide.clipping import Clip
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.schemes import FAMILIES, matrices, scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.clipping import Clip
+from confide.rounds.schemes import FAMILIES, matrices, scheme
 from confide.theory import stability
 from confide.theory.moments import moments
 from confide.theory.prediction import predict
@@ -149,7 +149,7 @@ def test_a_sure_step_is_the_limit_where_nothing_is_drawn() -> None:
     assert max_stable_step(problem, Graph.path(2), alg) == pytest.approx(sure, rel=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore::confide.run.StabilityWarning")  # one of the two steps is meant to diverge
+@pytest.mark.filterwarnings("ignore::confide.engines.run.StabilityWarning")  # one of the two steps is meant to diverge
 @pytest.mark.parametrize("name", ["none", "local-only", "central"])
 @pytest.mark.parametrize("rule", more(["lazy"], ["lazy", "metropolis"]))  # and `test_ten_problems.py`
 def test_full_participation_and_full_batches_diverge_where_predicted(name: str, rule: str) -> None:

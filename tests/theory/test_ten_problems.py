@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 import confide
-from confide.algorithm import GFL
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear
+from confide.base.errors import InputError
+from confide.engines.run import Run
+from confide.graph.graph import Graph
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.run import Run
-from confide.schemes import matrices, scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.schemes import matrices, scheme
 from confide.theory import moments as moments_module
 from confide.theory.bounds import bounds, largest_step
 from confide.theory.moments import Moments
@@ -251,7 +251,9 @@ def test_the_limit_of_stability_is_that_of_the_dense_operator() -> None:
             assert radius < 1.0
 
 
-@pytest.mark.filterwarnings("ignore::confide.run.StabilityWarning", "ignore::confide.run.DivergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::confide.engines.run.StabilityWarning", "ignore::confide.engines.run.DivergenceWarning"
+)
 @pytest.mark.parametrize("n", CASES)
 def test_full_participation_and_full_batches_diverge_beyond_the_limit(n: int) -> None:
     """The same problem with nothing drawn: clients of equal size, all of them, all their samples."""

@@ -21,20 +21,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from confide.algorithm import GFL
+from confide.base.validation import whole
 from confide.benchmarks.timing import best
-from confide.clipping import Clip
-from confide.graph import Graph
+from confide.graph.graph import Graph
+from confide.plans.settings import Privacy
 from confide.privacy.accountant import Account, account, account_general
 from confide.privacy.ledger import Cost, Event, dataset_id, read, write_events
 from confide.privacy.of_run import Accounting
 from confide.privacy.sensitivity import Sensitivity
-from confide.privacy.settings import Privacy
 from confide.privacy.statement import statement
 from confide.privacy.view import rounds_of
 from confide.problems import regression
-from confide.schemes import Scheme, scheme
-from confide.validation import whole
+from confide.rounds.algorithm import GFL
+from confide.rounds.clipping import Clip
+from confide.rounds.schemes import Scheme, scheme
 
 SCHEMES: Final = ("homomorphic", "shared", "own-clean", "per-link", "pairwise", "central", "partial:0.5")
 GRAPHS: Final = ("ring", "complete", "random")

@@ -26,25 +26,25 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from confide.algorithm import GFL
+from confide.base.errors import RunError
+from confide.base.validation import whole
 from confide.benchmarks import echo
-from confide.clipping import Clip
-from confide.config import Experiment, parse
-from confide.deploy.cluster.layout import PLAN, Layout, free_ports
-from confide.deploy.cluster.processes import Cluster
-from confide.deploy.cluster.try_out import TRY_OUT
+from confide.cluster.layout import PLAN, Layout, free_ports
+from confide.cluster.processes import Cluster
+from confide.cluster.try_out import TRY_OUT
+from confide.deploy.keys import announcement
 from confide.deploy.keys.authority import Authority
-from confide.deploy.plan import announcement
-from confide.deploy.plan.agreement import Unit, make
-from confide.errors import RunError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear
-from confide.privacy.settings import Privacy
+from confide.graph.graph import Graph
+from confide.plans.config import Experiment, parse
+from confide.plans.settings import Privacy
+from confide.privacy.agreement import Unit, make
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.clipping import Clip
+from confide.rounds.schemes import scheme
 from confide.secure.settings import Secure
-from confide.validation import whole
 
 TURNS: Final = 8
 ROUNDS: Final = 4  # of each in a turn

@@ -14,24 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from confide.algorithm import GFL
-from confide.clipping import Clip
-from confide.config import Experiment
-from confide.deploy.box.network import Network
-from confide.deploy.box.rehearsal import rehearsal, scripted
-from confide.deploy.durable.books import Books, Changes, Entry
-from confide.deploy.durable.sqlite import SqliteStore
-from confide.deploy.durable.store import At, MemoryStore, Store, nowhere
-from confide.deploy.plan.agreement import Prices, Unit, make, price
-from confide.errors import RunError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear
+from confide.base.errors import RunError
+from confide.base.validation import whole
+from confide.deploy.store.books import Books, Changes, Entry
+from confide.deploy.store.sqlite import SqliteStore
+from confide.deploy.store.store import At, MemoryStore, Store, nowhere
+from confide.graph.graph import Graph
+from confide.plans.config import Experiment
+from confide.plans.settings import Privacy
+from confide.privacy.agreement import Prices, Unit, make, price
 from confide.privacy.ledger import dataset_id
-from confide.privacy.settings import Privacy
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.schemes import scheme
-from confide.validation import whole
+from confide.rounds.algorithm import GFL
+from confide.rounds.clipping import Clip
+from confide.rounds.schemes import scheme
+from confide.testing.network import Network
+from confide.testing.rehearsal import rehearsal, scripted
 
 SMALL_SERVERS, SMALL_ROUNDS = 3, 300
 

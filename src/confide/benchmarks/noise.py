@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.validation import whole
 from confide.benchmarks.timing import best
-from confide.privacy.noise import LAWS, SecretStream, discrete_gaussian, discrete_laplace
-from confide.validation import whole
+from confide.laws.noise import LAWS, SecretStream, discrete_gaussian, discrete_laplace
 
 EXPONENTS: Final = (0, 10, 20, 30, 40)  # of the scales, in quanta: each die more is a word more for every sample
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from confide.algorithm import GFL
+from confide.base.validation import whole
 from confide.benchmarks import floor
 from confide.benchmarks.timing import best
 from confide.engines.compiled import CompiledEngine
 from confide.engines.driver import simulate
 from confide.engines.plain import PlainEngine
 from confide.engines.recording import Recording
-from confide.graph import Graph
+from confide.graph.graph import Graph
 from confide.problems import regression
 from confide.problems.problem import Problem
-from confide.validation import whole
+from confide.rounds.algorithm import GFL
 
 ROUNDS, REFERENCE_ROUNDS, TRIES = 2000, 20, 5
 

@@ -20,17 +20,17 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES, ChaCha20
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from confide.errors import InputError
+from confide.base.errors import InputError
+from confide.base.validation import number, whole
 from confide.secure import server
 from confide.secure.client import Member
 from confide.secure.encoding import Encoding, signed
 from confide.secure.keys import Identity
 from confide.secure.messages import SEALED_BYTES
 from confide.secure.parameters import choose
-from confide.secure.rehearsal import Outcome, Phase, rehearse
 from confide.secure.session import Session, Task
 from confide.secure.shares import SHARE_BYTES
-from confide.validation import number, whole
+from confide.testing.secure_sessions import Outcome, Phase, rehearse
 
 ASSUMED: Final = 0.05  # fraction corrupted, and the least fraction dropped, that the parameters allow for
 BOUND: Final = 0.01

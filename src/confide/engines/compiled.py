@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.algorithm import GFL, Failures
+from confide.base.randomness import Purpose, mix, repetition_seed, words_for
 from confide.engines import kernel
 from confide.engines.recording import Recording
-from confide.graph import Graph
-from confide.local import sgd
-from confide.models import Linear, Logistic
+from confide.graph.graph import Graph
+from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
-from confide.randomness import Purpose, mix, repetition_seed, words_for
+from confide.rounds.algorithm import GFL, Failures
+from confide.rounds.local import sgd
 
 if TYPE_CHECKING:
-    from confide.secret import RunSecret
+    from confide.secure.secret import RunSecret
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -16,23 +16,31 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.algorithm import GFL
-from confide.arithmetic import State
+from confide.base.errors import InputError
+from confide.base.randomness import repetition_seed
+from confide.base.validation import one_of, positive_int, whole
 from confide.engines.recording import Recording
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.engines.run import (
+    MAY_LOOK_FINE,
+    Divergence,
+    DivergenceWarning,
+    Run,
+    StabilityWarning,
+    describe,
+    describe_model,
+)
+from confide.graph.graph import Graph
 from confide.problems.problem import Problem
-from confide.randomness import repetition_seed
-from confide.reference import check_failures
-from confide.run import MAY_LOOK_FINE, Divergence, DivergenceWarning, Run, StabilityWarning, describe, describe_model
+from confide.rounds.algorithm import GFL
+from confide.rounds.arithmetic import State
+from confide.rounds.reference import check_failures
 from confide.theory.foresight import foresee
-from confide.validation import one_of, positive_int, whole
 
 if TYPE_CHECKING:
     from confide.engines.release import Releasing
+    from confide.plans.settings import Privacy
     from confide.privacy.of_run import Accounting
-    from confide.privacy.settings import Privacy
-    from confide.secret import RunSecret
+    from confide.secure.secret import RunSecret
 
 Floats = NDArray[np.float64]
 NO_OPTIMUM = "no unique optimum is known (own model, or no regulariser): no mean-square deviation"
@@ -156,7 +164,7 @@ def simulate(
 
 def _secret(accounting: Accounting, repeats: int) -> RunSecret:
     """Of a run on somebody's data, whose price counts on noise that nobody can know."""
-    from confide.secret import RunSecret
+    from confide.secure.secret import RunSecret
 
     if repeats > 1:
         remedy = "every repetition would be another release of the same data, and one run is paid for; use 1"
@@ -167,7 +175,7 @@ def _secret(accounting: Accounting, repeats: int) -> RunSecret:
 def _release(releasing: Releasing, states: list[State], models: Floats, seed: int | None) -> Floats | None:
     """Of every repetition; its noise is the seed's, or the operating system's where there is none."""
     from confide.engines.release import seeded
-    from confide.privacy.noise import SecretStream
+    from confide.laws.noise import SecretStream
 
     found = []
     for r, state in enumerate(states):

@@ -1,4 +1,4 @@
-"""The compiled round (Numba, float64), draw for draw the round of `confide.reference`.
+"""The compiled round (Numba, float64), draw for draw the round of `confide.rounds.reference`.
 
 True E and batch of every client, no padding; L of K clients by a partial Fisher-Yates shuffle whose swaps are undone,
 so a round costs nothing for the clients that were not drawn; edges in lists, never a P x P matrix.
@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from confide.randomness import GAMMA, MIX_1, MIX_2, Purpose
+from confide.base.randomness import GAMMA, MIX_1, MIX_2, Purpose
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -79,7 +79,7 @@ class Network(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where words come from: SplitMix64 keyed by the seed, or ChaCha20 keyed by the run's secret (`confide.secret`)."""
+    """SplitMix64 keyed by the seed, or ChaCha20 keyed by the run's secret (`confide.secure.secret`)."""
 
     root: np.uint64  # mix(seed)
     noise: bool  # from the secret
@@ -229,7 +229,7 @@ def word(source, key, n):
 
 @compiled
 def fill_noise(source, key, purpose, i, a, b, law, sigma, out):
-    """`confide.randomness.laplace_of` or `.gaussian_of`, times sigma: of the secret stream (i, a, b), or of `key`."""
+    """`laplace_of` or `gaussian_of` of `base.randomness`, times sigma: of the secret stream (i, a, b), or of `key`."""
     M = out.shape[0]
     if source.noise:
         keystream(source, purpose, i, a, b, M + 1)
@@ -251,7 +251,7 @@ def fill_noise(source, key, purpose, i, a, b, law, sigma, out):
 
 @inlined
 def slope(model, z, d):
-    """l'(z, d) of `confide.models`."""
+    """l'(z, d) of `confide.problems.models`."""
     if model == LINEAR:
         return 2.0 * (z - d)
     t = -d * z
@@ -470,7 +470,7 @@ def count(source, first_round, last_round, rule, data, net, drawn, scratch):
 
 @compiled
 def publish(source, i, g, rule, net, first, last, scratch):
-    """Messages into scratch.sent, own states into scratch.own: `confide.combine.publish`."""
+    """Messages into scratch.sent, own states into scratch.own: `confide.rounds.combine.publish`."""
     psi, sent, own, noise, present = scratch.psi, scratch.sent, scratch.own, scratch.noise, scratch.present
     P, M = psi.shape
     copy_rows(psi, own)

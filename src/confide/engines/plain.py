@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.algorithm import GFL
-from confide.arithmetic import State
 from confide.engines.recording import Recording
-from confide.graph import Graph
+from confide.graph.graph import Graph
 from confide.problems.problem import Problem
-from confide.reference import prepare
+from confide.rounds.algorithm import GFL
+from confide.rounds.arithmetic import State
+from confide.rounds.reference import prepare
 
 if TYPE_CHECKING:
-    from confide.secret import RunSecret
+    from confide.secure.secret import RunSecret
 
 Floats = NDArray[np.float64]
 LARGE = 1e60

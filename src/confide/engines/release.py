@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.algorithm import GFL
-from confide.arithmetic import FixedArithmetic, State, largest_state
-from confide.errors import InputError
-from confide.graph import Graph
-from confide.privacy.noise import LARGEST_SCALE, SecretStream, discrete_gaussian
-from confide.privacy.settings import Privacy
-from confide.privacy.threat import Release, Threat
-from confide.randomness import Purpose, key, words
+from confide.base.errors import InputError
+from confide.base.randomness import Purpose, key, words
+from confide.graph.graph import Graph
+from confide.laws.noise import LARGEST_SCALE, SecretStream, discrete_gaussian
+from confide.plans.settings import Privacy
+from confide.plans.threat import Release, Threat
+from confide.rounds.algorithm import GFL
+from confide.rounds.arithmetic import FixedArithmetic, State, largest_state
 
 Floats = NDArray[np.float64]
 FINE = 2.0**-32  # of a share: the grid of a release in floating point

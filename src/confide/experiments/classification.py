@@ -14,15 +14,15 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from confide.algorithm import GFL
 from confide.engines.driver import simulate
+from confide.engines.run import Run
 from confide.experiments.claims import Claim
 from confide.experiments.regression import NAMES, curves
-from confide.graph import Graph
+from confide.figures import figures
+from confide.graph.graph import Graph
 from confide.problems import clicks
-from confide.report import figures
-from confide.run import Run
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.schemes import scheme
 
 Floats = NDArray[np.float64]
 MU, VARIANCE, RHO = 0.5, 0.6, 0.03

@@ -21,20 +21,20 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from confide.algorithm import GFL
-from confide.clipping import Clip
+from confide.base.randomness import Purpose, generator
 from confide.engines.driver import simulate
 from confide.experiments.claims import Claim
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.models import Linear, Logistic
+from confide.figures import figures
+from confide.graph.graph import Graph
 from confide.privacy.accountant import account
 from confide.privacy.calibrate import Budget, Calibrated, calibrate
 from confide.privacy.sensitivity import Proof, Sensitivity
 from confide.problems import Problem, regression
-from confide.randomness import Purpose, generator
-from confide.report import figures
-from confide.schemes import Scheme, scheme
+from confide.problems.federation import Federation
+from confide.problems.models import Linear, Logistic
+from confide.rounds.algorithm import GFL
+from confide.rounds.clipping import Clip
+from confide.rounds.schemes import Scheme, scheme
 
 Floats = NDArray[np.float64]
 P, K, N, M = 10, 20, 20, 5  # servers, clients of each, samples of each, features of the logistic problems

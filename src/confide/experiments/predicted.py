@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from confide.engines.run import Run
 from confide.experiments.claims import Claim
-from confide.run import Run
 from confide.theory.prediction import Prediction
 
 Floats = NDArray[np.float64]

@@ -19,15 +19,15 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from confide.algorithm import GFL
 from confide.engines.driver import simulate
+from confide.engines.run import Run
 from confide.experiments.claims import Claim
 from confide.experiments.predicted import Comparison, agreement, compare
-from confide.graph import Graph
+from confide.figures import figures
+from confide.graph.graph import Graph
 from confide.problems import regression
-from confide.report import figures
-from confide.run import Run
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.schemes import scheme
 from confide.theory.prediction import Prediction, predict
 from confide.theory.stability import max_stable_step
 

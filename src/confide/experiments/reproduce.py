@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confide.errors import InputError
+from confide.base.errors import InputError
+from confide.base.files import atomic_file, check_writable, no_empty_folders
+from confide.base.validation import one_of, positive_int, whole
 from confide.experiments.claims import Claim
-from confide.files import atomic_file, check_writable, no_empty_folders
 from confide.problems.reading import scan_table
-from confide.validation import one_of, positive_int, whole
 
 NAMES = ("regression", "classification", "equal-privacy", "all")
 Figure = Callable[[], tuple[list[str], list[Claim]]]

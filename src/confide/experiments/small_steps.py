@@ -23,14 +23,14 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from confide.algorithm import GFL
 from confide.experiments.claims import Claim
 from confide.experiments.predicted import DECIBEL, SAMPLES, TOLERANCE, blocks
 from confide.experiments.regression import NAMES, Regression, Setting
-from confide.graph import Graph
+from confide.figures import figures
+from confide.graph.graph import Graph
 from confide.problems.problem import Problem
-from confide.report import figures
-from confide.schemes import matrices
+from confide.rounds.algorithm import GFL
+from confide.rounds.schemes import matrices
 from confide.theory.prediction import predict
 from confide.theory.quadratics import linearise
 

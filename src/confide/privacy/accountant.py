@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.graph import Graph
-from confide.privacy import conversion, discrete_gaussian
-from confide.privacy.noise import LARGEST_SIZE
+from confide.base.errors import InputError
+from confide.base.validation import number, one_of, positive, positive_int
+from confide.graph.graph import Graph
+from confide.laws import conversion, discrete_gaussian
+from confide.laws.noise import LARGEST_SIZE
+from confide.plans.threat import Release, Threat
 from confide.privacy.participation import amplified_curve, random_curve
 from confide.privacy.sensitivity import Participation, Sensitivity
 from confide.privacy.sum_noise import SumNoise, by_sums, release_rho, smaller
-from confide.privacy.threat import Release, Threat
 from confide.privacy.view import Exposure, Round, expose_each
-from confide.schemes import Scheme
-from confide.validation import number, one_of, positive, positive_int
+from confide.rounds.schemes import Scheme
 
 Floats = NDArray[np.float64]
 NOISES = ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace")

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from confide.errors import InputError
-from confide.privacy import canonical
+from confide.base import canonical
+from confide.base.errors import InputError
+from confide.plans.plan import LARGEST, Plan
 from confide.privacy.ledger import LONGEST, Book, compose, epsilon_of, promise_of, read, read_all, sharing, spent
 from confide.privacy.of_run import LEDGER, Accounting, check_whole
-from confide.privacy.plan import LARGEST, Plan
 from confide.privacy.statement import rounded_up
 
 Kind = Literal["ledger", "plan", "config"]
@@ -62,7 +62,7 @@ def price_plan(path: Path) -> dict[str, Any]:
 
 def price_config(path: Path) -> dict[str, Any]:
     """The statement of the run of a config, or of the config in a run.json, without running it."""
-    from confide import config as settings
+    from confide.plans import config as settings
 
     record = _json(canonical.read_bytes(path, "X", LARGEST))
     if not record:

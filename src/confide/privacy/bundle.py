@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confide.errors import InputError, RunError
-from confide.files import atomic_file
-from confide.privacy import canonical
+from confide.base import canonical
+from confide.base.errors import InputError, RunError
+from confide.base.files import atomic_file
+from confide.plans.plan import Plan
 from confide.privacy.ledger import (
     FREE,
     Book,
@@ -38,7 +39,6 @@ from confide.privacy.ledger import (
     spent,
     verify_lines,
 )
-from confide.privacy.plan import Plan
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -391,7 +391,7 @@ class Priced(NamedTuple):
 
 def price(plan: Plan) -> Priced:
     """Of a simulation or a deployment; a plan without a price is refused."""
-    from confide.deploy.plan import agreement
+    from confide.privacy import agreement
     from confide.privacy.of_run import Pricing
 
     if plan.deployment is not None:
@@ -490,7 +490,7 @@ def _over(
     found = [] if spent is None else [spent]
     if name == "epsilon" and delta > 0.0 and total.rho is not None:
         if convert is not None:
-            from confide.privacy.conversion import with_draws
+            from confide.laws.conversion import with_draws
 
             rho = total.rho
             found.append(with_draws(lambda left: convert(rho, left, gaussian), delta, draws))

@@ -9,14 +9,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.base.errors import InputError
+from confide.base.validation import number, positive
+from confide.graph.graph import Graph
+from confide.plans.threat import Release, Threat
 from confide.privacy.accountant import Account, account
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import LEAST_SHARE, SumNoise
-from confide.privacy.threat import Release, Threat
-from confide.schemes import Scheme, scheme
-from confide.validation import number, positive
+from confide.rounds.schemes import Scheme, scheme
 
 PAIR_RATIO = 10.0  # sigma_pair / sigma of pairwise, where nothing else is said
 NOISELESS = ("none", "local-only")

@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, Protocol, Self
 
-from confide.errors import InputError
-from confide.files import atomic_file, sync_folder
-from confide.privacy import canonical
-from confide.privacy.plan import ADJACENCIES, LAWS, LEVELS, Plan
-from confide.privacy.threat import Threat
-from confide.validation import number, one_of, whole
+from confide.base import canonical
+from confide.base.errors import InputError
+from confide.base.files import atomic_file, sync_folder
+from confide.base.validation import number, one_of, whole
+from confide.plans.plan import ADJACENCIES, LAWS, LEVELS, Plan
+from confide.plans.threat import Threat
 
 FORMAT = 2
 OLD = 1  # a ledger of this format says nothing about its promise
@@ -321,7 +321,7 @@ def sharing(books: Iterable[Book]) -> str | None:
 
 def epsilon_of(books: Sequence[Book], delta: float) -> float | None:
     """epsilon at delta of all that was spent: by its pure epsilon or by its rho; None where there is no bound."""
-    from confide.privacy.conversion import smallest
+    from confide.laws.conversion import smallest
 
     options = conversions(spent(books), all_gaussian(books))
     if not options or delta == 0.0:
@@ -332,7 +332,7 @@ def epsilon_of(books: Sequence[Book], delta: float) -> float | None:
 
 def conversions(total: Total, gaussian: bool) -> dict[str, Callable[[float], float]]:
     """delta -> epsilon, in the ways that hold for this total with ideal noise."""
-    from confide.privacy.conversion import rho_epsilon
+    from confide.laws.conversion import rho_epsilon
 
     rho, epsilon = total.rho, total.epsilon
     found: dict[str, Callable[[float], float]] = {}
@@ -345,7 +345,7 @@ def conversions(total: Total, gaussian: bool) -> dict[str, Callable[[float], flo
 
 def draws_of(books: Iterable[Book]) -> int:
     """More than the discrete draws behind these events, which nobody counted; 0 where all noise is continuous."""
-    from confide.privacy.conversion import MANY_DRAWS
+    from confide.laws.conversion import MANY_DRAWS
 
     return MANY_DRAWS * any(e.cost.law.startswith("discrete") for book in books for e in book.events)
 

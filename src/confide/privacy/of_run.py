@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from confide.algorithm import GFL
-from confide.arithmetic import FixedArithmetic, largest_state, on_grid, scheme_on_grid
-from confide.errors import InputError
-from confide.graph import Graph
-from confide.privacy import canonical
+from confide.base import canonical
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
+from confide.plans.plan import LARGEST, Plan, scheme_fields
+from confide.plans.settings import Privacy
+from confide.plans.threat import Release, Threat
 from confide.privacy.accountant import Account, account
 from confide.privacy.calibrate import affordable_rounds
 from confide.privacy.ledger import (
@@ -30,15 +31,14 @@ from confide.privacy.ledger import (
     read,
     write_events,
 )
-from confide.privacy.plan import LARGEST, Plan, scheme_fields
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
-from confide.privacy.settings import Privacy
 from confide.privacy.statement import Statement, statement
 from confide.privacy.sum_noise import SumNoise
-from confide.privacy.threat import Release, Threat
 from confide.problems.problem import Problem
-from confide.schemes import Scheme, scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.arithmetic import FixedArithmetic, largest_state, on_grid, scheme_on_grid
+from confide.rounds.schemes import Scheme, scheme
 
 PLAN, LEDGER = "plan.json", "ledger.jsonl"
 PLANS = "plans"  # beside them, of the runs before in the same folder, by hash

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.privacy.conversion import laplace_renyi, pure_renyi
+from confide.base.errors import InputError
+from confide.laws.conversion import laplace_renyi, pure_renyi
 from confide.privacy.sensitivity import Sensitivity
 
 Floats = NDArray[np.float64]

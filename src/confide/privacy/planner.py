@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
 from confide.privacy.calibrate import Budget, Calibrated, calibrate
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import Statement, statement
-from confide.schemes import Scheme, matrices
+from confide.rounds.schemes import Scheme, matrices
 
 Floats = NDArray[np.float64]
 BASELINES = {  # shown, never recommended: no deployment runs them

@@ -44,8 +44,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.validation import number, positive, whole
 from confide.privacy import monotone
-from confide.validation import number, positive, whole
 
 if TYPE_CHECKING:
     from confide.privacy.sensitivity import Sensitivity

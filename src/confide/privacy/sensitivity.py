@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
+from confide.base.errors import InputError
+from confide.base.validation import number, one_of, positive, positive_int, whole
 from confide.privacy import monotone
 from confide.privacy.rounding import Rounding
-from confide.validation import number, one_of, positive, positive_int, whole
 
 Floats = NDArray[np.float64]
 LEVELS = {

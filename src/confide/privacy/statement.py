@@ -10,13 +10,13 @@ from itertools import zip_longest
 from textwrap import wrap
 from typing import Any, Final
 
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
+from confide.plans.threat import Release, Threat
 from confide.privacy.accountant import Account, account
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import SumNoise
-from confide.privacy.threat import Release, Threat
-from confide.schemes import Scheme
+from confide.rounds.schemes import Scheme
 
 WIDTH: Final = 80  # columns of a table
 PROSE: Final = 100  # and of a sentence

@@ -40,11 +40,11 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.privacy import conversion, discrete_gaussian
+from confide.base.errors import InputError
+from confide.base.validation import number, one_of, positive, positive_int, whole
+from confide.laws import conversion, discrete_gaussian
+from confide.plans.threat import Threat
 from confide.privacy.sensitivity import Sensitivity
-from confide.privacy.threat import Threat
-from confide.validation import number, one_of, positive, positive_int, whole
 
 if TYPE_CHECKING:
     from confide.privacy.accountant import Account

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.graph import Graph
-from confide.schemes import Matrices, Scheme, matrices, noise_owners
+from confide.graph.graph import Graph
+from confide.rounds.schemes import Matrices, Scheme, matrices, noise_owners
 
 Floats = NDArray[np.float64]
 TOLERANCE = 1e-9

@@ -18,8 +18,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.validation import number, positive, positive_int
+from confide.base.errors import InputError
+from confide.base.validation import number, positive, positive_int
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.federation import Federation
-from confide.models import Linear
+from confide.base.randomness import Purpose, generator
+from confide.base.validation import number, positive_int, positive_range, whole
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.randomness import Purpose, generator
-from confide.validation import number, positive_int, positive_range, whole
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.models import GLM, Linear, Model
+from confide.base.errors import InputError
+from confide.problems.federation import Federation
+from confide.problems.models import GLM, Linear, Model
 
 Floats = NDArray[np.float64]
 TOLERANCE = 1e-10  # on |w - w^o|

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.models import GLM, Linear, Logistic, Model
+from confide.base.errors import InputError
+from confide.problems.federation import Federation
+from confide.problems.models import GLM, Linear, Logistic, Model
 
 if TYPE_CHECKING:
     from confide.problems.optimum import Quadratic

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 
 SUFFIXES: Final = (".csv", ".csv.gz", ".gz", ".tsv", ".tsv.gz", ".parquet")
 

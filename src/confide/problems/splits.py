@@ -11,9 +11,9 @@ import heapq
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from confide.errors import InputError
-from confide.randomness import Purpose, generator
-from confide.validation import number, positive, whole
+from confide.base.errors import InputError
+from confide.base.randomness import Purpose, generator
+from confide.base.validation import number, positive, whole
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -11,15 +11,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.models import Linear, Logistic
+from confide.base.errors import InputError
+from confide.base.randomness import Purpose, generator
+from confide.base.validation import number, one_of, positive_int, whole
 from confide.problems import splits
 from confide.problems.features import MISSING, FeatureMap, column, listed, numbers, toml_key, words
+from confide.problems.federation import Federation
+from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
 from confide.problems.reading import absolute, plain, read_table
-from confide.randomness import Purpose, generator
-from confide.validation import number, one_of, positive_int, whole
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

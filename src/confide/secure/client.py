@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 from confide.secure import masks, shares
 from confide.secure.keys import (
     BadKeyError,

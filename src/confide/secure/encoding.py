@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.privacy.noise import SecretStream
-from confide.validation import one_of, positive, positive_int, whole
+from confide.base.errors import InputError
+from confide.base.validation import one_of, positive, positive_int, whole
+from confide.laws.noise import SecretStream
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 from confide.secure.keys import KEY_BYTES
 
 Words = NDArray[Any]

@@ -16,7 +16,7 @@ from annotated_types import Len
 from pydantic import FailFast, Field
 from pydantic.dataclasses import dataclass
 
-from confide import wire
+from confide.base import wire
 from confide.secure.keys import KEY_BYTES, SIGNATURE_BYTES
 from confide.secure.parameters import LARGEST_COHORT
 from confide.secure.shares import SHARE_BYTES

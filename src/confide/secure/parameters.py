@@ -25,8 +25,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.validation import number, one_of, whole
+from confide.base.errors import InputError
+from confide.base.validation import number, one_of, whole
 
 Floats = NDArray[np.float64]
 SERVERS = ("curious", "active")

@@ -21,12 +21,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.privacy.noise import SecretStream, discrete_gaussian
+from confide.base.errors import InputError
+from confide.base.validation import positive, whole
+from confide.laws.noise import SecretStream, discrete_gaussian
 from confide.secure.encoding import signed, words_of
 from confide.secure.parameters import Parameters
 from confide.secure.session import Task
-from confide.validation import positive, whole
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 from confide.secure import masks, shares
 from confide.secure.keys import KeyPair, pair_mask_key, self_mask_key, signed_by, usable
 from confide.secure.messages import (

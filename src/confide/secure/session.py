@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from confide.errors import InputError
+from confide.base.errors import InputError
+from confide.base.validation import whole
 from confide.secure.encoding import RINGS
 from confide.secure.messages import SEALED_BYTES, Entry
 from confide.secure.parameters import Parameters
-from confide.validation import whole
 
 PROTOCOL: Final = b"confide secure sum 1"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from confide.errors import InputError
+from confide.base.errors import InputError
+from confide.base.validation import number, one_of, whole
 from confide.secure.parameters import SERVERS, Parameters, choose
-from confide.validation import number, one_of, whole
 
 
 @dataclass(frozen=True)

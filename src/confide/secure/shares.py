@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.validation import whole
+from confide.base.errors import InputError
+from confide.base.validation import whole
 
 Field = NDArray[np.int64]  # numbers modulo PRIME
 PRIME: Final = (1 << 16) + 1

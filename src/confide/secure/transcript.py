@@ -15,7 +15,7 @@ from annotated_types import Len
 from pydantic import FailFast, Field
 from pydantic.dataclasses import dataclass
 
-from confide import wire
+from confide.base import wire
 from confide.secure.messages import Client, Clients, Consents, Entry, Hash, Question, Signature
 from confide.secure.parameters import LARGEST_COHORT
 from confide.secure.server import Consenting, Unmasking

@@ -25,16 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from confide.algorithm import GFL
-from confide.errors import InputError
-from confide.graph import Graph
-from confide.local import sgd
+from confide.base.errors import InputError
+from confide.base.validation import positive_int
+from confide.graph.graph import Graph
 from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL
+from confide.rounds.local import sgd
 from confide.theory.bounds_noise import gradient_noise
 from confide.theory.bounds_round import Round, mixing, one_round, overflows
 from confide.theory.constants import check_units, of_clients
 from confide.theory.constants_clients import Clients, clients
-from confide.validation import positive_int
 
 Floats = NDArray[np.float64]
 NOT_MIXING = 1.0 - 1e-12

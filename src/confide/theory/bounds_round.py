@@ -52,9 +52,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.algorithm import GFL
-from confide.graph import Graph
-from confide.schemes import matrices
+from confide.graph.graph import Graph
+from confide.rounds.algorithm import GFL
+from confide.rounds.schemes import matrices
 from confide.theory.constants_clients import Clients
 
 Floats = NDArray[np.float64]

@@ -43,11 +43,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.algorithm import GFL
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
 from confide.problems.problem import Problem
-from confide.schemes import matrices
+from confide.rounds.algorithm import GFL
+from confide.rounds.schemes import matrices
 from confide.theory.bounds_round import Round, mixing, one_round, overflows
 from confide.theory.constants_clients import Clients, clients
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.algorithm import GFL
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.models import GLM, Linear
+from confide.base.errors import InputError
+from confide.problems.federation import Federation
+from confide.problems.models import GLM, Linear
 from confide.problems.optimum import TOLERANCE
 from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

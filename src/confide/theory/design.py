@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
-from confide.algorithm import GFL
-from confide.errors import InputError, RunError
-from confide.graph import Graph
+from confide.base.errors import InputError, RunError
+from confide.base.validation import number, one_of, positive_int, whole
+from confide.graph.graph import Graph
 from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL
 from confide.theory.fastest import Fastest, constant_weight, fastest_mixing
 from confide.theory.moments import Moments, blocks, moments
 from confide.theory.prediction import levels
@@ -35,7 +36,6 @@ from confide.theory.quadratics import LocalQuadratics, exact, linearise
 from confide.theory.smooth import bent
 from confide.theory.stability import max_stable_step
 from confide.theory.stationary import Limit, limit
-from confide.validation import number, one_of, positive_int, whole
 
 __all__ = ["BestStep", "Fastest", "best_step", "constant_weight", "fastest_mixing", "noise_allowed"]
 

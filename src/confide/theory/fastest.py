@@ -22,10 +22,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.graph import Graph
-from confide.graph_checks import edge_sums
-from confide.graph_weights import dense, rule_weights
+from confide.base.errors import InputError
+from confide.graph.checks import edge_sums
+from confide.graph.graph import Graph
+from confide.graph.weights import dense, rule_weights
 
 Floats = NDArray[np.float64]
 RULES = ("lazy", "metropolis", "uniform", "constant")

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from confide.algorithm import GFL
-from confide.graph import Graph
+from confide.graph.graph import Graph
 from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL
 from confide.theory.moments import DENSE, Moments, blocks, moments
 from confide.theory.quadratics import exact, linearise
 

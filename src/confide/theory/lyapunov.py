@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 from confide.theory.moments import Moments
 
 Floats = NDArray[np.float64]

@@ -9,10 +9,10 @@ server   psi = w + (1/L) (sum of the survivors' updates), L of K drawn without r
          probability q, is in the mean y -> Phi_p y, Phi_p = I + q (mean_k Phi_k - I), and has the covariance
              C_p(Y) = (1/L) mean_k { q (F_k(Y) - Phi_k Y Phi_k') + q (1-q) (Phi_k - I) Y (Phi_k - I)' }
                     + (q^2/L) (K-L)/(K-1) mean_k { (Phi_k - Phibar) Y (Phi_k - Phibar)' }.
-network  w = W psi + R z (see `confide.schemes.matrices`), so with blkdiag{.} over the servers and Y_p = E y_p y_p'
+network  w = W psi + R z (see `rounds.schemes.matrices`), so with blkdiag{.} over the servers and Y_p = E y_p y_p'
              m+ = W Phi m + ...,   S+ = W (Phi S Phi' + blkdiag{C_p(Y_p)} + (q sigma_client^2 / L) I) W' + R R'.
 
-A fresh batch in every step is assumed, which is what `confide.local.sgd` draws. "fixed" arithmetic is read as float:
+A fresh batch in every step is assumed, which is what `rounds.local.sgd` draws. "fixed" arithmetic is read as float:
 its rounding, of 2^-fraction_bits, is left out.
 """
 
@@ -25,11 +25,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.algorithm import GFL
-from confide.errors import InputError
-from confide.graph import Graph
-from confide.local import sgd
-from confide.schemes import matrices
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
+from confide.rounds.algorithm import GFL
+from confide.rounds.local import sgd
+from confide.rounds.schemes import matrices
 from confide.theory.packing import congruence, pack, pairs, unpack
 from confide.theory.quadratics import LocalQuadratics
 

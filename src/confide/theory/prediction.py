@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.algorithm import GFL
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.base.errors import InputError
+from confide.base.validation import positive_int, whole
+from confide.graph.graph import Graph
 from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL
 from confide.theory.moments import Moments, blocks, moments
 from confide.theory.quadratics import exact, linearise
 from confide.theory.smooth import bent
 from confide.theory.stationary import Limit, limit
-from confide.validation import positive_int, whole
 
 Floats = NDArray[np.float64]
 HUGE = 1e200  # beyond this a transient is called infinite, before inf - inf makes NaN of it

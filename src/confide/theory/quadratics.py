@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import InputError
-from confide.federation import Federation
-from confide.models import GLM, Linear
+from confide.base.errors import InputError
+from confide.problems.federation import Federation
+from confide.problems.models import GLM, Linear
 from confide.problems.problem import Problem
 
 Floats = NDArray[np.float64]

@@ -16,11 +16,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.algorithm import GFL
-from confide.errors import InputError
-from confide.graph import Graph
-from confide.models import GLM
+from confide.base.errors import InputError
+from confide.graph.graph import Graph
+from confide.problems.models import GLM
 from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL
 from confide.theory.moments import moments
 from confide.theory.quadratics import LocalQuadratics, linearise
 from confide.theory.stationary import limit

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
 
-from confide.errors import RunError
+from confide.base.errors import RunError
 from confide.theory.moments import Moments, blocks
 
 Floats = NDArray[np.float64]

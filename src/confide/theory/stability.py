@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from confide.algorithm import GFL
-from confide.errors import InputError, RunError
-from confide.graph import Graph
+from confide.base.errors import InputError, RunError
+from confide.base.validation import whole
+from confide.graph.graph import Graph
 from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL
 from confide.theory.moments import DENSE, Moments, check, moments
 from confide.theory.quadratics import LocalQuadratics, exact, linearise
 from confide.theory.spectrum import STEADY, radius
 from confide.theory.stationary import bounded
-from confide.validation import whole
 
 Floats = NDArray[np.float64]
 SCAN = 8  # steps below the limit at which stability is looked at, lest it is lost and found again on the way

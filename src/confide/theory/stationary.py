@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, gmres
 
-from confide.errors import RunError
+from confide.base.errors import RunError
 from confide.theory.lyapunov import Lyapunov, gain, lyapunov
 from confide.theory.moments import Moments, blocks
 from confide.theory.packing import pack, unpack

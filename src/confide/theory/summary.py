@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from confide.algorithm import GFL
-from confide.config import Experiment, named_as_in_config
-from confide.errors import InputError, RunError
-from confide.graph import Graph
+from confide.base.errors import InputError, RunError
+from confide.graph.graph import Graph
+from confide.plans.config import Experiment, named_as_in_config
 from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL
 from confide.theory.bounds import Bounds, bounds
 from confide.theory.bounds_printed import Printed, printed_centroid, printed_disagreement, printed_individual
 from confide.theory.constants import Constants, constants

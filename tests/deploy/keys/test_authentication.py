@@ -19,11 +19,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from confide.base.errors import InputError
 from confide.deploy.keys import certificates
 from confide.deploy.keys.authentication import authenticate, load_revoked
 from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.certificates import IDENTITY_OID, Peer, RefusedPeer, utc_now
-from confide.errors import InputError
 
 
 def _der(authority: Authority, prefix: str) -> bytes:

@@ -15,12 +15,12 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from confide.deploy.durable import durable_files
+from confide.base import durable_files
+from confide.base.errors import InputError
 from confide.deploy.keys.authentication import authenticate, load_revoked
 from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.certificates import Peer, RefusedPeer
 from confide.deploy.keys.node_keys import NodeKeys
-from confide.errors import InputError
 from patience import LIMIT
 
 

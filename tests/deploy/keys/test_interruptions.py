@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from confide.base.errors import RunError
 from confide.deploy.keys.authentication import authenticate, load_revoked
 from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.node_keys import NodeKeys
-from confide.errors import RunError
 
 NOW = datetime(2030, 6, 1, 12, tzinfo=UTC)
 

@@ -9,9 +9,9 @@ import sys
 import pytest
 from cryptography import x509
 
+from confide.base.errors import InputError
 from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.node_keys import NodeKeys
-from confide.errors import InputError
 from confide.secure.keys import signed_by
 
 

@@ -7,10 +7,10 @@ from itertools import count
 import numpy as np
 import pytest
 
-from confide.arithmetic import State
+from confide.base.randomness import Purpose
 from confide.deploy.machines.ahead import Ahead
 from confide.deploy.machines.draws import secret_noise
-from confide.randomness import Purpose
+from confide.rounds.arithmetic import State
 
 
 class Source:

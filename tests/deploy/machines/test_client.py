@@ -19,10 +19,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from confide.algorithm import GFL
-from confide.arithmetic import FixedArithmetic
-from confide.clipping import Clip
-from confide.deploy.durable.record import MemoryRecord, Owner
+from confide.base.errors import InputError, RunError
+from confide.base.randomness import Purpose, key
+from confide.base.wire import MalformedError
 from confide.deploy.machines.client import MODELS, Client, ClientTerms
 from confide.deploy.machines.client_messages import (
     FROM_SERVER,
@@ -41,24 +40,25 @@ from confide.deploy.machines.client_messages import (
     from_server,
 )
 from confide.deploy.machines.training import built_in
-from confide.errors import InputError, RunError
-from confide.federation import Federation
-from confide.graph import Graph
-from confide.local import LocalTask
-from confide.models import Linear, Logistic
-from confide.privacy.noise import SecretStream
-from confide.privacy.plan import Plan, scheme_fields
+from confide.deploy.store.record import MemoryRecord, Owner
+from confide.graph.graph import Graph
+from confide.laws.noise import SecretStream
+from confide.plans.plan import Plan, scheme_fields
+from confide.problems.federation import Federation
+from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
-from confide.randomness import Purpose, key
-from confide.reference import Reference, prepare
-from confide.schemes import scheme
+from confide.rounds.algorithm import GFL
+from confide.rounds.arithmetic import FixedArithmetic
+from confide.rounds.clipping import Clip
+from confide.rounds.local import LocalTask
+from confide.rounds.reference import Reference, prepare
+from confide.rounds.schemes import scheme
 from confide.secure import messages, server
 from confide.secure.client import Answered, Member
 from confide.secure.keys import Identity
 from confide.secure.messages import Answer
 from confide.secure.session import RefusedError, Task
 from confide.secure.settings import Secure
-from confide.wire import MalformedError
 from exploring import more
 
 UNIT, K, M, ROUNDS, SEED = 1, 6, 3, 5, 11

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
-from confide.deploy.durable.books import Attempt, as_bytes
-from confide.deploy.durable.record import MemoryRecord
 from confide.deploy.machines import client_messages as cm
 from confide.deploy.machines.client import Client, ClientTerms
 from confide.deploy.machines.cohort import REPEATS, Cohort, CohortTerms, Kept
+from confide.deploy.store.books import Attempt, as_bytes
+from confide.deploy.store.record import MemoryRecord
 from confide.secure import messages as secure_messages
 from confide.secure import server as secure
 from confide.secure.client import Member

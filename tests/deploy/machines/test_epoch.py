@@ -14,12 +14,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from confide.base.errors import InputError
+from confide.base.wire import MalformedError
 from confide.deploy.machines import epoch as e
 from confide.deploy.machines.epoch import Epoch, EpochError, check, decode, encode, sign, statement
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.graph.graph import Graph
 from confide.secure.keys import Identity
-from confide.wire import MalformedError
 from exploring import more
 
 PLAN, OTHER = hashlib.sha256(b"plan").digest(), hashlib.sha256(b"other").digest()

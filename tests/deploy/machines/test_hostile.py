@@ -20,12 +20,7 @@ import pytest
 from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
-from confide.deploy.box.invariants import Watch, bounded, pending, require
-from confide.deploy.box.network import Cut, Network, Node, Unit, Weather
-from confide.deploy.box.rehearsal import LARGEST_UPDATE, ScriptedClient, scripted, server_identity
-from confide.deploy.durable.books import TO_ALL, Books, Changes, Status, as_bytes, as_vector
-from confide.deploy.durable.record import MemoryRecord
-from confide.deploy.durable.store import MemoryStore
+from confide.base.wire import MalformedError
 from confide.deploy.machines import client_messages as cm
 from confide.deploy.machines import epoch as epochs
 from confide.deploy.machines.client import Client, ClientTerms
@@ -33,14 +28,19 @@ from confide.deploy.machines.exchange import flow
 from confide.deploy.machines.ports import Phase, Ports
 from confide.deploy.machines.server import Server
 from confide.deploy.machines.sync import AskBalance, FromServer, Sync, TellBalance, TellEpoch, decode, encode
-from confide.deploy.plan.terms import Terms
-from confide.graph import Graph
-from confide.schemes import scheme
+from confide.deploy.machines.terms import Terms
+from confide.deploy.store.books import TO_ALL, Books, Changes, Status, as_bytes, as_vector
+from confide.deploy.store.record import MemoryRecord
+from confide.deploy.store.store import MemoryStore
+from confide.graph.graph import Graph
+from confide.rounds.schemes import scheme
 from confide.secure import messages as secure_messages
 from confide.secure.client import Member
 from confide.secure.encoding import Encoding
 from confide.secure.parameters import choose
-from confide.wire import MalformedError
+from confide.testing.invariants import Watch, bounded, pending, require
+from confide.testing.network import Cut, Network, Node, Unit, Weather
+from confide.testing.rehearsal import LARGEST_UPDATE, ScriptedClient, scripted, server_identity
 from exploring import more
 
 TEXT = "the plan of these tests"

@@ -15,11 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from confide.deploy.box.network import Cut, Network, Node, Unit, Weather
-from confide.deploy.box.rehearsal import PLAN, scripted, server_identity
-from confide.deploy.durable.books import Books, Changes, Flow, Status
-from confide.deploy.durable.sqlite import SqliteStore
-from confide.deploy.durable.store import MemoryStore
+from confide.base.errors import InputError
 from confide.deploy.machines import epoch as epochs
 from confide.deploy.machines import release_messages as messages
 from confide.deploy.machines import sync
@@ -28,14 +24,18 @@ from confide.deploy.machines.exchange import Rules
 from confide.deploy.machines.ports import Phase
 from confide.deploy.machines.relay import Relay, Releases
 from confide.deploy.machines.release import Circle, Context, Kept, Part, Released
-from confide.errors import InputError
-from confide.graph import Graph
+from confide.deploy.store.books import Books, Changes, Flow, Status
+from confide.deploy.store.sqlite import SqliteStore
+from confide.deploy.store.store import MemoryStore
+from confide.graph.graph import Graph
+from confide.laws.noise import SecretStream, discrete_gaussian
 from confide.privacy.ledger import Cost
-from confide.privacy.noise import SecretStream, discrete_gaussian
-from confide.schemes import scheme
+from confide.rounds.schemes import scheme
 from confide.secure import messages as secure_messages
 from confide.secure import server as secure_server
 from confide.secure.release import Terms
+from confide.testing.network import Cut, Network, Node, Unit, Weather
+from confide.testing.rehearsal import PLAN, scripted, server_identity
 from exploring import more
 
 QUANTUM = 2.0**-10

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
+from confide.base.wire import MalformedError
 from confide.deploy.machines.sync import (
     KINDS,
     LARGEST_WINDOW,
@@ -23,7 +24,6 @@ from confide.deploy.machines.sync import (
     decode,
     encode,
 )
-from confide.wire import MalformedError
 
 LARGEST = 4096
 PLAN = bytes(range(32))

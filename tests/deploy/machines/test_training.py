@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.clipping import Clip
+from confide.base.errors import DataError, InputError, RunError
+from confide.base.randomness import Purpose, key
 from confide.deploy.machines.training import built_in, entry_point, fresh_key
-from confide.errors import DataError, InputError, RunError
-from confide.local import LocalTask, sgd, shared_update
-from confide.models import Linear, Logistic
-from confide.randomness import Purpose, key
+from confide.problems.models import Linear, Logistic
+from confide.rounds.clipping import Clip
+from confide.rounds.local import LocalTask, sgd, shared_update
 
 RNG = np.random.default_rng(1)
 X, D = RNG.standard_normal((9, 3)), np.where(RNG.standard_normal(9) > 0, 1.0, -1.0)

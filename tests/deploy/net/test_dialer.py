@@ -14,12 +14,12 @@ import pytest
 from cryptography import x509
 from grpc import StatusCode
 
+from confide.base.errors import InputError
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.net import dialer, handshake
 from confide.deploy.net.dialer import Dialer
 from confide.deploy.net.endpoints import SERVICE, Credentials
 from confide.deploy.net.frames import FRAME, cut
-from confide.errors import InputError
 from confide.secure.keys import Identity
 from ports import own_ports
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from confide.base.wire import MalformedError
 from confide.deploy.net.frames import FRAME, HEAD, MARK, ROOM, Joiner, OversizedError, cut
-from confide.wire import MalformedError
 
 
 def part(missing: int, piece: bytes) -> bytes:

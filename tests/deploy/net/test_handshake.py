@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from confide.base.wire import MalformedError
 from confide.deploy.net.handshake import (
     LARGEST_ANSWER,
     LARGEST_HELLO,
@@ -21,7 +22,6 @@ from confide.deploy.net.handshake import (
     encode,
 )
 from confide.secure.keys import Identity
-from confide.wire import MalformedError
 
 LISTENER, NONCE, DIALER = Identity.of(bytes(32)), b"n" * 32, "confide://alpha/client/c0"
 MakePlan = Callable[..., Any]

@@ -14,11 +14,11 @@ import pytest
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from confide.base.errors import InputError
 from confide.deploy.keys import certificates, node_keys
 from confide.deploy.keys.authority import Authority, Entry
 from confide.deploy.net.endpoints import METHODS, SERVICE, Node
 from confide.deploy.net.frames import cut
-from confide.errors import InputError
 from confide.secure.keys import Secret
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from confide.base.errors import InputError
 from confide.deploy.node import client_data
 from confide.deploy.node.client_main import main as client_main
 from confide.deploy.node.config import load_client, load_server, not_expired
-from confide.errors import InputError
 
 SERVER = """
 plan = "plan.json"

@@ -25,19 +25,19 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 import confide.deploy
-from confide.deploy.box.network import Cut, Network, Weather
-from confide.deploy.box.rehearsal import PLAN, scripted
-from confide.deploy.durable.books import Balance, Books, Changes, Flow, Status
+from confide.base.errors import InputError
 from confide.deploy.machines import client_messages, sync
 from confide.deploy.machines.ports import Phase
 from confide.deploy.node.client_metrics import ClientMetrics
 from confide.deploy.node.metrics import COMMITS, DAMAGED, REFUSALS, SKIPS, STREAMS, Metered, Metrics
 from confide.deploy.node.observe import EVENTS, LINES, OTHER, AllowList, Json, Text, public, said
-from confide.errors import InputError
-from confide.graph import Graph
-from confide.schemes import scheme
+from confide.deploy.store.books import Balance, Books, Changes, Flow, Status
+from confide.graph.graph import Graph
+from confide.rounds.schemes import scheme
 from confide.secure.keys import Secret
 from confide.secure.session import Why
+from confide.testing.network import Cut, Network, Weather
+from confide.testing.rehearsal import PLAN, scripted
 from patience import LIMIT
 from ports import own_ports
 

@@ -20,23 +20,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide import cli
-from confide.config import Experiment, load
-from confide.deploy.durable.sqlite import SqliteStore
+from confide.base.errors import InputError, RunError
+from confide.commands import main as cli
 from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.certificates import Peer, RefusedPeer
 from confide.deploy.keys.node_keys import NodeKeys
-from confide.deploy.node import control, observing, probing, released_model
+from confide.deploy.node import control, observing, probing
 from confide.deploy.node.client_process import ClientProcess
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import load_client, load_server
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
-from confide.errors import InputError, RunError
-from confide.federation import Federation
+from confide.deploy.store.sqlite import SqliteStore
+from confide.plans.config import Experiment, load
+from confide.plans.plan import Plan
 from confide.privacy.ledger import write_events
-from confide.privacy.plan import Plan
-from confide.reference import Reference, prepare
+from confide.problems import model_file as released_model
+from confide.problems.federation import Federation
+from confide.rounds.reference import Reference, prepare
 from patience import LIMIT, SCALE, until
 from ports import own_ports
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from confide.config import parse
-from confide.deploy.cluster.layout import Layout, lay_out
-from confide.deploy.cluster.processes import Cluster
-from confide.deploy.cluster.try_out import TRY_OUT
+from confide.cluster.layout import Layout, lay_out
+from confide.cluster.processes import Cluster
+from confide.cluster.try_out import TRY_OUT
+from confide.plans.config import parse
 from patience import LIMIT, until
 from ports import own_ports
 

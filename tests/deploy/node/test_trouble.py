@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from confide.config import parse
-from confide.deploy.cluster.layout import Layout, lay_out
-from confide.deploy.cluster.processes import Cluster
-from confide.deploy.cluster.try_out import TRY_OUT
+from confide.cluster.layout import Layout, lay_out
+from confide.cluster.processes import Cluster
+from confide.cluster.try_out import TRY_OUT
 from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.certificates import utc_now
 from confide.deploy.node import client_main
+from confide.plans.config import parse
 from patience import LIMIT, SCALE
 from ports import own_ports
 from soak import Auditor, events_of
@@ -44,7 +44,7 @@ time.time = _set
 """
 AS_NOBODY = f"""\
 import os
-import confide.cli_deploy, confide.deploy.node.server_process
+import confide.commands.deploy, confide.deploy.node.server_process
 from confide.deploy.node.config import load_server
 from confide.deploy.node.server_setup import ServerSetup
 ServerSetup.load(load_server(sys.argv[2]))  # so that everything is imported: nobody may not read root's Python

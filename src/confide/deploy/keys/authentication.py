@@ -10,6 +10,8 @@ from typing import Final
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 
+from confide.base import canonical
+from confide.base.errors import InputError
 from confide.deploy.keys.certificates import (
     SKEW,
     USAGES,
@@ -21,8 +23,6 @@ from confide.deploy.keys.certificates import (
     read_authority_certificate,
     utc_now,
 )
-from confide.errors import InputError
-from confide.privacy import canonical
 
 LARGEST_LIST: Final = 2**26  # bytes of a CRL, and of the index that it is made from
 

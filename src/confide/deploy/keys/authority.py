@@ -30,7 +30,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from confide.deploy.durable.durable_files import create_file, replace_file
+from confide.base import canonical
+from confide.base.durable_files import create_file, replace_file
+from confide.base.errors import InputError, RunError
+from confide.base.files import sync_folder
+from confide.base.validation import one_of, whole
 from confide.deploy.keys.authentication import LARGEST_LIST
 from confide.deploy.keys.certificates import (
     CA_DAYS,
@@ -50,10 +54,6 @@ from confide.deploy.keys.certificates import (
     utc_now,
 )
 from confide.deploy.keys.node_keys import private_pem, read_private_key
-from confide.errors import InputError, RunError
-from confide.files import sync_folder
-from confide.privacy import canonical
-from confide.validation import one_of, whole
 
 DAYS: Final = 365  # of a node's certificate
 CRL_DAYS: Final = 30  # after them servers ask for a new list: an old one cannot be passed off for ever

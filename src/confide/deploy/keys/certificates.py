@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 
 IDENTITY_OID: Final = x509.ObjectIdentifier("2.25.23756579832487931342133021144581938422")
 """Of the extension that holds a node's Ed25519 key, as a SubjectPublicKeyInfo in DER; never critical, so that TLS

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
+from confide.base import canonical
+from confide.base.errors import InputError
 from confide.deploy.keys.certificates import LARGEST_PEM, RefusedPeer, claim
-from confide.errors import InputError
-from confide.privacy import canonical
 from confide.secure.keys import Identity, KeyPair, Secret
 
 _KINDS: dict[str, type] = {

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from confide.arithmetic import State
-from confide.randomness import Purpose
-from confide.reference import NoiseSource
+from confide.base.randomness import Purpose
+from confide.rounds.arithmetic import State
+from confide.rounds.reference import NoiseSource
 
 
 class Ahead:

@@ -25,7 +25,9 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.deploy.durable.record import LAST_ROUND, Owner, Record
+from confide.base.errors import InputError, RunError
+from confide.base.validation import number, positive, whole
+from confide.base.wire import MalformedError
 from confide.deploy.machines.client_messages import (
     LARGEST_PLAN,
     Decline,
@@ -42,10 +44,10 @@ from confide.deploy.machines.client_messages import (
     from_server,
 )
 from confide.deploy.machines.training import Trainer
-from confide.deploy.plan import sums
-from confide.errors import InputError, RunError
-from confide.privacy.noise import SecretStream, discrete_gaussian
-from confide.privacy.plan import Plan
+from confide.deploy.store.record import LAST_ROUND, Owner, Record
+from confide.laws.noise import SecretStream, discrete_gaussian
+from confide.plans import sums
+from confide.plans.plan import Plan
 from confide.secure import client as secure
 from confide.secure import messages
 from confide.secure.client import Member
@@ -53,8 +55,6 @@ from confide.secure.encoding import Encoding, truncate
 from confide.secure.parameters import Parameters
 from confide.secure.session import RefusedError, Task
 from confide.secure.shares import Entropy
-from confide.validation import number, positive, whole
-from confide.wire import MalformedError
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

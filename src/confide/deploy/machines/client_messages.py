@@ -18,7 +18,7 @@ from annotated_types import Len, Predicate
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from confide import wire
+from confide.base import wire
 
 LARGEST_PLAN: Final = 1 << 20  # characters of a plan that travels; a longer one is left out, "" says so
 

@@ -20,15 +20,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from confide.deploy.durable.books import Attempt, Vector, as_bytes, as_vector
+from confide.base.wire import MalformedError
 from confide.deploy.machines import client_messages as messages
+from confide.deploy.store.books import Attempt, Vector, as_bytes, as_vector
 from confide.secure import messages as secure_messages
 from confide.secure import server as secure
 from confide.secure import transcript
 from confide.secure.encoding import Encoding
 from confide.secure.parameters import Parameters
 from confide.secure.session import RefusedError, Task
-from confide.wire import MalformedError
 
 REPEATS: Final = 32  # how often within the time of a round something is said again
 # When each phase ends at the latest, as a share of the time of a round; training is before the first.

@@ -13,13 +13,13 @@ from typing import Final
 
 import numpy as np
 
-from confide.arithmetic import State
-from confide.errors import InputError
-from confide.privacy.noise import LAWS, SecretStream, discrete_gaussian, discrete_laplace
-from confide.randomness import Purpose
-from confide.reference import NoiseSource
+from confide.base.errors import InputError
+from confide.base.randomness import Purpose
+from confide.base.validation import number, one_of, positive
+from confide.laws.noise import LAWS, SecretStream, discrete_gaussian, discrete_laplace
+from confide.rounds.arithmetic import State
+from confide.rounds.reference import NoiseSource
 from confide.secure.keys import KeyPair, Secret, derive
-from confide.validation import number, one_of, positive
 
 PAIR_NOISE: Final = b"confide pair noise"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from confide.deploy.durable.books import Books
 from confide.deploy.machines.client_messages import LARGEST_PLAN, Enrol, Refusal, Welcome
-from confide.deploy.plan.terms import Terms
+from confide.deploy.machines.terms import Terms
+from confide.deploy.store.books import Books
 
 
 def answer(terms: Terms, books: Books, client: int, said: Enrol) -> tuple[Welcome | Refusal, str]:

@@ -20,11 +20,11 @@ from annotated_types import Len
 from pydantic import AfterValidator, FailFast, Field
 from pydantic.dataclasses import dataclass
 
-from confide import wire
-from confide.errors import InputError
+from confide.base import wire
+from confide.base.errors import InputError
+from confide.base.validation import whole
 from confide.secure.keys import Identity, signed_by
 from confide.secure.messages import Hash, Signature
-from confide.validation import whole
 
 LARGEST_SERVERS: Final = 1 << 16
 LARGEST_BYTES: Final = 128 + 80 * LARGEST_SERVERS  # a removed server takes at most 3 bytes, a signature 70

@@ -12,21 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from confide.arithmetic import WEIGHT_BITS, scaled
-from confide.deploy.durable.books import (
-    TO_ALL,
-    Balance,
-    Books,
-    Changes,
-    Entry,
-    Flow,
-    Status,
-    Vector,
-    as_bytes,
-    as_vector,
-)
 from confide.deploy.machines.sync import AskBalance, Sync, TellBalance
+from confide.deploy.store.books import TO_ALL, Balance, Books, Changes, Entry, Flow, Status, Vector, as_bytes, as_vector
 from confide.privacy.ledger import FREE, Cost, Event
+from confide.rounds.arithmetic import WEIGHT_BITS, scaled
 
 Weights = Mapping[int, int]  # of each neighbour's edge, in 2^-16
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from confide.deploy.durable.store import At, nowhere
 from confide.deploy.machines.release import Part
-from confide.reference import NoiseSource
+from confide.deploy.store.store import At, nowhere
+from confide.rounds.reference import NoiseSource
 
 
 class Phase(StrEnum):

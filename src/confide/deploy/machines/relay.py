@@ -17,15 +17,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from confide.deploy.durable.books import Vector, as_bytes
+from confide.base.errors import RunError
+from confide.base.wire import MalformedError
 from confide.deploy.machines import release_messages as messages
 from confide.deploy.machines.release import Circle, Context, Released, Releaser, all_made, not_ready
 from confide.deploy.machines.release_messages import FromRelay, FromServer, Message
-from confide.errors import RunError
+from confide.deploy.store.books import Vector, as_bytes
 from confide.secure import messages as secure_messages
 from confide.secure import server as secure_server
 from confide.secure.session import RefusedError
-from confide.wire import MalformedError
 
 NEVER: Final = math.inf
 REPEATS: Final = 64  # the first repetition comes after this part of the patience, the others ever later

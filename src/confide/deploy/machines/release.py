@@ -38,15 +38,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.deploy.durable.books import Books, Changes, Entry, Status, Vector, as_vector
-from confide.deploy.durable.store import At, nowhere
+from confide.base.errors import InputError
+from confide.base.wire import MalformedError
 from confide.deploy.machines import release_messages as messages
 from confide.deploy.machines.epoch import Epoch
 from confide.deploy.machines.exchange import Rules
 from confide.deploy.machines.release_messages import FromRelay, Message
-from confide.errors import InputError
+from confide.deploy.store.books import Books, Changes, Entry, Status, Vector, as_vector
+from confide.deploy.store.store import At, nowhere
+from confide.laws.noise import SecretStream, discrete_gaussian
 from confide.privacy.ledger import Cost, Event
-from confide.privacy.noise import SecretStream, discrete_gaussian
 from confide.secure import client as secure_client
 from confide.secure import messages as secure_messages
 from confide.secure.encoding import words_of
@@ -55,7 +56,6 @@ from confide.secure.release import RING_BITS
 from confide.secure.release import Terms as ReleaseTerms
 from confide.secure.session import RefusedError, Task, Why
 from confide.secure.shares import Entropy
-from confide.wire import MalformedError
 
 BUSY: Final = 8  # a session keeps later relays away for this part of the patience after its last word
 PAST: Final = 64  # runs of which a late invitation is recognised

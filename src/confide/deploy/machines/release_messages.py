@@ -18,7 +18,7 @@ from annotated_types import Len
 from pydantic import FailFast, Field
 from pydantic.dataclasses import dataclass
 
-from confide import wire
+from confide.base import wire
 from confide.deploy.machines.sync import LARGEST_WINDOW, Round, Server
 from confide.secure.messages import Hash
 

@@ -15,10 +15,9 @@ from collections import Counter
 from dataclasses import replace
 from math import inf as NEVER
 
-from confide.arithmetic import State
-from confide.combine import perturb
-from confide.deploy.durable.books import Attempt, Books, Changes, Status, Vector
-from confide.deploy.durable.store import Store
+from confide.base.errors import RunError
+from confide.base.randomness import Purpose
+from confide.base.wire import MalformedError
 from confide.deploy.machines import client_messages, enrolment, exchange, release_messages, sync
 from confide.deploy.machines import epoch as epochs
 from confide.deploy.machines.cohort import Cohort, Kept
@@ -27,10 +26,11 @@ from confide.deploy.machines.ports import Phase, Ports
 from confide.deploy.machines.relay import Relay, Releases
 from confide.deploy.machines.release import Context, Part
 from confide.deploy.machines.resends import Resends
-from confide.deploy.plan.terms import Terms
-from confide.errors import RunError
-from confide.randomness import Purpose
-from confide.wire import MalformedError
+from confide.deploy.machines.terms import Terms
+from confide.deploy.store.books import Attempt, Books, Changes, Status, Vector
+from confide.deploy.store.store import Store
+from confide.rounds.arithmetic import State
+from confide.rounds.combine import perturb
 
 
 class Server:

@@ -11,7 +11,7 @@ from annotated_types import Len
 from pydantic import FailFast, Field
 from pydantic.dataclasses import dataclass
 
-from confide import wire
+from confide.base import wire
 from confide.secure.messages import Hash
 
 LARGEST_WINDOW: Final = 64

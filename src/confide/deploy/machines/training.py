@@ -15,13 +15,13 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.clipping import Clip, clip
-from confide.errors import DataError, InputError, RunError
-from confide.local import LocalTask, sgd, shared_update
-from confide.models import GLM, Linear, Logistic, Model
+from confide.base.errors import DataError, InputError, RunError
+from confide.base.validation import positive, positive_int
+from confide.plans.plan import Plan
 from confide.privacy import monotone
-from confide.privacy.plan import Plan
-from confide.validation import positive, positive_int
+from confide.problems.models import GLM, Linear, Logistic, Model
+from confide.rounds.clipping import Clip, clip
+from confide.rounds.local import LocalTask, sgd, shared_update
 
 Floats = NDArray[np.float64]
 MODELS: Final = {kind.name: kind for kind in (Linear, Logistic)}
@@ -38,7 +38,7 @@ def fresh_key(round: int) -> int:
 
 
 def built_in(task: LocalTask, X: Floats, d: Floats, key: Callable[[int], int] = fresh_key) -> Trainer:
-    """Local steps of `confide.local` on these samples.
+    """Local steps of `confide.rounds.local` on these samples.
 
     Args:
         task: model and settings; its key is replaced, round by round, by `key(round)`.

@@ -16,11 +16,11 @@ from typing import Final
 import grpc
 from grpc import StatusCode
 
+from confide.base.errors import InputError
 from confide.deploy.net import handshake
 from confide.deploy.net.endpoints import LIMITS, METHODS, SERVICE, Credentials, Limits, Target
 from confide.deploy.net.handshake import LARGEST_ANSWER, Agreed, Common, Differs
 from confide.deploy.net.streams import ClosingError, Stream, closed_by_peer
-from confide.errors import InputError
 
 FIRST_DELAY: Final = 0.2  # seconds until a lost stream is dialed again
 GROWTH: Final = 1.5  # of the next delay: whoever restarts within seconds is found soon after

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from confide.wire import MalformedError
+from confide.base.wire import MalformedError
 
 FRAME: Final = (1 << 20) + (1 << 12)  # bytes of a frame: a MiB of a model goes in one
 MARK: Final = 0xC1  # the byte that MessagePack never uses

@@ -26,9 +26,9 @@ from annotated_types import Len
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from confide import wire
+from confide.base import wire
 from confide.deploy.machines.client_messages import Hash32, Number
-from confide.privacy.plan import Plan
+from confide.plans.plan import Plan
 from confide.secure.keys import Identity, signed_by
 
 LARGEST_TEXT: Final = 1 << 20  # bytes of a plan that travels; a longer one is left out, "" says so

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import grpc
 from grpc import StatusCode
 
+from confide.base.errors import InputError
 from confide.deploy.keys import certificates
 from confide.deploy.keys.authentication import authenticate
 from confide.deploy.keys.certificates import Peer, RefusedPeer
@@ -19,7 +20,6 @@ from confide.deploy.net import handshake
 from confide.deploy.net.endpoints import LIMITS, METHODS, SERVICE, Credentials, Limits, Node
 from confide.deploy.net.handshake import LARGEST_ANSWER, Common, Differs, Hello
 from confide.deploy.net.streams import ClosingError, Stream
-from confide.errors import InputError
 
 GREETINGS: Final = 4  # of one node at a time
 LAST_CALLS: Final = 1.0  # seconds for gRPC's own tasks to end after its server has

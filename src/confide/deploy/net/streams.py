@@ -5,7 +5,7 @@
              of its own, and one direction that is cut leaves the other.
 
 To gRPC our messages are bytes, and no code is generated for them: they have a strict decoder of their own
-(`confide.wire`), and a second one in front of it would only be a second one to attack.
+(`confide.base.wire`), and a second one in front of it would only be a second one to attack.
 
 Nothing is promised to arrive. Machines repeat what matters until it is answered, so an outbox is bounded by dropping:
 the oldest message goes first, since what a machine said later repeats or overtakes what it said before.
@@ -25,10 +25,10 @@ from typing import Any
 import grpc
 from grpc import StatusCode
 
+from confide.base.wire import MalformedError
 from confide.deploy.net import handshake
 from confide.deploy.net.frames import Joiner, OversizedError, cut
 from confide.deploy.net.handshake import LARGEST_HELLO
-from confide.wire import MalformedError
 
 _log = logging.getLogger(__name__)
 

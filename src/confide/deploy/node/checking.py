@@ -13,15 +13,15 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+from confide.base.errors import InputError, RunError
+from confide.base.files import existing
 from confide.deploy.keys.certificates import SOON, utc_now
 from confide.deploy.node import control
 from confide.deploy.node.config import ServerConfig
 from confide.deploy.node.probing import FAIL, OK, PATIENCE, WARN, Finding, Reached, clock, probe
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
-from confide.deploy.plan.agreement import Prices
-from confide.errors import InputError, RunError
-from confide.files import existing
+from confide.privacy.agreement import Prices
 
 LOG: Final = 64 << 20  # bytes of SQLite's log before it is written back
 EVENT: Final = 1024  # bytes of a ledger's row, at most

@@ -7,16 +7,16 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from confide.deploy.durable.record import FileRecord
+from confide.base.errors import DataError, InputError, RunError
+from confide.base.files import existing
 from confide.deploy.keys.certificates import SOON, utc_now
 from confide.deploy.node import client_data
 from confide.deploy.node.checking import privacy
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig
 from confide.deploy.node.probing import FAIL, OK, WARN, Finding, clock, probe
-from confide.deploy.plan.agreement import price
-from confide.errors import DataError, InputError, RunError
-from confide.files import existing
+from confide.deploy.store.record import FileRecord
+from confide.privacy.agreement import price
 
 BAD_ROW: Final = (
     "not as many numbers as the plan has, NaN, a number beyond 1e100, a label other than -1 and 1 of a logistic model, "

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import DataError, InputError
+from confide.base.errors import DataError, InputError
 
 Floats = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from confide.errors import InputError, RunError
+from confide.base.errors import InputError, RunError
 
 
 def main(arguments: list[str]) -> int:

@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from confide.deploy.durable.record import FileRecord
-from confide.deploy.durable.store import At, nowhere
+from confide.base.errors import DataError, InputError, RunError
 from confide.deploy.keys.certificates import SOON, utc_now
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines import training
@@ -25,7 +24,8 @@ from confide.deploy.node.config import ClientConfig, not_expired
 from confide.deploy.node.memory import keep_buffers
 from confide.deploy.node.observing import allowed, hooks, observe, start
 from confide.deploy.node.worker import Clock, Worker
-from confide.errors import DataError, InputError, RunError
+from confide.deploy.store.record import FileRecord
+from confide.deploy.store.store import At, nowhere
 
 AGAIN: Final = 5.0  # seconds until a hello that nobody answered is said again
 JUMP: Final = 5.0  # seconds by which the clock may be set before it is worth a word

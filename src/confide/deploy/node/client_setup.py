@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-from confide.clipping import Clip
+from confide.base import canonical
+from confide.base.errors import InputError
 from confide.deploy.keys.certificates import LARGEST_PEM, check_name, fingerprint
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines import training
@@ -17,9 +18,8 @@ from confide.deploy.net.endpoints import Credentials, Limits, Target
 from confide.deploy.net.handshake import Common
 from confide.deploy.node import client_data
 from confide.deploy.node.config import ClientConfig
-from confide.errors import InputError
-from confide.privacy import canonical
-from confide.privacy.plan import Plan
+from confide.plans.plan import Plan
+from confide.rounds.clipping import Clip
 from confide.secure.client import Member
 
 

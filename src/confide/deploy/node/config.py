@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from confide.errors import InputError
-from confide.privacy import canonical
+from confide.base import canonical
+from confide.base.errors import InputError
 
 if TYPE_CHECKING:
     from confide.deploy.keys.node_keys import NodeKeys

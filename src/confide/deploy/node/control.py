@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from confide.errors import InputError, RunError
+from confide.base.errors import InputError, RunError
 
 LONGEST: Final = 1 << 20  # bytes of a line
 ROOM: Final = 100  # bytes of a socket's address, on every system

@@ -29,12 +29,12 @@ from prometheus_client import (
     generate_latest,
 )
 
-from confide.deploy.durable.books import Books, Changes, Entry
-from confide.deploy.durable.store import At, Store, nowhere
 from confide.deploy.machines.ports import Phase
 from confide.deploy.node.metrics_endpoint import Endpoint
 from confide.deploy.node.observe import EVENTS, OTHER, count, flag, number, public
-from confide.privacy.plan import ADJACENCIES, LEVELS
+from confide.deploy.store.books import Books, Changes, Entry
+from confide.deploy.store.store import At, Store, nowhere
+from confide.plans.plan import ADJACENCIES, LEVELS
 from confide.secure.session import Why
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # when each series began: twice the lines

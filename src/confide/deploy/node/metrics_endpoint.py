@@ -10,7 +10,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from confide.errors import InputError
+from confide.base.errors import InputError
 
 HOST: Final = "127.0.0.1"
 PATIENCE: Final = 10.0  # seconds for whoever asks

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from confide.base import canonical
+from confide.base.errors import InputError
+from confide.base.files import atomic_file
 from confide.deploy.machines import epoch as epochs
 from confide.deploy.node.server_setup import ServerSetup
-from confide.errors import InputError
-from confide.files import atomic_file
-from confide.privacy import canonical
 
 LARGEST = 2**16  # bytes of a signature file
 

@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from confide.arithmetic import FixedArithmetic
-from confide.deploy.durable.books import Vector
-from confide.deploy.durable.store import At, nowhere
-from confide.errors import InputError
-from confide.privacy.plan import Plan
-from confide.randomness import Purpose, choose, key, repetition_seed, words
-from confide.reference import NoiseSource, integer_noise
+from confide.base.errors import InputError
+from confide.base.randomness import Purpose, choose, key, repetition_seed, words
+from confide.deploy.store.books import Vector
+from confide.deploy.store.store import At, nowhere
+from confide.plans.plan import Plan
+from confide.rounds.arithmetic import FixedArithmetic
+from confide.rounds.reference import NoiseSource, integer_noise
 
 CRASH = "CONFIDE_CRASH_AT"
 WARNING = (
@@ -54,7 +54,7 @@ def client_noise(seed: int, plan: Plan, p: int, k: int) -> Callable[[int, int], 
 
 def release_share(seed: int, p: int) -> Callable[[int, float, int], Vector]:
     """Not of the reference, which has no release."""
-    from confide.randomness import gaussian
+    from confide.base.randomness import gaussian
 
     own = repetition_seed(seed, 0)
 

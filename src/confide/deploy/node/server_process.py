@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from confide.deploy.durable.books import Books
-from confide.deploy.durable.sqlite import SqliteStore
-from confide.deploy.durable.store import Store
+from confide.base.errors import InputError, RunError
 from confide.deploy.keys.certificates import SOON, RefusedPeer, utc_now
 from confide.deploy.machines.ahead import Ahead
 from confide.deploy.machines.draws import secret_noise
@@ -34,16 +32,19 @@ from confide.deploy.machines.server import Server
 from confide.deploy.net.dialer import Dialer
 from confide.deploy.net.endpoints import Node
 from confide.deploy.net.listener import Listener
-from confide.deploy.node import control, released_model, seeded
+from confide.deploy.node import control, seeded
 from confide.deploy.node.config import ServerConfig, not_expired
 from confide.deploy.node.memory import keep_buffers
 from confide.deploy.node.observing import LastError, allowed, hooks, observe, start
 from confide.deploy.node.server_setup import ServerSetup, load_node, load_trust
 from confide.deploy.node.server_status import machine_status
 from confide.deploy.node.worker import Clock, Worker
-from confide.deploy.plan.spent import status_of
-from confide.errors import InputError, RunError
+from confide.deploy.store.books import Books
+from confide.deploy.store.sqlite import SqliteStore
+from confide.deploy.store.store import Store
 from confide.privacy.ledger import dataset_id
+from confide.privacy.spent import status_of
+from confide.problems import model_file as released_model
 
 if TYPE_CHECKING:
     from confide.deploy.node.metrics import Metrics

@@ -14,21 +14,21 @@ from typing import Any, Self
 
 from cryptography import x509
 
+from confide.base import canonical
+from confide.base.errors import InputError
 from confide.deploy.keys import node_keys
 from confide.deploy.keys.authentication import LARGEST_LIST, load_revoked
 from confide.deploy.keys.certificates import LARGEST_PEM, Peer, RefusedPeer, check_name, fingerprint, utc_now
+from confide.deploy.machines import terms
 from confide.deploy.machines.draws import edge_secret
 from confide.deploy.machines.release import Circle
+from confide.deploy.machines.terms import Terms
 from confide.deploy.net.endpoints import Credentials, Limits, Node, Target
 from confide.deploy.net.handshake import Common
 from confide.deploy.node.config import ServerConfig
-from confide.deploy.plan import terms
-from confide.deploy.plan.agreement import Prices, price
-from confide.deploy.plan.spending import Allowance, allowance
-from confide.deploy.plan.terms import Terms
-from confide.errors import InputError
-from confide.privacy import canonical
-from confide.privacy.plan import Plan
+from confide.plans.plan import Plan
+from confide.privacy.agreement import Prices, price
+from confide.privacy.spending import Allowance, allowance
 from confide.secure.keys import Secret
 
 

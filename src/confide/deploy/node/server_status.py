@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from confide.deploy.durable.books import Books
 from confide.deploy.machines.release import Kept
 from confide.deploy.machines.server import Server
 from confide.deploy.node.server_setup import ServerSetup
+from confide.deploy.store.books import Books
 
 
 def machine_status(setup: ServerSetup, server: Server) -> dict[str, Any]:

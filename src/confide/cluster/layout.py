@@ -1,0 +1,334 @@
+"""Everything that a network on one machine needs, in one folder: what several engineers would make by hand.
+
+    FOLDER/cluster.json           the config that was used, names and ports
+    FOLDER/plan.json              the same for every node
+    FOLDER/announcements/ORG.json
+    FOLDER/pki/ORG/               an authority for each organisation, with the keys of its nodes
+    FOLDER/nodes/alpha/           server.toml; its store, its released models
+    FOLDER/nodes/alpha-c0/        client.toml, data.npz; its record
+
+Nodes are named by their unit (alpha, beta, ...), and clients by their number in it: alpha-c0.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+
+from confide.base.errors import InputError
+from confide.base.files import atomic_file
+from confide.cluster.try_out import deployable
+from confide.deploy.keys import announcement
+from confide.deploy.keys.authority import Authority
+from confide.deploy.machines import terms
+from confide.deploy.machines.terms import Terms
+from confide.plans.config import Config, Experiment, named_as_in_config, parse
+from confide.plans.plan import Plan
+from confide.privacy.agreement import Prices, make, price
+
+RECORD, PLAN, SERVER = "cluster.json", "plan.json", "one"
+FORMAT: Final = 1
+HOST: Final = "127.0.0.1"
+PROCESS: Final = 80 * 2**20  # bytes, roughly, of a process
+_GREEK = (
+    "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi",
+    "omicron", "pi", "rho", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega",
+)  # fmt: skip
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+Via = Mapping[tuple[str, str], str]  # (node that dials, unit that it dials) -> HOST:PORT in place of the unit's own
+
+
+def unit_names(n: int) -> tuple[str, ...]:
+    return tuple(_GREEK[p] if p < len(_GREEK) else f"unit-{p}" for p in range(n))
+
+
+def free_ports(n: int) -> list[int]:
+    """Ports on which nobody listens, and from which nobody dials: a server that is down would lose such a one."""
+    low, high = 32768, 60999
+    if _EPHEMERAL.exists():
+        low, high = map(int, _EPHEMERAL.read_text().split())
+    outside = [port for port in range(10000, 65536) if not low <= port <= high] or list(range(10000, 65536))
+    found: list[int] = []
+    for port in random.SystemRandom().sample(outside, len(outside)):
+        if len(found) == n:
+            return found
+        if is_free(port):
+            found.append(port)
+    raise InputError("ports", n, "so many are not free on this machine")
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((HOST, port))
+        except OSError as e:
+            if e.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+    return True
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything is.
+
+    Attributes:
+        config: as it was deployed.  notes: what was set that the config did not say.
+        units: names, in the plan's order.  ports: of each unit's server.
+        options: of every node's config.
+    """
+
+    folder: Path
+    config: Config = field(repr=False)
+    notes: tuple[str, ...]
+    units: tuple[str, ...]
+    ports: dict[str, int]
+    plan: Plan = field(repr=False)
+    dataset: str
+    options: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """One that was laid out before."""
+        folder = Path(folder).absolute()
+        try:
+            table = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+            if table["format"] != FORMAT:
+                raise ValueError(f"format {table['format']!r}")
+            config = parse(table["config"])
+            units, notes, ports = tuple(table["units"]), tuple(table["notes"]), dict(table["ports"])
+            plan, options = Plan.load(folder / PLAN), dict(table["options"])
+            return cls(folder, config, notes, units, ports, plan, str(table["dataset"]), options)
+        except FileNotFoundError:
+            raise InputError("folder", str(folder), f"holds no {RECORD}; name another, or a new one") from None
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            if isinstance(e, InputError):
+                raise
+            raise InputError("folder", str(folder), f"its {RECORD} is damaged ({e}); name another folder") from None
+
+    def renew_ports(self) -> None:
+        """Others, if somebody has taken one meanwhile; nobody may be running here."""
+        if not all(is_free(port) for port in self.ports.values()):
+            self.ports.update(zip(self.units, free_ports(len(self.units)), strict=True))
+            self.save()
+            self.write()
+
+    def save(self) -> None:
+        table = {
+            "format": FORMAT,
+            "config": self.config.model_dump(mode="json", exclude_none=True),
+            "notes": self.notes,
+            "units": self.units,
+            "ports": self.ports,
+            "dataset": self.dataset,
+            "options": self.options,
+        }
+        with atomic_file(self.folder / RECORD) as temporary:
+            Path(temporary).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        return self.config.build()
+
+    @cached_property
+    def prices(self) -> Prices:
+        return price(self.plan)
+
+    def terms(self, unit: str) -> Terms:
+        return terms.of_plan(self.prices, self.number(unit))
+
+    def number(self, unit: str) -> int:
+        return self.units.index(unit)
+
+    def clients(self, unit: str) -> tuple[str, ...]:
+        assert self.plan.deployment is not None  # noqa: S101 - a layout is of a deployment
+        count = len(self.plan.deployment["units"][self.number(unit)]["clients"])
+        return tuple(f"{unit}-c{k}" for k in range(count))
+
+    @cached_property
+    def nodes(self) -> tuple[str, ...]:
+        """All servers, then all clients."""
+        return self.units + tuple(node for unit in self.units for node in self.clients(unit))
+
+    def unit_of(self, node: str) -> str:
+        return node if node in self.units else node.rpartition("-c")[0]
+
+    def place(self, node: str) -> Path:
+        """The node's own folder."""
+        if node not in self.nodes:
+            raise InputError("node", node, f"is none of this network: {', '.join(self.nodes)}")
+        return self.folder / "nodes" / node
+
+    def toml(self, node: str) -> Path:
+        return self.place(node) / ("server.toml" if node in self.units else "client.toml")
+
+    def store(self, unit: str) -> Path:
+        return self.place(unit) / "store.db"
+
+    def socket(self, unit: str) -> Path:
+        return self.place(unit) / "store.db.sock"
+
+    def released(self, unit: str) -> Path:
+        return self.place(unit) / "released" / "model.npz"
+
+    def authority(self, unit: str) -> Path:
+        return self.folder / "pki" / unit
+
+    def address(self, unit: str) -> str:
+        return f"{HOST}:{self.ports[unit]}"
+
+    def write(self, via: Via | None = None, **options: Any) -> None:
+        """Every node's TOML. `options` are for servers and clients alike, besides the layout's: log, grace, reload."""
+        via, options = via or {}, self.options | options
+        for dialing, dialed in via:
+            if dialing not in self.nodes or dialed not in self.units:
+                raise InputError("via", (dialing, dialed), "must be a node that dials and a unit that it dials")
+        for unit in self.units:
+            self.toml(unit).write_text(self._server(unit, via, options), encoding="utf-8")
+            for node in self.clients(unit):
+                self.toml(node).write_text(self._client(node, unit, via, options), encoding="utf-8")
+
+    def _server(self, unit: str, via: Via, options: Mapping[str, Any]) -> str:
+        general: dict[str, Any] = {
+            "plan": "../../plan.json",
+            "node": f"../../pki/{unit}/server-{SERVER}",
+            "listen": self.address(unit),
+            "store": self.store(unit).name,
+            "dataset": f"{unit} {self.dataset}",
+            "patience": 60.0,
+            "grace": 5.0,
+        }
+        text = _table(general | dict(options))
+        for org in self.units:
+            files = {"certificate": f"../../pki/{org}/ca.crt", "crl": f"../../pki/{org}/crl.pem"}
+            text += f"\n[authorities.{org}]\n{_table(files)}"
+        for other in self.units:
+            if other != unit:
+                text += f"\n[servers.{other}]\n{self._peer(unit, other, via)}"
+        return text
+
+    def _client(self, node: str, unit: str, via: Via, options: Mapping[str, Any]) -> str:
+        general: dict[str, Any] = {
+            "plan": "../../plan.json",
+            "node": f"../../pki/{unit}/client-{node.rpartition('-')[2]}",
+            "record": "record",
+            "data": "data.npz",
+            "authority": f"../../pki/{unit}/ca.crt",
+            "grace": 5.0,
+        }
+        return f"{_table(general | dict(options))}\n[server]\n{self._peer(node, unit, via)}"
+
+    def _peer(self, dialing: str, unit: str, via: Via) -> str:
+        address = via.get((dialing, unit), self.address(unit))
+        return _table({"organisation": unit, "name": SERVER, "addresses": [address]})
+
+
+def _table(values: Mapping[str, Any]) -> str:
+    """JSON's strings, numbers and lists are TOML's."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+
+
+def lay_out(
+    folder: str | Path,
+    config: Config,
+    units: int | None = None,
+    clients: int | None = None,
+    *,
+    rounds: int | None = None,
+    release: bool = False,
+    adapt: float = 10.0,
+    tick: float | None = 0.5,
+    exchange: float = 5.0,
+    drain: float = 30.0,
+    start: float = 0.0,
+    window: int = 4,
+    ports: Callable[[int], Sequence[int]] = free_ports,
+    **options: Any,
+) -> Layout:
+    """Authorities, certificates, announcements, the plan, every node's config and every client's data.
+
+    Args:
+        folder: a new or empty one.
+        units, clients, rounds: in place of the config's.
+        release: the plan has a release, also where the config has none.
+        adapt, tick, exchange, drain, start, window: of the plan, see `agreement.make`.
+        ports: how many -> as many free ones.
+        options: of every node's config: log, grace, reload.
+    """
+    folder = Path(folder).absolute()
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError("folder", str(folder), "is not empty; name a new one")
+    used, notes = deployable(config, units=units, clients=clients, rounds=rounds, release=release)
+    given = used.problem
+    if given.units is not None and given.clients is not None:
+        _check_memory(given.units * (1 + given.clients))  # before the data are made
+    experiment = used.build()
+    federation = experiment.problem.federation
+    _check_memory(federation.P + federation.clients)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    clocks = {"adapt": adapt, "tick": tick, "exchange": exchange, "drain": drain, "start": start}
+    try:
+        found = _fill(folder, used, notes, experiment, ports(federation.P), options, window=window, **clocks)
+        found.write()
+        found.save()  # last: with it the folder is whole
+    except BaseException:
+        for part in folder.iterdir():
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
+        raise
+    return found
+
+
+def _fill(
+    folder: Path,
+    config: Config,
+    notes: tuple[str, ...],
+    experiment: Experiment,
+    ports: Sequence[int],
+    options: dict[str, Any],
+    **clocks: Any,
+) -> Layout:
+    federation = experiment.problem.federation
+    names = unit_names(federation.P)
+    announced = [_announce(folder, name, int(K)) for name, K in zip(names, federation.K, strict=True)]
+    with named_as_in_config():
+        plan = make(experiment, announced, **clocks)
+    plan.save(folder / PLAN)
+    found = Layout(folder, config, notes, names, dict(zip(names, ports, strict=True)), plan, plan.hash[:8], options)
+    for p, unit in enumerate(names):
+        found.place(unit).mkdir(parents=True)
+        for k, node in enumerate(found.clients(unit)):
+            found.place(node).mkdir(mode=0o700)
+            X, y = federation.client(p, k)
+            np.savez(found.place(node) / "data.npz", allow_pickle=False, X=X, y=y)
+    return found
+
+
+def _announce(folder: Path, org: str, clients: int) -> Any:
+    authority = Authority.create(folder / "pki" / org)
+    authority.issue("server", SERVER)
+    for k in range(clients):
+        authority.issue("client", f"c{k}")
+    path = folder / "announcements" / f"{org}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(announcement.announce(authority, org), indent=1) + "\n", encoding="utf-8")
+    return announcement.read(path)
+
+
+def _check_memory(processes: int) -> None:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if processes * PROCESS > memory:
+        need, have = processes * PROCESS / 2**30, memory / 2**30
+        remedy = f"{processes} processes need about {need:.3g} GiB and this machine has {have:.3g}; use fewer of each"
+        raise InputError("--units, --clients", processes, remedy)

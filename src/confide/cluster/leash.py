@@ -1,0 +1,32 @@
+"""Runs a node that ends with the process that started it, however that ended: by a pipe whose other end it holds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+
+def main(arguments: list[str]) -> int:
+    """FD server|client CONFIG [OPTION ...]; FD is the end of the pipe from which nothing ever comes."""
+    fd, kind, *rest = arguments
+    threading.Thread(target=_watch, args=(int(fd),), name="leash", daemon=True).start()
+    if kind == "client":  # what `confide client` becomes, at once
+        from confide.deploy.node.client_main import main as client
+
+        return client(rest)
+    from confide.commands.main import main as command
+
+    sys.argv = ["confide", kind, *rest]
+    command()
+    return 0
+
+
+def _watch(fd: int) -> None:
+    os.read(fd, 1)  # returns when nobody holds the other end
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,156 @@
+"""A network on one machine, to look at: a row for each unit while it runs, and what must hold when it has stopped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+
+from confide.base.errors import InputError, RunError
+from confide.cluster.processes import Cluster
+from confide.deploy.store.books import Books
+from confide.privacy import ledger
+from confide.privacy.spent import promise, status_of
+from confide.privacy.statement import rounded_up
+from confide.problems import model_file as released_model
+from confide.testing.invariants import BrokenError, balanced, conserved
+
+_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:]+ [A-Z]+ +")  # of a line of the log
+
+
+def statuses(cluster: Cluster) -> dict[str, dict[str, Any] | None]:
+    found: dict[str, dict[str, Any] | None] = {}
+    for unit in cluster.layout.units:
+        try:
+            found[unit] = cluster.status(unit)
+        except RunError:  # it answered, and not what was asked: on its way out
+            found[unit] = None
+    return found
+
+
+def table(cluster: Cluster, found: dict[str, dict[str, Any] | None]) -> Table:
+    up = next((s for s in found.values() if s is not None), None)
+    made = Table(
+        title=f"{len(cluster.layout.nodes)} processes, {cluster.layout.folder}",
+        caption=None if up is None else f"epsilon {promise(up)}",
+        title_justify="left",
+        caption_justify="left",
+        expand=True,
+    )
+    for name in ("unit", "phase", "round", "epsilon", "neighbours", "clients", "open"):
+        made.add_column(name, no_wrap=True)
+    made.add_column("last event", no_wrap=True, overflow="ellipsis", ratio=1)  # the others are never cut for it
+    for unit, s in found.items():
+        event = escape(_STAMP.sub("", cluster.last_line(unit)))
+        if s is None:
+            made.add_row(unit, "starting" if cluster.alive(unit) else "[red]gone[/red]", *[""] * 5, event)
+            continue
+        down = [p["unit"] for p in s["peers"] if not p["up"] or not p["dialed"]]
+        neighbours = f"{len(s['peers']) - len(down)} up" + (f", [red]{' '.join(down)} down[/red]" if down else "")
+        made.add_row(
+            unit,
+            s["phase"],
+            f"{s['round']}/{s['rounds']}",
+            "no bound" if s["epsilon"] is None else rounded_up(s["epsilon"]),
+            neighbours,
+            f"{s['clients']['connected']}/{s['clients']['of']}",
+            str(sum(len(p["open"]) for p in s["peers"])),
+            event,
+        )
+    return made
+
+
+def line(found: dict[str, dict[str, Any] | None]) -> str:
+    """The same in one line, for a log; the same text as long as nothing has changed."""
+    up = [s for s in found.values() if s is not None]
+    if len(up) < len(found):
+        return f"{len(up)} of {len(found)} servers up"
+    rounds = [s["round"] for s in up]
+    span = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
+    spent = [s["epsilon"] for s in up]
+    epsilon = "no bound" if None in spent else rounded_up(max(spent))
+    return f"round {span} of {up[0]['rounds']}, epsilon {epsilon} {promise(up[0])}"
+
+
+def findings(cluster: Cluster) -> dict[str, Any]:
+    """What the stores say after all servers have stopped; writes each unit's ledger.jsonl beside its store.
+
+    A check that fails is a sentence in place of true.
+    """
+    layout = cluster.layout
+    books = [cluster.books(unit) for unit in layout.units]
+    terms = [layout.terms(unit) for unit in layout.units]
+    quantum = layout.prices.deployed.arithmetic.quantum
+    models = np.array([b.w for b in books]) * quantum
+    epsilons = [layout.prices.epsilon_after(b.published) for b in books]
+    releases = max(_releases(cluster, unit) for unit in layout.units)
+    so_far = status_of(layout.prices, max(b.published for b in books), releases, 0.0)
+    return {
+        "plan": layout.plan.hash,
+        "units": len(layout.units),
+        "clients": sum(len(layout.clients(unit)) for unit in layout.units),
+        "rounds": layout.plan.rounds,
+        "decided": {unit: b.decided for unit, b in zip(layout.units, books, strict=True)},
+        "published": {unit: b.published for unit, b in zip(layout.units, books, strict=True)},
+        "open_flows": sum(len(flows) for b in books for flows in b.open.values()),
+        "epsilon": None if None in epsilons else max(e for e in epsilons if e is not None),
+        "epsilon_with_releases": so_far["epsilon"],
+        **{name: so_far[name] for name in ("threat", "adversary", "level", "adjacency", "delta", "statement")},
+        "releases": releases,
+        "disagreement": float(np.linalg.norm(models - models.mean(axis=0), axis=1).max()),
+        "conserved": _holds(conserved, terms, books),
+        "balanced": _holds(balanced, terms, books),
+        "ledgers": _ledgers(cluster, books),
+    }
+
+
+def _holds(check: Any, terms: Sequence[Any], books: Sequence[Books]) -> bool | str:
+    try:
+        check(terms, books)
+    except BrokenError as e:
+        return str(e)
+    return True
+
+
+def _ledgers(cluster: Cluster, books: Sequence[Books]) -> bool | str:
+    """Each is a whole chain, has every decided round once, and the price of the plan on every event."""
+    layout = cluster.layout
+    for unit, b in zip(layout.units, books, strict=True):
+        path = layout.place(unit) / "ledger.jsonl"
+        with cluster.store(unit) as store:
+            store.export_ledger(path)
+            head = store.head
+        try:
+            events = ledger.read(path, head).events
+        except InputError as e:
+            return f"{unit}: {e}"
+        rounds = [e.round for e in events if e.kind in ("message", "skip")]
+        costs = [e.cost for e in events if e.kind in ("message", "sum") and e.cost != ledger.FREE]
+        if rounds != list(range(1, b.decided + 1)):
+            return f"{unit}: {b.decided} rounds are decided, the ledger has {rounds}"
+        if costs != list(layout.prices.messages[: len(costs)]) or len(costs) != b.published:
+            return f"{unit}: the ledger's prices are not the plan's"
+        if any(e.cost != layout.prices.release for e in events if e.kind == "release"):
+            return f"{unit}: the ledger's price of a release is not the plan's"
+    return True
+
+
+def _releases(cluster: Cluster, unit: str) -> int:
+    """That this unit has paid for."""
+    with cluster.store(unit) as store:
+        return sum(entry.event.kind == "release" for entry in store.entries())
+
+
+def released(cluster: Cluster, unit: str) -> dict[str, Any] | None:
+    """The model that this unit's server has from the last release, and how good it is on the problem's test data."""
+    path = cluster.layout.released(unit)
+    if not path.exists():
+        return None
+    weights, meta = released_model.read(path)
+    problem = cluster.layout.experiment.problem
+    test = None if problem.test is None else problem.model.metrics(weights, *problem.test)
+    return {"file": str(path), "attempt": meta["attempt"], "sigma": meta["sigma"], "test": test}

@@ -1,0 +1,312 @@
+"""The commands of a deployment: agree, check, server, client, status, release, remove, ledger."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from confide.base.errors import InputError, RunError
+
+app = typer.Typer()
+STARTING = 10.0  # seconds
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
+Config = Annotated[Path, typer.Argument(help="The node's TOML, see docs/deploying.md.")]
+Log = Annotated[bool, typer.Option("--json", help="The log on stderr as JSON lines, whatever the config says.")]
+Finished = Annotated[bool, typer.Option("--until-finished", help="End after the last round instead of answering on.")]
+Seed = Annotated[
+    int | None, typer.Option("--test-seed", help="FOR TESTS: all noise from this seed. Nothing is private.")
+]
+
+
+@app.command()
+def agree(
+    config: Annotated[Path, typer.Argument(help="A TOML config as for `simulate`; of its problem only the model.")],
+    unit: Annotated[list[Path], typer.Option(help="A unit's announcement (`confide pki announce`); repeat, in order.")],
+    out: Annotated[Path, typer.Option(help="The plan, the same file for every node.")] = Path("plan.json"),
+    window: Annotated[int, typer.Option(help="Rounds that may be open on an edge.")] = 4,
+    adapt: Annotated[float, typer.Option(help="Seconds of a round with the clients.")] = 60.0,
+    tick: Annotated[float | None, typer.Option(help="Publications are at multiples of it; adapt by default.")] = None,
+    exchange: Annotated[float, typer.Option(help="Seconds to wait for neighbours.")] = 30.0,
+    drain: Annotated[float, typer.Option(help="Seconds to settle open flows at the end.")] = 300.0,
+    start: Annotated[float, typer.Option(help="When round 1 opens, in seconds since 1970.")] = 0.0,
+    model: Annotated[str | None, typer.Option(help="linear, logistic or own, in place of the problem's.")] = None,
+    features: Annotated[int | None, typer.Option(help="Numbers in the model, in place of the problem's.")] = None,
+    rho: Annotated[float | None, typer.Option(help="Regulariser, in place of the problem's.")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", help="Change a key: algorithm.step=0.1")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make the plan of a deployment, and say what it protects whom from."""
+    from confide.deploy.keys import announcement
+    from confide.plans.config import load, named_as_in_config
+    from confide.privacy.agreement import make, price
+
+    parsed = load(config, change or [])
+    units = [announcement.read(path) for path in unit]
+    found = announcement.experiment(parsed, units, model=model, features=features, rho=rho)
+    if note := announcement.other_sizes(parsed, units):
+        print(f"note: {note}", file=sys.stderr)
+    clocks = {"adapt": adapt, "tick": tick, "exchange": exchange, "drain": drain, "start": start}
+    with named_as_in_config():
+        plan = make(found, units, window=window, **clocks)  # type: ignore[arg-type]
+    prices = price(plan)
+    if os.path.lexists(out):
+        raise InputError("--out", str(out), "exists; a plan that is in use is never replaced, name another")
+    plan.save(out)
+    if as_json:
+        facts = {"plan": str(out), "hash": plan.hash, "units": len(units), "rounds": plan.rounds, "dim": plan.dim}
+        print(json.dumps(facts | {"statement": prices.statement.to_dict()}))
+        return
+    print(prices.statement)
+    print(f"plan {out}, {len(units)} units, {plan.rounds} rounds, {plan.dim} numbers\nhash {plan.hash}")
+
+
+@app.command()
+def check(
+    config: Config,
+    peers: Annotated[bool, typer.Option("--peers", help="A peer that is not reached is a failure.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Look at plan, budget, keys, store, disk, port, peers and clocks of a node before anything is spent."""
+    from dataclasses import asdict
+
+    from confide.deploy.node import checking, checking_client
+    from confide.deploy.node.config import ServerConfig, load
+    from confide.deploy.node.probing import FAIL
+
+    logging.getLogger("confide").addHandler(logging.NullHandler())  # what a dialer logs is in the findings
+    loaded, found = load(config), []
+    if isinstance(loaded, ServerConfig):
+        findings = checking.check(loaded, strict_peers=peers)
+    else:
+        findings = checking_client.check(loaded, strict_peers=peers)
+    for finding in findings:
+        found.append(finding)
+        if not as_json:
+            print(f"{finding.level:5} {finding.check:12} {finding.said}", flush=True)
+    failed = [finding for finding in found if finding.level == FAIL]
+    if as_json:
+        print(json.dumps({"ok": not failed, "checks": [asdict(finding) for finding in found]}))
+    if failed:
+        raise RunError(f"{len(failed)} of {len(found)} checks failed")
+
+
+@app.command()
+def server(
+    config: Config,
+    rejoin: Annotated[
+        bool, typer.Option("--rejoin", help="The store was lost or restored: ask the neighbours, pay for the gap.")
+    ] = False,
+    until_finished: Finished = False,
+    test_seed: Seed = None,
+    as_json: Log = False,
+) -> None:
+    """Run a unit's server, until SIGTERM."""
+    from confide.deploy.node.config import load_server
+
+    loaded = load_server(config)
+    if as_json:
+        loaded = loaded.model_copy(update={"log": "json"})
+    _warn(test_seed)
+    from confide.deploy.node.server_process import serve
+
+    serve(loaded, rejoin=rejoin, test_seed=test_seed, until_finished=until_finished)
+
+
+@app.command()
+def client(config: Config, until_finished: Finished = False, test_seed: Seed = None, as_json: Log = False) -> None:
+    """Run a client, until SIGTERM: it keeps its data, dials its server and answers."""
+    options = [] if test_seed is None else ["--test-seed", str(test_seed)]
+    options += ["--until-finished"] if until_finished else []
+    options += ["--json"] if as_json else []
+    _warn(test_seed)
+    sys.stderr.flush()
+    # The same process without the command line's libraries: a client is to be small.
+    line = [sys.executable, "-X", "no_debug_ranges", "-m", "confide.deploy.node.client_main", str(config), *options]
+    os.execv(sys.executable, line)  # noqa: S606
+
+
+def _warn(test_seed: int | None) -> None:
+    if test_seed is not None:
+        line = "!" * 78
+        print(f"{line}\n!! --test-seed: NOTHING OF THIS RUN IS PRIVATE. For tests only.\n{line}", file=sys.stderr)
+
+
+@app.command()
+def status(config: Config, as_json: Json = False) -> None:
+    """Where a server stands: round, peers, clients, open flows, epsilon so far, the last error."""
+    from confide.deploy.node import control
+    from confide.deploy.node.config import load_server
+
+    loaded, begun = load_server(config), time.monotonic()
+    while True:
+        try:
+            found = _last(control.ask(loaded.control, {"ask": "status"}, 60.0))
+            break
+        except control.NotRunningError:
+            try:
+                found = _stored(loaded)
+                break
+            except InputError as e:
+                if e.field != "store" or "in use" not in e.remedy or time.monotonic() - begun > STARTING:
+                    raise
+        time.sleep(0.2)  # a server that starts has its store before its socket
+    if as_json:
+        print(json.dumps(found))
+        return
+    print("\n".join(_lines(found)))
+
+
+def _stored(config: Any) -> dict[str, Any]:
+    from confide.deploy.node.server_process import open_store
+    from confide.deploy.node.server_setup import ServerSetup
+    from confide.deploy.node.server_status import books_status
+    from confide.privacy.spent import status_of
+
+    setup = ServerSetup.load(config)
+    with open_store(setup, create=False) as store:
+        found = books_status(setup, store.load())
+    return found | status_of(setup.prices, found["published"], found["releases"], setup.allowance.spent)
+
+
+def _lines(s: dict[str, Any]) -> list[str]:
+    from confide.privacy.spent import number, promise
+    from confide.privacy.statement import table
+
+    clients, before = s["clients"], s["rho_spent_before"]
+    earlier = "" if before == 0.0 else f", earlier ledgers {'without bound' if before is None else f'rho {before:.4g}'}"
+    lines = [
+        f"unit      {s['unit']} (server {s['server']}), plan {s['plan'][:16]}",
+        f"phase     {s['phase']}" + (f": {s['why']}" if s.get("why") else ""),
+        f"round     {s['round']} of {s['rounds']}, {s['published']} published of {s['allowed']} allowed",
+        f"clients   {clients.get('connected', '-')} connected of {clients['of']}",
+        f"budget    {s['budget']}",
+        f"spent     {s['published']} messages, {s['releases']} releases{earlier}",
+        f"epsilon   {number(s['epsilon'])} so far, {promise(s)}",
+    ]
+    for p in s["peers"]:
+        way = "" if "dialed" not in p else ", connected" if p["dialed"] else f", not connected ({p['why']})"
+        state = "" if "up" not in p else "up" if p["up"] else "down"
+        opened = f", open flows {', '.join(map(str, p['open']))}" if p["open"] else ""
+        lines.append(f"peer      {p['unit']}: {state or p['edge']}, at round {p['round']}{way}{opened}")
+    if s.get("test_seed"):
+        lines.append("WARNING   runs with --test-seed: nothing is private")
+    lines += [f"alarm     {what}" for what in s.get("alarms", [])]
+    lines += [f"refused   {n} x {what}" for what, n in s.get("refusals", {}).items()]
+    lines += [f"last error {s['last_error']}"] if s.get("last_error") else []
+    return [
+        *lines,
+        "",
+        "So far. The whole plan, and what its numbers rest on: confide check CONFIG",
+        *table(s["statement"]),
+    ]
+
+
+@app.command()
+def ledger(
+    config: Config,
+    out: Annotated[Path, typer.Option(help="Where to write it.")] = Path("ledger.jsonl"),
+    as_json: Json = False,
+) -> None:
+    """Write a server's ledger to a file: for an auditor, and as `ledgers` of the next plan on the same data."""
+    from confide.deploy.node import control
+    from confide.deploy.node.config import load_server
+    from confide.privacy.ledger import read
+
+    loaded = load_server(config)
+    if os.path.lexists(out):
+        raise InputError("--out", str(out), "exists; a ledger is never replaced, name another")
+    try:
+        _last(control.ask(loaded.control, {"ask": "ledger", "path": str(out.absolute())}, 60.0))
+    except control.NotRunningError:
+        from confide.deploy.node.server_process import open_store
+        from confide.deploy.node.server_setup import ServerSetup
+
+        with open_store(ServerSetup.load(loaded), create=False) as store:
+            store.export_ledger(out)
+    book = read(out)
+    if as_json:
+        print(json.dumps({"file": str(out), "events": len(book.events), "head": book.head}))
+        return
+    print(f"{out}\n{len(book.events)} events, the last line is {book.head}")
+
+
+@app.command()
+def release(
+    config: Config,
+    again: Annotated[
+        bool, typer.Option("--again", help="A further one, if the plan allows more, with fresh noise.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Reveal the mean of all servers' models, with noise: the running server asks the others for it."""
+    from confide.deploy.node import control
+    from confide.deploy.node.config import load_server
+
+    loaded = load_server(config)
+    began, last = time.monotonic(), {}
+    question = {"ask": "release", "again": again}
+    try:
+        for last in control.ask(loaded.control, question, 3.0 * loaded.patience + 60.0):
+            if "stage" in last:
+                at = f"attempt {last['attempt']}" if last["attempt"] else "is everybody ready?"
+                print(f"{time.monotonic() - began:6.1f} s  {last['stage']}: {at}", file=sys.stderr)
+    except control.NotRunningError:
+        remedy = "no server runs with this config; start it with `confide server` and ask again"
+        raise RunError(f"{loaded.control}: {remedy}") from None
+    found = _last(iter([last]))
+    if as_json:
+        print(json.dumps(found))
+        return
+    print(found["file"])
+    print(f"attempt {found['attempt']}, mean of {found['servers']} servers, noise sigma {found['sigma']:g}")
+    if found["unheard"]:
+        print(f"not heard of: {', '.join(found['unheard'])}", file=sys.stderr)
+
+
+@app.command()
+def remove(
+    config: Config,
+    unit: Annotated[list[str], typer.Argument(help="The units that are gone for good, earlier ones included.")],
+    number: Annotated[int, typer.Option(help="Of this removal: 1, then 2 ...; the same for all who sign.")] = 1,
+    sign: Annotated[Path | None, typer.Option(help="Sign it, and write the signature here.")] = None,
+    with_: Annotated[
+        list[Path] | None, typer.Option("--with", help="Signatures of more than half of all servers: carry it out.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Remove servers that will never return: sign it (--sign), or carry it out with the signatures (--with)."""
+    from confide.deploy.node import control, removal
+    from confide.deploy.node.config import load_server
+    from confide.deploy.node.server_setup import ServerSetup
+
+    if (sign is None) == (not with_):
+        raise InputError("--sign", None, "give either --sign FILE, or --with FILE for each signature")
+    loaded = load_server(config)
+    setup = ServerSetup.load(loaded)
+    if sign is not None:
+        said = removal.sign(setup, unit, number, sign)
+        print(json.dumps(said) if as_json else f"{sign}: send it to whoever collects them")
+        return
+    raw = removal.collect(setup, with_ or [])
+    try:
+        found = _last(control.ask(loaded.control, {"ask": "remove", "epoch": raw.hex()}, 60.0))
+    except control.NotRunningError:
+        raise RunError(f"{loaded.control}: no server runs with this config; start it and ask again") from None
+    print(json.dumps(found) if as_json else f"epoch {found['epoch']}: {', '.join(unit)} removed; the others are told")
+
+
+def _last(lines: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for line in lines:
+        found = line
+    if "done" not in found:
+        raise RunError(str(found.get("failed", "the server ended before it answered")))
+    done: dict[str, Any] = found["done"]
+    return done

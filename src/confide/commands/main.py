@@ -1,0 +1,311 @@
+"""The command `confide`: thin, with honest exit codes (0 done, 1 failed, 2 bad input) and --json for machines."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from confide.base.errors import InputError, RunError
+from confide.commands import cluster as cli_cluster
+from confide.commands import deploy as cli_deploy
+from confide.commands import pki as cli_pki
+from confide.commands import privacy as cli_privacy
+from confide.commands import theory as cli_theory
+
+app = typer.Typer(
+    help="Private learning across a graph of federations.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
+err = Console(stderr=True, highlight=False)
+
+
+@app.command()
+def reproduce(
+    experiment: Annotated[
+        list[str] | None,
+        typer.Argument(help="regression, classification, equal-privacy or all; by default the first two."),
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="4 repetitions of 300 rounds.")] = False,
+    repeats: Annotated[int | None, typer.Option(help="Repetitions (20).")] = None,
+    seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for figures, data and claims.")] = Path("results"),
+    data: Annotated[Path | None, typer.Option(help="Avazu's train.csv or .gz for the classification.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make the paper's figures, and check every claim of the paper by number."""
+    from confide.experiments.reproduce import reproduce as run
+
+    def announce(what: str) -> None:
+        err.print(f"[dim]{what} ...[/dim]")
+
+    report = run(
+        tuple(experiment) if experiment else ("regression", "classification"),
+        quick=quick,
+        repeats=repeats,
+        seed=seed,
+        out=out,
+        data=data,
+        announce=announce,
+    )
+    if as_json:
+        print(json.dumps(report.to_dict(), allow_nan=False))
+    else:
+        from confide.experiments.tables import print_claims
+
+        print_claims(report)
+    if report.interrupted:
+        err.print(f"interrupted: the figures made so far are in {out}", soft_wrap=True, markup=False)
+        sys.exit(130)  # not typer.Exit, which comes back from app() like any other result
+    if not report.holds:
+        sys.exit(1)
+
+
+@app.command()
+def simulate(
+    config: Annotated[Path | None, typer.Argument(help="A TOML config, or the run.json of an earlier run.")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", help="Change a key: algorithm.step=0.1")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results (results/CONFIG-NAME).")] = None,
+    print_default: Annotated[bool, typer.Option("--print-default", help="Print the default config.")] = False,
+    print_schema: Annotated[bool, typer.Option("--print-schema", help="Print the config's JSON schema.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run one config: metrics, models, a figure and the privacy statement."""
+    from confide.plans import config as settings
+
+    if print_default or print_schema:
+        text = settings.default_text() if print_default else json.dumps(settings.Config.model_json_schema(), indent=1)
+        print(text.rstrip())
+        return
+    if config is None:
+        raise InputError("CONFIG", None, "name a config file; `confide simulate --print-default` prints one")
+    parsed = settings.load(config, change or [])
+    folder = out or Path(parsed.output.folder or Path("results") / config.stem)
+    run, files, again = _simulate(parsed, folder)
+    spent = _spent(folder, parsed.privacy.delta)
+    if as_json:
+        print(json.dumps(run.summary() | {"spent": spent, "files": files, "kept": again}, allow_nan=False))
+    else:
+        more = [
+            "kept           this run was made before: its results are handed out again, nothing is drawn anew"
+        ] * again
+        if spent is not None and len(spent["runs"]) > 1:
+            from confide.privacy.asked import sum_lines
+
+            more += [f"ledger         {line}" for line in sum_lines(spent)]
+        statement = [] if run.privacy is None else ["", run.statement]
+        print("\n".join([*run.facts(), *more, f"files          {folder}", *statement]))
+    if run.diverged:
+        at = "round {round} of repetition {repetition}, with algorithm.step = {step:g}".format(**run.diverged)
+        why = f": {run.diverged['why']}" if "why" in run.diverged else ""
+        raise RunError(f"the run diverged in {at}; what came before is kept. Use a smaller step{why}")
+    if run.interrupted:
+        _stop(f"interrupted after round {run.rounds} of {parsed.rounds}; what was computed is in {folder}", 130)
+
+
+def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
+    """The run, its files, and whether the folder had it already."""
+    from dataclasses import replace
+
+    from confide.base.files import check_replaceable, no_empty_folders
+    from confide.engines.driver import simulate as run_rounds
+    from confide.engines.kept import keep, kept
+    from confide.engines.run import LEDGER, RECORD, DivergenceWarning, StabilityWarning
+    from confide.plans.config import named_as_in_config
+
+    config = parsed.model_dump(mode="json", exclude_none=True)
+    with no_empty_folders(folder), named_as_in_config(), warnings.catch_warnings():
+        check_replaceable(folder, RECORD)
+        if (folder / LEDGER).exists():
+            from confide.plans.config import make_privacy
+            from confide.privacy.of_run import check_folder
+
+            check_folder(folder, make_privacy(parsed))
+        experiment = parsed.build()
+        if experiment.problem.private and experiment.privacy is not None:
+            found = kept(folder, config, experiment.problem, experiment.graph)
+            if found is not None:
+                return found, sorted(str(path) for path in folder.iterdir()), True
+        warnings.simplefilter("ignore", DivergenceWarning)  # said below, once
+        if err.is_terminal:  # before the first round, for who is watching; it is in the notes of the run too
+            warnings.simplefilter("always", StabilityWarning)
+            warnings.showwarning = _show
+        run = run_rounds(
+            experiment.problem,
+            experiment.graph,
+            experiment.algorithm,
+            rounds=experiment.rounds,
+            repeats=experiment.repeats,
+            seed=experiment.seed,
+            privacy=experiment.privacy,
+            evaluate_every=parsed.output.evaluate_every,
+            engine=parsed.output.engine,
+        )
+    run = replace(run, config=config)
+    files = run.save(folder, parsed.output.unreleased_models)
+    if run.guarded:
+        files.append(keep(folder, experiment.problem, experiment.graph))
+    if run.rounds:
+        from confide.figures import figures  # matplotlib only now: the first round need not wait for it
+
+        files += figures.save(run.plot(), folder / "curves")
+    return run, files, False
+
+
+def _spent(folder: Path, delta: float) -> dict[str, Any] | None:
+    """What all runs into this folder cost together; None where they are not accounted."""
+    from confide.engines.run import LEDGER
+
+    if not (folder / LEDGER).exists():
+        return None
+    from confide.privacy.asked import add_up
+
+    return add_up([folder], delta)
+
+
+def _show(
+    message: Warning | str, category: object, filename: str, lineno: int, file: object = None, line: str | None = None
+) -> None:
+    """In place of `warnings.showwarning`: what is said, and not where in the code."""
+    err.print(f"warning: {message}", style="yellow", soft_wrap=True, markup=False)
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a saved run, or model.npz that was released.")],
+    table: Annotated[Path, typer.Argument(help="CSV or Parquet with the columns of the training data.")],
+    out: Annotated[Path | None, typer.Option(help="Write the predictions to this CSV (stdout by default).")] = None,
+    repeat: Annotated[int, typer.Option(help="Which repetition's model.")] = 0,
+    server: Annotated[int | None, typer.Option(help="One server's model instead of the centroid.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Apply a learned model to a table."""
+    from confide.base.files import atomic_file
+    from confide.engines.predict import predict as apply
+
+    frame, metrics = apply(run, table, repeat=repeat, server=server)
+    if out is not None:
+        with atomic_file(out) as temporary:
+            frame.write_csv(temporary)
+    if as_json:
+        rows = None if out is not None else frame.to_dict(as_series=False)
+        found = {"rows": frame.height, "metrics": metrics, "predictions": rows, "file": out and str(out)}
+        print(json.dumps(found, allow_nan=False))
+        return
+    if out is None:
+        print(frame.write_csv(), end="")
+    for name, value in metrics.items():
+        err.print(f"{name} {value:.4g}")
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="regression, accountant, noise, secure, network or deploy")],
+    seed: Annotated[int, typer.Option(help="of regression")] = 0,
+    clients: Annotated[int | None, typer.Option(help="of secure: n, 100; of deploy: 10")] = None,
+    length: Annotated[
+        int | None, typer.Option(help="coordinates of an update; secure: 1,000,000, network: 10,000, deploy: 131,072")
+    ] = None,
+    servers: Annotated[int, typer.Option(help="of network: P")] = 10,
+    rounds: Annotated[int, typer.Option(help="of network: T")] = 30,
+    dropout: Annotated[float, typer.Option(help="of secure: fraction that vanishes in the middle")] = 0.1,
+    server: Annotated[str, typer.Option(help="of secure: curious or active")] = "curious",
+    as_json: Json = False,
+) -> None:
+    """Measure speed; every ratio is taken within one run."""
+    from confide.base.validation import one_of
+
+    one_of("NAME", name, ("regression", "accountant", "noise", "secure", "network", "deploy"))
+    if name == "regression":
+        from confide.benchmarks.regression import bench as measure
+
+        numbers = measure(seed)
+    elif name == "accountant":
+        # Before NumPy is loaded: with other work on the machine, its threads' waiting would be what is timed.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        from confide.benchmarks import accountant
+
+        numbers = _watched("tries", lambda w: accountant.bench(watch=w))
+    elif name == "noise":
+        from confide.benchmarks import noise
+
+        numbers = _watched("tries", lambda w: noise.bench(watch=w))
+    elif name == "secure":
+        from confide.benchmarks import secure
+
+        n, M = 100 if clients is None else clients, 1_000_000 if length is None else length
+        numbers = _watched("a session", lambda w: secure.bench(n, M, dropout, server, w))
+    elif name == "deploy":
+        from confide.benchmarks import deploy
+
+        n, M = 10 if clients is None else clients, 131_072 if length is None else length
+        numbers = _watched("rounds", lambda w: deploy.bench(n, M, watch=w))
+    else:
+        from confide.benchmarks import network
+
+        numbers = _watched("rounds", lambda w: network.bench(servers, 10_000 if length is None else length, rounds, w))
+    if as_json:
+        print(json.dumps(numbers))
+        return
+    for key, value in numbers.items():
+        places = 1 if not isinstance(value, float) or value >= 10 else 2 if value >= 1 else 4
+        print(f"{key:30} {value:12,.{places}f}" if isinstance(value, float) else f"{key:30} {value!s:>12}")
+
+
+def _watched(what: str, measure: Callable[[Callable[[], None]], dict[str, Any]]) -> dict[str, Any]:
+    from rich.progress import Progress
+
+    with Progress(console=err, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        return measure(lambda: bar.advance(task))
+
+
+for part in (cli_privacy, cli_theory, cli_deploy, cli_cluster):
+    app.registered_commands += part.app.registered_commands
+app.add_typer(cli_pki.app, name="pki")
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one line, never a traceback."""
+    try:
+        code = app(standalone_mode=False)
+        if code == 130:  # how typer tells of a Ctrl-C that no command dealt with
+            raise KeyboardInterrupt
+        sys.stdout.flush()  # while a closed pipe or a full disk can still be told from success
+        sys.exit(code)
+    except InputError as e:
+        _stop(f"error: {e}", 2)
+    except RunError as e:
+        _stop(f"failed: {e}", 1)
+    except MemoryError as e:
+        _stop(f"failed: not enough memory ({e}); make the run smaller", 1)
+    except (KeyboardInterrupt, typer.Abort):
+        _stop("interrupted", 130)
+    except BrokenPipeError:
+        # The reader (head, say) has gone; Python must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as e:
+        if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _stop("failed: the disk is full, the output could not be written", 1)
+        usage = getattr(e, "format_message", None)  # click's usage errors
+        if usage is None:
+            raise
+        _stop(f"error: {usage() or 'name a command'}", 2)
+
+
+def _stop(line: str, code: int) -> None:
+    print(" ".join(line.split()), file=sys.stderr)
+    sys.exit(code)

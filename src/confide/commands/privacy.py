@@ -1,0 +1,518 @@
+"""The commands about privacy: account, plan, audit, verify."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confide.base.errors import InputError
+
+if TYPE_CHECKING:
+    from confide.graph.graph import Graph
+    from confide.privacy.calibrate import Budget
+    from confide.privacy.sensitivity import Sensitivity
+    from confide.privacy.sum_noise import SumNoise
+    from confide.rounds.schemes import Scheme
+
+app = typer.Typer()
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
+GraphSpec = Annotated[str, typer.Option("--graph", help="ring:10, random:10:0.4, file:PATH ...")]
+Weights = Annotated[str, typer.Option(help="lazy, metropolis, uniform, constant or given")]
+Noise = Annotated[str, typer.Option(help="gaussian, laplace, discrete-gaussian or discrete-laplace")]
+Rounds = Annotated[int, typer.Option(help="T")]
+Step = Annotated[float, typer.Option(help="mu")]
+Bound = Annotated[float, typer.Option(help="B, of the clip")]
+Norm = Annotated[str, typer.Option(help="l1 or l2")]
+Level = Annotated[str, typer.Option(help="unit, client or example")]
+Adjacency = Annotated[str, typer.Option(help="replace or zero-out")]
+Sampled = Annotated[int | None, typer.Option(help="L")]
+Clients = Annotated[int | None, typer.Option(help="K, of the smallest unit; random:Q and amplified:Q need it")]
+Dim = Annotated[int | None, typer.Option(help="M")]
+LocalSteps = Annotated[int, typer.Option(help="E")]
+Batch = Annotated[int | None, typer.Option(help="mini-batch size, for level example")]
+ProofOption = Annotated[str, typer.Option("--proof", help="none, regulariser:RHO, convex-glm:NU or public-point")]
+Smoothness = Annotated[float | None, typer.Option(help="delta of every sampled loss; convex-glm credits more with it")]
+ClipKind = Annotated[str, typer.Option("--clip", help="example or update")]
+Part = Annotated[str, typer.Option("--participation", help="all, cap:N, random:Q or amplified:Q")]
+ThreatOption = Annotated[
+    str, typer.Option("--threat", help="links, colluders:1,2, neighbours, own-client or own-server")
+]
+Delta = Annotated[float, typer.Option(help="of epsilon(delta)")]
+Honest = Annotated[
+    int | None, typer.Option("--sum-honest", help="honest clients' shares in every secure sum, at least")
+]
+Corrupted = Annotated[int, typer.Option("--sum-corrupted", help="clients hand in glove with the server, at most")]
+FractionBits = Annotated[int, typer.Option(help="of the clients' fixed point, for noise inside the sum")]
+
+
+@app.command()
+def account(
+    context: typer.Context,
+    x: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="X", help="A config, run.json or plan.json to price, or ledgers (run folders) to add up."
+        ),
+    ] = None,
+    graph: GraphSpec = "ring:10",
+    weights: Weights = "lazy",
+    scheme: Annotated[
+        str, typer.Option(help="homomorphic, shared, own-clean, per-link, partial:C, pairwise ...")
+    ] = "homomorphic",
+    noise: Noise = "gaussian",
+    sigma: Annotated[float, typer.Option(help="standard deviation per coordinate")] = 200.0,
+    sigma_pair: Annotated[float, typer.Option(help="of pairwise")] = 0.0,
+    rounds: Rounds = 100,
+    step: Step = 0.1,
+    bound: Bound = 1.0,
+    norm: Norm = "l2",
+    level: Level = "unit",
+    adjacency: Adjacency = "replace",
+    sampled: Sampled = None,
+    clients: Clients = None,
+    dim: Dim = None,
+    local_steps: LocalSteps = 1,
+    batch: Batch = None,
+    proof: ProofOption = "none",
+    smoothness: Smoothness = None,
+    clip: ClipKind = "example",
+    participation: Part = "all",
+    threat: ThreatOption = "links",
+    release: Annotated[str, typer.Option(help="none, centroid:SIGMA or local")] = "none",
+    delta: Delta = 1e-5,
+    sum_sigma: Annotated[float | None, typer.Option(help="on psi, of the noise inside the secure sum")] = None,
+    sum_honest: Honest = None,
+    sum_corrupted: Corrupted = 0,
+    fraction_bits: Annotated[
+        int | None,
+        typer.Option(help="of the clients' fixed point: discrete noise needs it; 24 for noise inside the sum"),
+    ] = None,
+    theorem: Annotated[str, typer.Option(help="'paper' prints the paper's Theorem 2, with its gaps")] = "confide",
+    as_json: Json = False,
+) -> None:
+    """epsilon for a named adversary, with the assumptions it rests on; or of a config, a plan, or ledgers together."""
+    from confide.base.validation import one_of
+
+    if x:
+        _account_of(x, delta, as_json, {name for name in context.params if _given(context, name)} - {"x", "as_json"})
+        return
+    if one_of("theorem", theorem, ("confide", "paper")) == "paper":
+        _paper(step, bound, sigma, rounds, as_json)
+        return
+    from confide.privacy.accountant import account as spend
+    from confide.rounds.schemes import scheme as make
+
+    one_of("noise", noise, ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace"))
+    s = _sensitivity(locals())
+    made = make(scheme, sigma, noise=noise.removeprefix("discrete-"), sigma_pair=sigma_pair)
+    inside = _sum_noise(sum_sigma, sum_honest, sum_corrupted, 24 if fraction_bits is None else fraction_bits, s)
+    servers = _graph(graph, weights)
+    if noise.startswith("discrete-"):
+        made, servers, s = _on_grid(made, servers, s, inside, rounds, fraction_bits)
+    a = spend(
+        made, servers, s, rounds=rounds, noise=noise, threat=threat, release=release, delta=delta,
+        sum_noise=inside,
+    )  # fmt: skip
+    if as_json:
+        print(json.dumps(a.to_dict(), allow_nan=False))
+        return
+    from confide.privacy.statement import assumptions, table
+
+    one = _alone(a.to_dict(), rounds)
+    print("\n".join([*table(one), ""]))
+    for name in ("rho", "mu_gdp", "epsilon_pure"):
+        if getattr(a, name) is not None:
+            print(f"{name:14} {getattr(a, name):.6g}")
+    print("\n".join(assumptions(one)))
+
+
+@app.command()
+def plan(
+    config: Annotated[
+        Path | None, typer.Argument(help="A config, not about private data: schemes are then compared by short runs.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="budget at delta")] = None,
+    rho: Annotated[float | None, typer.Option(help="budget as zCDP, instead")] = None,
+    graph: GraphSpec = "ring:10",
+    weights: Weights = "lazy",
+    scheme: Annotated[str, typer.Option(help="a scheme's name, or auto")] = "auto",
+    noise: Noise = "gaussian",
+    rounds: Rounds = 100,
+    step: Step = 0.1,
+    bound: Bound = 1.0,
+    norm: Norm = "l2",
+    level: Level = "unit",
+    adjacency: Adjacency = "replace",
+    sampled: Sampled = None,
+    clients: Clients = None,
+    dim: Dim = None,
+    local_steps: LocalSteps = 1,
+    batch: Batch = None,
+    proof: ProofOption = "none",
+    smoothness: Smoothness = None,
+    clip: ClipKind = "example",
+    participation: Part = "all",
+    threat: ThreatOption = "links",
+    release: Annotated[
+        str, typer.Option(help="none, centroid (its noise is sized too), centroid:SIGMA or local")
+    ] = "centroid",
+    delta: Delta = 1e-5,
+    hessian: Annotated[float, typer.Option(help="of the quadratic that predicts errors without a config")] = 1.0,
+    sum_honest: Honest = None,
+    sum_corrupted: Corrupted = 0,
+    fraction_bits: FractionBits = 24,
+    as_json: Json = False,
+) -> None:
+    """The noise that a budget asks for; with `auto`, the scheme that leaves the least error, and why.
+
+    With --sum-honest it is the noise inside the secure sum, against the own server.
+    """
+    from confide.privacy import planner
+    from confide.privacy.calibrate import Budget
+
+    budget = Budget(epsilon, rho, delta)
+    if sum_honest is not None:
+        if config is not None:
+            raise InputError("sum_honest", sum_honest, "follows from the config's [secure]; leave the config out")
+        s = _sensitivity(locals())
+        _plan_sum(budget, s, rounds, sum_honest, sum_corrupted, fraction_bits, threat, as_json)
+        return
+    names = planner.CANDIDATES if scheme == "auto" else (scheme,)
+    if config is not None:
+        made, s, measure, rounds, dim = _from_config(config)
+        basis = "short runs of the config"
+    else:
+        made, s = _graph(graph, weights), _sensitivity(locals())
+        measure = planner.by_formula(made, step, hessian, rounds, dim or 1)
+        basis = f"a quadratic with Hessian {hessian:g} (no clipping, equal data)"
+    options = planner.compare(
+        names, made, s, budget, measure, rounds=rounds, noise=noise, threat=threat, release=release, dim=dim or 1
+    )
+    best = next((o for o in options if o.name not in planner.BASELINES), options[0])
+    if best.calibrated is None:
+        raise InputError("scheme", scheme, best.reason)
+    answer = {
+        "recommended": best.name,
+        **best.to_dict(),
+        "account": best.calibrated.account.to_dict(),
+        "table": [o.to_dict() for o in options],
+        "errors_by": basis,
+    }
+    if as_json:
+        print(json.dumps(answer, allow_nan=False))
+        return
+    _print_plan(answer)
+
+
+def _plan_sum(
+    budget: Budget,
+    s: Sensitivity,
+    rounds: int,
+    honest: int,
+    corrupted: int,
+    fraction_bits: int,
+    threat: str,
+    as_json: bool,
+) -> None:
+    from confide.privacy.calibrate import calibrate_sum
+    from confide.privacy.statement import lines
+
+    if threat not in ("links", "own-server"):  # the default, or what is meant
+        raise InputError("threat", threat, "noise inside the sum is sized against own-server, and then holds for all")
+    noise, spent = calibrate_sum(
+        s, budget, rounds=rounds, honest=honest, fraction_bits=fraction_bits, corrupted=corrupted
+    )
+    if as_json:
+        answer = {"sum_sigma": noise.sigma, "share_quanta": noise.share_quanta, "account": spent.to_dict()}
+        print(json.dumps(answer, allow_nan=False))
+        return
+    print(f"noise inside the secure sum: sigma {noise.sigma:.6g} on psi, {noise.share_quanta:.6g} quanta a share")
+    print("\n".join(lines(_alone(spent.to_dict(), rounds))))
+
+
+def _sum_noise(
+    sigma: float | None, honest: int | None, corrupted: int, fraction_bits: int, s: Sensitivity
+) -> SumNoise | None:
+    from confide.privacy.sum_noise import SumNoise
+
+    if sigma is None and honest is None:
+        return None
+    for name, value, what in (
+        ("sum_sigma", sigma, "S"),
+        ("sum_honest", honest, "N"),
+        ("sampled", s.sampled, "L"),
+        ("dim", s.dim, "M"),
+    ):
+        if value is None:
+            raise InputError(
+                name, None, f"noise inside the secure sum needs it; give --{name.replace('_', '-')} {what}"
+            )
+    assert sigma is not None and honest is not None  # noqa: S101, PT018 - checked
+    assert s.sampled is not None and s.dim is not None  # noqa: S101, PT018 - checked
+    return SumNoise.sized(sigma, honest, sampled=s.sampled, fraction_bits=fraction_bits, dim=s.dim, corrupted=corrupted)
+
+
+def _alone(account: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """A statement with one row."""
+    return {"rounds": rounds, "accounts": [account], "refused": []}
+
+
+def _print_plan(answer: dict[str, Any]) -> None:
+    from confide.privacy.statement import lines
+
+    heads = ["", "sigma", "release", "mean", "single", *PLANNED]
+    rows, without = [], []
+    for row in answer["table"]:
+        if row["reason"]:
+            without.append(f"{row['scheme']}: no number, {row['reason']}")
+            continue
+        if row["only_simulated"]:
+            without.append(f"{row['scheme']}: not recommended, {row['only_simulated']}")
+        kind, _, noise = row["release"].partition(":")
+        numbers = [_short(row[key]) for key in ("sigma", "released_error", "individual_error")]
+        numbers.insert(1, _short(float(noise)) if noise else kind)
+        rows.append([row["scheme"], *numbers, *_epsilons(row["statement"])])
+    print(f"squared error of the mean that is released and of single models, by\n{answer['errors_by']};")
+    print("then epsilon against each adversary, - where nothing protects, ? where nothing is proven\n")
+    for cells in [heads, *rows]:
+        print(f"{cells[0]:<12}" + "".join(f"{cell:>8}" for cell in cells[1:]).rstrip())
+    print("\n".join(["", *without]))
+    pair = f" and sigma_pair {answer['sigma_pair']:.6g}" if answer["sigma_pair"] else ""
+    print(f"recommended: {answer['recommended']} with sigma {answer['sigma']:.6g}{pair}, release {answer['release']}\n")
+    print("\n".join(lines(answer["statement"])))
+
+
+def _short(x: float) -> str:
+    return f"{x:.2g}" if x >= 1000 else f"{x:.3g}"
+
+
+PLANNED = {"links": "links", "server": "colluders", "nearby": "neighbours", "client": "own-client"}
+
+
+def _epsilons(statement: dict[str, Any]) -> list[str]:
+    """Of a scheme's statement, a cell for each adversary; the last account of a kind is that with the release."""
+    from confide.privacy.statement import rounded_up
+
+    found = {}
+    for a in statement["accounts"]:
+        found[a["threat"].partition(":")[0]] = "-" if a["epsilon"] is None else rounded_up(a["epsilon"], 3)
+    return [found.get(kind, "?") for kind in PLANNED.values()]
+
+
+def _graph(spec: str, weights: str) -> Graph:
+    from confide.graph.graph import Graph
+
+    return Graph.parse(spec, weights=weights)
+
+
+def _sensitivity(given: dict[str, Any]) -> Sensitivity:
+    from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+
+    names = ("step", "bound", "norm", "level", "adjacency", "sampled", "clients", "dim", "local_steps", "batch")
+    return Sensitivity(
+        **{name: given[name] for name in names},
+        proof=Proof.parse(given["proof"]),
+        participation=Participation.parse(given["participation"]),
+        smoothness=given["smoothness"],
+        clip=given["clip"],
+    )
+
+
+def _on_grid(
+    made: Scheme, graph: Graph, s: Sensitivity, inside: SumNoise | None, rounds: int, fraction_bits: int | None
+) -> tuple[Scheme, Graph, Sensitivity]:
+    """Discrete noise lies on a grid, and what is computed there is rounded: both enter the price, as when deployed."""
+    from dataclasses import replace
+
+    from confide.base.validation import whole
+    from confide.privacy.rounding import Rounding
+    from confide.rounds.arithmetic import TAIL, FixedArithmetic, check_range, largest_state, on_grid, scheme_on_grid
+
+    for name, value in (("fraction_bits", fraction_bits), ("sampled", s.sampled), ("dim", s.dim)):
+        if value is None:
+            remedy = "discrete noise lies on a grid of 2^-BITS / L, which enters the price; give --fraction-bits BITS"
+            raise InputError(name, None, f"{remedy}, --sampled L and --dim M")
+    assert s.sampled is not None and s.dim is not None  # noqa: S101, PT018 - checked
+    arithmetic = FixedArithmetic(s.sampled, whole("fraction_bits", fraction_bits, 1, 52))
+    made, graph, update = scheme_on_grid(made), on_grid(graph), s.step * s.bound
+    reach = update + (0.0 if inside is None else TAIL * inside.share_quanta * arithmetic.client_quantum)
+    check_range(arithmetic, made, graph, reach, 0.0, rounds)
+    largest = largest_state(arithmetic, made, graph, reach, 0.0, rounds)
+    error = Rounding.error(s.steps[1], s.batch or 1, s.dim, s.proof.kind, largest, update)
+    # As few as one client may survive, and the model may have a regulariser: nothing here says otherwise.
+    return made, graph, replace(s, rounding=Rounding(arithmetic.quantum, 1, s.clip == "example", error))
+
+
+def _paper(step: float, bound: float, sigma: float, rounds: int, as_json: bool) -> None:
+    from confide.base.validation import positive, positive_int
+    from confide.privacy.accountant import paper_theorem
+
+    epsilon, gaps = paper_theorem(
+        positive("step", step), positive("bound", bound), positive("sigma", sigma), positive_int("rounds", rounds)
+    )
+    if as_json:
+        print(json.dumps({"epsilon": epsilon, "theorem": "paper", "valid": False, "warnings": gaps}))
+        return
+    print(f"Theorem 2 as printed: epsilon {epsilon:.6g}")
+    for line in gaps:
+        print(f"  warning: {line}")
+
+
+def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
+    """Graph, sensitivity and a measure by short runs."""
+    from dataclasses import replace
+
+    from confide.engines.driver import simulate
+    from confide.plans import config as settings
+    from confide.privacy.planner import by_simulation
+
+    parsed = settings.load(path)
+    x = parsed.build()
+    if x.problem.private:
+        remedy = (
+            "is about somebody's data: trying schemes out on them would tell about them, and nothing pays for that; "
+            "leave the config out and give --graph, --rounds, --step ..., or set problem.name = 'regression'"
+        )
+        raise InputError("config", str(path), remedy)
+    if x.privacy is None:
+        raise InputError("algorithm.clip", "none", "a plan needs a clip; set algorithm.clip and algorithm.bound")
+    s = x.privacy.sensitivity(x.problem, x.algorithm, x.seed)
+
+    def run(scheme: Any) -> tuple[float, float]:
+        done = simulate(
+            x.problem,
+            x.graph,
+            replace(x.algorithm, scheme=scheme),
+            rounds=x.rounds,
+            repeats=min(x.repeats, 8),
+            seed=x.seed,
+        )
+        return float(done.levels("centroid_msd").mean()), float(done.levels("individual_msd").mean())
+
+    return x.graph[0], s, by_simulation(run), x.rounds, x.problem.M
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _account_of(paths: list[Path], delta: float, as_json: bool, given: set[str]) -> None:
+    from confide.privacy import asked
+    from confide.privacy.statement import lines
+
+    kind = asked.kind_of_all(paths)
+    if wrong := sorted(given - ({"delta"} if kind == "ledger" else set())):
+        name = f"--{wrong[0].replace('_', '-')}"
+        raise InputError(name, str(paths[0]), f"is a {kind}, which says all of this itself; leave {name} out")
+    if kind == "ledger":
+        answer = asked.add_up(paths, delta)
+        said = asked.sum_lines(answer)
+    else:
+        answer = asked.price_plan(paths[0]) if kind == "plan" else asked.price_config(paths[0])
+        about = f"{answer['level']} level, {answer['adjacency']}; its adversary is {answer['threat']}"
+        said = [f"{paths[0]}: a {kind} of {answer['rounds']} rounds, {about}", *lines(answer)]
+    if as_json:
+        print(json.dumps(answer | {"files": [str(path) for path in paths]}, allow_nan=False))
+        return
+    for line in said:
+        print(line)
+
+
+@app.command()
+def audit(
+    config: Annotated[Path, typer.Argument(help="A TOML config, or the run.json of an earlier run.")],
+    change: Annotated[list[str] | None, typer.Option("--set", help="Change a key: scheme.sigma=1")] = None,
+    as_json: Json = False,
+) -> None:
+    """Attack what a run prints: an attained lower bound beside every epsilon; exits 1 when one is contradicted."""
+    from rich.console import Console
+
+    from confide.attacks.audit import audit as attack
+    from confide.plans import config as settings
+
+    console = Console(stderr=True, highlight=False)
+    report = attack(
+        settings.load(config, change or []),
+        announce=lambda what: console.print(f"{what} ...", style="dim", markup=False),
+    )
+    print(json.dumps(report.to_dict(), allow_nan=False) if as_json else report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def verify(
+    bundle: Annotated[Path, typer.Argument(help="A signed bundle: plan, ledger, versions, statement.")],
+    key: Annotated[str | None, typer.Option(help="The signer's public key (hex), received another way.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a signed bundle, offline."""
+    from confide.laws.conversion import rho_epsilon
+    from confide.privacy.bundle import verify_bundle
+    from confide.privacy.statement import lines, rounded_up
+
+    report = verify_bundle(bundle, key, rho_epsilon)
+    if as_json:
+        print(json.dumps({"ok": report.ok, **report.to_dict()}))
+    else:
+        for check in report.checks:
+            word = {True: "ok", False: "FAILED", None: "not checked"}[check.ok]
+            print(f"{word:12} {check.name:10} {check.reason}")
+        if report.statement is not None:
+            print("\n".join(["", "By the plan, computed anew:", *lines(dict(report.statement))]))
+        if report.spent is not None and report.spent["runs"] > 1:
+            s, epsilon = report.spent, report.spent["epsilon"]
+            number = "NO BOUND" if epsilon is None else f"at most epsilon {rounded_up(epsilon)} at delta {s['delta']:g}"
+            print(
+                f"all {s['runs']} runs together: {number} ({s['level']} level, {s['adjacency']}; against {s['threat']})"
+            )
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bundle(
+    key: Annotated[Path, typer.Option(help="Ed25519 key; made (mode 0600) where there is none.")],
+    run: Annotated[Path | None, typer.Argument(help="Folder of an accounted run.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Of a deployment, instead of RUN: plan.json.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Of a deployment: what `confide ledger` wrote.")] = None,
+    out: Annotated[Path | None, typer.Option(help="bundle.json, in RUN or beside the ledger, by default.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Sign plan, ledger and statement of a run or of a deployed unit, for an auditor."""
+    from confide.engines.run import Run, versions
+    from confide.plans.plan import Plan
+    from confide.privacy.bundle import generate_key, load_key, make_bundle, public_hex, save_bundle
+    from confide.privacy.ledger import read
+    from confide.privacy.of_run import LEDGER, plans_in
+
+    if run is not None and plan is None and ledger is None:
+        loaded = Run.load(run)
+        if loaded.privacy is None or loaded.privacy["ledger"] is None:
+            raise InputError(
+                "run", str(run), "has no ledger; only an accounted run (algorithm.clip set) can be bundled"
+            )
+        said, ledger = loaded.privacy["statement"], run / LEDGER
+        agreed, *others = plans_in(run, read(ledger))
+    elif run is None and plan is not None and ledger is not None:
+        from confide.privacy.agreement import price
+
+        agreed, others = Plan.load(plan), []
+        said = price(agreed).statement.to_dict()
+    else:
+        raise InputError("run", None if run is None else str(run), "give the folder of a run, or --plan and --ledger")
+    if not key.exists():
+        generate_key(key)
+    secret = load_key(key)
+    text = make_bundle(agreed, ledger, said, versions(), secret, others)
+    path = out or ledger.parent / "bundle.json"
+    save_bundle(path, text)
+    public = public_hex(secret.public_key())
+    if as_json:
+        print(json.dumps({"file": str(path), "public_key": public}))
+        return
+    print(f"{path}\npublic key {public}")

@@ -1,1 +1,0 @@
-"""A whole network of real processes on one machine."""

@@ -1,1 +1,0 @@
-"""What must outlive a crash: a server's books and the client's record."""

@@ -1,0 +1,175 @@
+"""What a unit tells the others before there is a plan, and how a plan is made of a config and all announcements.
+
+An announcement has public keys and names, nothing else. The data are at the clients, so the problem of the config
+lends only its model: kind, features, regulariser. What depends on data (how smooth a loss is, whether a batch can be
+filled) every client checks for itself against the plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from confide.base import canonical
+from confide.base.errors import InputError
+from confide.base.validation import number, one_of, positive_int
+from confide.plans.config import (
+    Config,
+    Experiment,
+    RegressionConfig,
+    make_algorithm,
+    make_graphs,
+    make_privacy,
+    make_problem,
+    named_as_in_config,
+)
+from confide.privacy.agreement import Unit
+from confide.problems.federation import Federation
+from confide.problems.models import Linear, Logistic, Model
+from confide.problems.problem import Problem
+
+if TYPE_CHECKING:
+    from confide.deploy.keys.authority import Authority, Entry
+
+FORMAT: Final = 1
+LARGEST: Final = 2**26  # bytes of an announcement
+MODELS: Final = ("linear", "logistic", "own")
+_FIELDS = ("format", "unit", "organisation", "authority", "server", "identity", "exchange_key", "clients")
+
+
+def announce(authority: Authority, unit: str, server: str | None = None, clients: Sequence[str] = ()) -> dict[str, Any]:
+    """A unit's announcement from its organisation's certificates; without names, the one server and all clients."""
+    live: dict[str, Entry] = {}
+    for entry in authority.entries():
+        if entry.revoked is None:
+            live.setdefault(entry.identity, entry)  # a renewed certificate has the same identity, and the same place
+    servers = [e for e in live.values() if e.role == "server" and server in (None, e.name)]
+    if len(servers) != 1:
+        names = ", ".join(e.name for e in servers)
+        remedy = (
+            f"{authority.org} has several, name one with --server: {names}"
+            if servers
+            else f"no such server; `confide pki issue {authority.org} server NAME` makes one"
+        )
+        raise InputError("server", server, remedy)
+    known = {e.name: e for e in live.values() if e.role == "client"}
+    for name in clients:
+        if name not in known:
+            remedy = f"no such client, or revoked; known: {', '.join(known) or 'none'}"
+            raise InputError("client", name, remedy)
+    chosen = [known[name] for name in dict.fromkeys(clients)] if clients else list(known.values())
+    if not chosen:
+        remedy = f"a unit needs clients; `confide pki issue {authority.org} client NAME` makes one"
+        raise InputError("client", None, remedy)
+    return {
+        "format": FORMAT,
+        "unit": unit,
+        "organisation": authority.org,
+        "authority": authority.fingerprint,
+        "server": servers[0].name,
+        "identity": servers[0].identity,
+        "exchange_key": servers[0].exchange_key,
+        "clients": [{"name": e.name, "identity": e.identity} for e in chosen],
+    }
+
+
+def read(path: Path) -> Unit:
+    """An announcement as a unit of a plan."""
+    text = canonical.read_text(path, "unit", LARGEST)
+    try:
+        table: Mapping[str, Any] = canonical.check_keys("unit", json.loads(text), _FIELDS)
+        if table["format"] != FORMAT:
+            raise InputError("unit", str(path), f"has format {table['format']!r}; this confide reads {FORMAT}")
+        keys = [str(c["identity"]) for c in table["clients"]]
+        named = {name: str(table[name]) for name in ("identity", "exchange_key", "authority")}
+    except (ValueError, TypeError, KeyError, RecursionError) as e:
+        why = e.remedy if isinstance(e, InputError) else f"{type(e).__name__}: {e}"
+        remedy = f"is no announcement ({why}); `confide pki announce ORG --unit NAME` prints one"
+        raise InputError("unit", str(path), remedy) from None
+    for name, key in (*named.items(), *(("clients", key) for key in keys)):
+        if not canonical.is_digest(key):
+            raise InputError(f"unit.{name}", key, f"in {path}: must be 64 small hex digits")
+    return Unit(str(table["unit"]), named["identity"], named["exchange_key"], tuple(keys), named["authority"])
+
+
+def experiment(
+    config: Config,
+    units: Sequence[Unit],
+    *,
+    model: str | None = None,
+    features: int | None = None,
+    rho: float | None = None,
+) -> Experiment:
+    """What the config simulates, with the announced units in place of its own and no data.
+
+    Args:
+        model, features, rho: in place of those of the config's problem; `own` is a train function of one's own.
+    """
+    if not units:
+        raise InputError("unit", None, "name one announcement for each unit, with --unit")
+    with named_as_in_config():
+        algorithm, privacy = make_algorithm(config), make_privacy(config)
+        kind, M = _model(config, model, features, rho)
+        if model == "own":
+            algorithm = replace(algorithm, local=_own)
+        rows = 1 if algorithm.replacement else _largest(algorithm.batch)
+        problem = Problem(_hollow([len(unit.clients) for unit in units], rows, M), kind)
+        graphs = make_graphs(config, len(units))
+    return Experiment(problem, graphs, algorithm, config.rounds, config.repeats, config.seed, privacy)
+
+
+def other_sizes(config: Config, units: Sequence[Unit]) -> str:
+    """Where the config simulates another network than the one announced; "" where not."""
+    given, sizes = (config.problem.units, config.problem.clients), [len(unit.clients) for unit in units]
+    if given[0] in (None, len(units)) and all(given[1] in (None, size) for size in sizes):
+        return ""
+    shown = ", ".join(map(str, sizes[:10])) + (", …" if len(sizes) > 10 else "")
+    return f"the config has {given[0]} units of {given[1]} clients; the plan has {len(sizes)}, with {shown} clients"
+
+
+def _model(config: Config, model: str | None, features: int | None, rho: float | None) -> tuple[Model, int]:
+    given = config.problem
+    if model is not None:
+        one_of("--model", model, MODELS)
+        if features is None:
+            raise InputError("--features", None, "say with --model how many numbers the model has")
+        if model == "own" and rho:
+            raise InputError("--rho", rho, "a train function of one's own has its regulariser inside")
+        strength = 0.0 if model == "own" else number("--rho", given.rho if rho is None else rho, 0.0)
+        return (Logistic if model == "logistic" else Linear)(strength), positive_int("--features", features)
+    if isinstance(given, RegressionConfig):
+        strength = number("problem.rho", given.rho if rho is None else rho, 0.0)
+        return Linear(strength), positive_int("problem.features", given.features if features is None else features)
+    try:
+        made = make_problem(config)
+    except InputError as e:
+        remedy = f"{e.remedy}. Where the data are not on this machine, say --model, --features and --rho"
+        raise InputError(e.field, e.value, remedy) from None
+    strength = given.rho if rho is None else number("--rho", rho, 0.0)
+    if features is None and any(c["computed"] for c in (made.features or {}).get("categorical", ())):
+        remedy = "would be counted from private rows; declare problem.categories, or say --features"
+        raise InputError("--features", None, remedy)
+    M = made.federation.M if features is None else positive_int("--features", features)
+    return type(made.model)(strength), M  # type: ignore[call-arg]
+
+
+def _own(*_: Any) -> Any:
+    """Stands for a train function that only the clients have."""
+    raise NotImplementedError
+
+
+def _largest(batch: Any) -> int:
+    return int(np.max(batch))
+
+
+def _hollow(sizes: Sequence[int], rows: int, M: int) -> Federation:
+    """Rows of zeros that take no memory."""
+    clients = sum(sizes)
+    X = np.broadcast_to(np.zeros((1, 1)), (clients * rows, M))
+    d = np.broadcast_to(np.ones(1), (clients * rows,))
+    return Federation(X, d, np.arange(clients + 1) * rows, np.concatenate([[0], np.cumsum(sizes)]))

@@ -1,0 +1,153 @@
+"""What one server needs of the plan, worked out once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from confide.deploy.machines.cohort import CohortTerms
+from confide.deploy.machines.exchange import Rules
+from confide.graph.graph import Graph
+from confide.plans import sums
+from confide.privacy.ledger import Cost
+from confide.rounds.arithmetic import WEIGHT_BITS, FixedArithmetic
+from confide.rounds.local import remaining
+from confide.rounds.schemes import Scheme
+
+if TYPE_CHECKING:
+    from confide.privacy.agreement import Prices
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Of server `rules.me`.
+
+    Attributes:
+        rules: of the exchange.  cohort: of the sums with the clients.
+        weights: a_pm by neighbour; own_weight: a_pp.
+        decays: what each client's regulariser takes off the model, where the server does that.
+        costs: of the j-th publication.  allowed: publications that the budget pays for.
+        sums_cost: the price is that of the sums that the own server sees, which it pays for before it asks for them.
+        adapt: seconds until a round's sum must be there; tick: publications are at multiples of it.
+        exchange: seconds to wait for neighbours.  drain: to settle open flows at the end.  start: of round 1.
+        identities, edges: of all servers, for epochs.
+    """
+
+    rules: Rules
+    cohort: CohortTerms
+    scheme: Scheme
+    arithmetic: FixedArithmetic
+    own_weight: float
+    weights: Mapping[int, float]
+    decays: tuple[float, ...]
+    costs: tuple[Cost, ...] = field(repr=False)
+    allowed: int
+    adapt: float
+    tick: float
+    exchange: float
+    drain: float
+    start: float
+    identities: tuple[bytes, ...] = field(repr=False)
+    edges: tuple[tuple[int, int], ...] = field(repr=False)
+    plan_text: str = field(repr=False)
+    protocol: int = 1
+    sums_cost: bool = False
+
+    def clock_round(self, now: float) -> int:
+        """No honest server has decided more rounds by now (and one for clocks that differ)."""
+        return min(self.rules.rounds, max(0, math.floor((now - self.start) / self.tick)) + 1)
+
+    def clock_time(self, round: int) -> float:
+        """When `clock_round` reaches this round."""
+        return self.start + (round - 1) * self.tick
+
+    def shrink(self, sample: Collection[int], survivors: Collection[int]) -> float:
+        """What the regulariser takes off the model, in the order in which the reference adds it up."""
+        total = 0.0
+        for k in sample:
+            if k in survivors:
+                total += self.decays[k] / self.arithmetic.L
+        return total
+
+    @property
+    def leash(self) -> int:
+        """A server publishes at most so many rounds beyond what its neighbours have seen of it, or decided themselves.
+
+        Beyond it messages would be paid for and reach nobody; and a store that was lost has not gone further than this
+        from what its neighbours know.
+        """
+        return 2 * self.rules.window
+
+    @cached_property
+    def largest_sync(self) -> int:
+        """Bytes of the longest message between servers: an offer, or an epoch that everybody signed."""
+        return 8192 + max(8 * self.rules.length, 80 * len(self.identities))
+
+
+def of_plan(prices: Prices, server: int, allowed: int | None = None) -> Terms:
+    """What a plan, priced, means for one of its servers.
+
+    Args:
+        allowed: publications that the budget pays for, where earlier runs on the same data spent some of it.
+    """
+    plan, d = prices.plan, prices.deployed
+    table, g, secure = plan.deployment, d.graph, sums.of_plan(plan)
+    assert table is not None and plan.dim is not None and plan.bound is not None  # noqa: S101, PT018 - Plan checks it
+    weights, clients, quantum = neighbours(g, server), table["units"][server]["clients"], d.arithmetic.quantum
+    hash = bytes.fromhex(plan.hash)
+    rho = table["model"]["rho"] if plan.clip == "example" else 0.0  # the server's part; else the update has it
+    return Terms(
+        rules=Rules(
+            server,
+            hash,
+            integer_weights(weights),
+            plan.rounds,
+            table["window"],
+            plan.dim,
+            math.ceil(d.largest / quantum),
+        ),
+        cohort=CohortTerms(
+            hash,
+            server,
+            len(clients),
+            plan.dim,
+            table["adapt"],
+            math.ceil(plan.step * plan.bound / d.arithmetic.client_quantum),
+            None if secure is None else secure.encoding,
+            None if secure is None else secure.parameters,
+            {k: bytes.fromhex(c["identity"]) for k, c in enumerate(clients)},
+        ),
+        scheme=d.scheme,
+        arithmetic=d.arithmetic,
+        own_weight=float(g.own_weights[server]),
+        weights=weights,
+        decays=tuple(1.0 - remaining(rho, plan.step, c["local_steps"]) for c in clients),
+        costs=prices.messages,
+        allowed=plan.rounds if allowed is None else allowed,
+        adapt=table["adapt"],
+        tick=table["tick"],
+        exchange=table["exchange"],
+        drain=table["drain"],
+        start=table["start"],
+        identities=tuple(bytes.fromhex(u["identity"]) for u in table["units"]),
+        edges=tuple((int(i), int(j)) for i, j in g.edges),
+        plan_text=plan.to_json(),
+        protocol=table["protocol"],
+        sums_cost=prices.by == "sum",
+    )
+
+
+def neighbours(graph: Graph, p: int) -> dict[int, float]:
+    """m -> a_pm."""
+    found = {}
+    for (i, j), a in zip(graph.edges.tolist(), graph.edge_weights.tolist(), strict=True):
+        if p in (i, j):
+            found[j if p == i else i] = a
+    return dict(sorted(found.items()))
+
+
+def integer_weights(weights: Mapping[int, float]) -> dict[int, int]:
+    return {m: round(a * 2**WEIGHT_BITS) for m, a in weights.items()}

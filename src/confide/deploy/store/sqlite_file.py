@@ -1,0 +1,301 @@
+"""The file of a store: made whole, opened by one process, refused when it is another's, newer or damaged.
+
+Nothing here knows what the tables mean but for their names; `sqlite` does.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from confide.base.errors import InputError, RunError
+from confide.base.files import sync_folder
+
+APPLICATION = 0x636F6E66  # "conf", in the header of every store
+WAL_PAGES = 2**14  # 64 MiB of log before it is written back: that costs three more fsyncs than a plain commit
+REJOIN = "keep the file, and rejoin with a new store (`confide server CONFIG --rejoin`): a copy publishes rounds twice"
+_EXISTS = "exists; a store is never overwritten, name another"
+
+_SCHEMA = """
+CREATE TABLE identity (id INTEGER PRIMARY KEY CHECK (id = 0), plan TEXT, server INTEGER, dataset TEXT, run TEXT,
+    neighbours TEXT, start BLOB, sha256 BLOB NOT NULL);
+CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 0), decided INTEGER, published INTEGER, rejoined INTEGER,
+    seal BLOB, sha256 BLOB NOT NULL);
+CREATE TABLE contribution (id INTEGER PRIMARY KEY CHECK (id = 0), total BLOB, sha256 BLOB NOT NULL);
+CREATE TABLE edges (edge INTEGER PRIMARY KEY, seen INTEGER, status TEXT, sha256 BLOB NOT NULL);
+CREATE TABLE balances (edge INTEGER PRIMARY KEY, n INTEGER, total BLOB, sha256 BLOB NOT NULL);
+CREATE TABLE open (edge INTEGER, round INTEGER, applied INTEGER, peer_applied INTEGER, peer_sha256 BLOB,
+    sha256 BLOB NOT NULL, PRIMARY KEY (edge, round));
+CREATE TABLE out (round INTEGER, receiver INTEGER, message BLOB, sha256 BLOB NOT NULL, PRIMARY KEY (round, receiver));
+CREATE TABLE ledger (n INTEGER PRIMARY KEY, line TEXT, hash TEXT, round INTEGER, kind TEXT, offered TEXT,
+    sha256 BLOB NOT NULL);
+CREATE TABLE attempt (id INTEGER PRIMARY KEY CHECK (id = 0), round INTEGER, number INTEGER, sample TEXT,
+    sha256 BLOB NOT NULL);
+CREATE TABLE transcript (id INTEGER PRIMARY KEY CHECK (id = 0), words BLOB, sha256 BLOB NOT NULL);
+CREATE TABLE epoch (id INTEGER PRIMARY KEY CHECK (id = 0), words BLOB, sha256 BLOB NOT NULL);
+CREATE TABLE release (id INTEGER PRIMARY KEY CHECK (id = 0), record BLOB, sha256 BLOB NOT NULL);
+CREATE TRIGGER ledger_update BEFORE UPDATE ON ledger BEGIN SELECT raise(ABORT, 'the ledger is append-only'); END;
+CREATE TRIGGER ledger_delete BEFORE DELETE ON ledger BEGIN SELECT raise(ABORT, 'the ledger is append-only'); END;
+CREATE TRIGGER ledger_insert BEFORE INSERT ON ledger WHEN NEW.n IS NOT (SELECT coalesce(max(n), 0) + 1 FROM ledger)
+    BEGIN SELECT raise(ABORT, 'the ledger is append-only'); END;
+"""
+
+
+def _tables(db: sqlite3.Connection) -> None:
+    for statement in _SCHEMA.split(";\n"):
+        db.execute(statement)
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_tables,)  # [v] takes a file from version v to v + 1
+
+
+class StoreError(RunError):
+    """The store cannot be used or written: which table and row, what is wrong, and what to do."""
+
+    def __init__(self, path: Path, problem: str, table: str = "", row: object = None, remedy: str = REJOIN) -> None:
+        self.table, self.row, self.remedy = table, row, remedy
+        where = f"{table}, row {row}: " if row is not None else f"{table}: " if table else ""
+        super().__init__(f"{path}: {where}{problem}; {remedy}")
+
+
+def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
+    """A new file with the tables and what `fill` puts into them, or no file; an existing one stays."""
+    for file in (path, *side_files(path)):  # SQLite would read an old log into the new file
+        if os.path.lexists(file):
+            raise InputError("store", str(file), _EXISTS)
+    temporary = _temporary(path)
+    try:
+        with translated(path), _closed(_connect(temporary, "rw")) as db:
+            _lock(path, db)
+            with transaction(db):
+                db.execute(f"PRAGMA application_id = {APPLICATION}")
+                _upgrade(db, 0)
+                fill(db)
+        try:
+            os.link(temporary, path)  # unlike a rename it never replaces
+        except FileExistsError:
+            raise InputError("store", str(path), _EXISTS) from None
+        except OSError as e:
+            raise InputError("store", str(path), f"cannot be made ({e.strerror}); name another folder") from None
+    finally:
+        for file in (temporary, *side_files(temporary)):
+            file.unlink(missing_ok=True)
+    with suppress(OSError):  # a folder that may not be read cannot be synced; the file is whole
+        sync_folder(path.parent)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """The file, locked for the life of the connection, in this version, and whole as far as SQLite can tell."""
+    _check_ours(path)
+    with translated(path), closed_on_error(_connect(path, "rw")) as db:
+        _lock(path, db)
+        _check_log(path, db)
+        _migrate(path, db)
+        _check_pages(path, db)
+        return db
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing; durable at the end."""
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # a full disk has rolled back already
+            db.execute("ROLLBACK")
+        raise
+
+
+def _temporary(path: Path) -> Path:
+    """An empty file beside `path` that only its owner can read."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as e:
+        raise InputError("store", str(path), f"cannot be made ({e.strerror}); name another folder") from None
+    os.close(handle)
+    return Path(name)
+
+
+def side_files(path: Path) -> list[Path]:
+    return [path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal")]
+
+
+def inodes(path: Path) -> list[tuple[int, int]]:
+    """Which files stand under the names of the store and its log: SQLite would go on writing into a removed one."""
+    found = []
+    for file in (path, side_files(path)[0]):
+        with suppress(OSError):
+            info = file.stat()
+            found.append((info.st_dev, info.st_ino))
+    return found
+
+
+def _check_ours(path: Path) -> None:
+    """Is it there, ours and writable? Never opened but through SQLite: closing it would undo this process's locks."""
+    try:
+        info = path.stat()
+    except OSError as e:
+        raise InputError("store", str(path), f"cannot be opened ({e.strerror}); name this server's store") from None
+    if not stat.S_ISREG(info.st_mode):
+        raise InputError("store", str(path), "is not a file; name this server's store")
+    foreign = InputError("store", str(path), "is not a store of confide; it was left as it is, name another")
+    with translated(path):
+        try:
+            with _closed(_connect(path, "ro&immutable=1")) as db:  # immutable: no lock, no log, nothing is written
+                if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+                    raise foreign
+        except sqlite3.DatabaseError as e:
+            if e.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+                raise foreign from None
+            raise
+    if not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
+        raise InputError("store", str(path), "the file and its folder must be writable; change their permissions")
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    db = sqlite3.connect(
+        f"{path.as_uri()}?mode={mode}", uri=True, timeout=0, isolation_level=None, check_same_thread=False
+    )
+    db.execute("PRAGMA trusted_schema = OFF")
+    db.execute("PRAGMA temp_store = MEMORY")  # nothing secret in /tmp
+    return db
+
+
+def _lock(path: Path, db: sqlite3.Connection) -> None:
+    """For the life of the connection, before anything is read: the index of the log then stays in memory."""
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+        raise InputError("store", str(path), "this file system cannot hold it; name another folder")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+    db.execute("PRAGMA secure_delete = FAST")  # ON would write every dropped message once more, as zeros
+    db.execute("PRAGMA cell_size_check = ON")
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("COMMIT")
+
+
+def _check_log(path: Path, db: sqlite3.Connection) -> None:
+    """Refuse a log in which SQLite stopped too early, then empty it.
+
+    SQLite believes the log up to the first frame that does not add up, as after a crash. But a transaction begins only
+    when the one before is on the disk: a whole one with a later frame behind it was acknowledged, and is damaged.
+    """
+    believed = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
+    page = db.execute("PRAGMA page_size").fetchone()[0]
+    lost = False
+    with suppress(FileNotFoundError), open(side_files(path)[0], "rb") as log:  # only the store itself has locks
+        header = log.read(32)
+        frames = (os.fstat(log.fileno()).st_size - 32) // (24 + page)
+        if frames > 0:
+            lost = not _log_header_holds(header, page)
+            ended = False
+            for n in range(believed, 0 if lost else frames):
+                log.seek(32 + n * (24 + page))
+                _, size, *salts = struct.unpack(">4I", log.read(16))
+                if struct.pack(">2I", *salts) == header[16:24]:  # else left over from before the log began anew
+                    lost = lost or ended
+                    ended = ended or size > 0
+    if lost:
+        db.execute("PRAGMA user_version = -1")  # or the next start would believe what is left
+        raise StoreError(path, "its log (-wal) is damaged: steps that had left are lost")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _log_header_holds(header: bytes, page: int) -> bool:
+    """The checksum of the log's first 32 bytes, by the rule of the file format."""
+    magic = int.from_bytes(header[:4], "big")
+    order = ">" if magic & 1 else "<"
+    words = struct.unpack(f"{order}6I", header[:24])
+    a = b = 0
+    for x, y in zip(words[::2], words[1::2], strict=True):
+        a = (a + x + b) % 2**32
+        b = (b + y + a) % 2**32
+    known = magic in (0x377F0682, 0x377F0683) and int.from_bytes(header[8:12], "big") == page
+    return known and struct.pack(">2I", a, b) == header[24:]
+
+
+def _migrate(path: Path, db: sqlite3.Connection) -> None:
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > len(MIGRATIONS):
+        remedy = f"was made by a newer confide (version {version}; this one reads {len(MIGRATIONS)}); use that"
+        raise InputError("store", str(path), remedy)
+    if version < 1:
+        raise StoreError(path, "was found damaged")
+    if version < len(MIGRATIONS):
+        _check_pages(path, db, version)
+        with transaction(db):
+            _upgrade(db, version)
+
+
+def _upgrade(db: sqlite3.Connection, version: int) -> None:
+    for step in MIGRATIONS[version:]:
+        step(db)
+    db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+
+def _check_pages(path: Path, db: sqlite3.Connection, version: int | None = None) -> None:
+    """SQLite's own check, and that tables and triggers are those that the migrations make."""
+    found = [row[0] for row in db.execute("PRAGMA integrity_check(1)")]
+    if found != ["ok"]:
+        raise StoreError(path, f"is damaged ({' '.join(found[0].split())})")
+    with _closed(sqlite3.connect(":memory:", isolation_level=None)) as model:
+        for step in MIGRATIONS[:version]:
+            step(model)
+        query = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
+        expected = model.execute(query).fetchall()
+        actual = db.execute(query).fetchall()
+    if actual != expected:
+        raise StoreError(path, "its tables or triggers were changed", "sqlite_master")
+
+
+@contextmanager
+def _closed(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    try:
+        yield db
+    finally:
+        db.close()
+
+
+@contextmanager
+def closed_on_error(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    try:
+        yield db
+    except BaseException:
+        with suppress(sqlite3.Error):
+            db.close()
+        raise
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """SQLite's refusals in our words."""
+    try:
+        yield
+    except sqlite3.ProgrammingError as e:
+        raise RunError(f"{path}: the store is closed ({e})") from e
+    except sqlite3.Error as e:
+        code = getattr(e, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest says where in SQLite
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            remedy = "is in use by another process or server; stop that one, or name another"
+            raise InputError("store", str(path), remedy) from None
+        if code == sqlite3.SQLITE_FULL:
+            remedy = "make room, and it goes on: nothing of this step was written, nothing before it is lost"
+            raise StoreError(path, "the disk is full", remedy=remedy) from e
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+            remedy = f"cannot be opened or written ({e}); change the permissions of the file and its folder"
+            raise InputError("store", str(path), remedy) from e
+        if code == sqlite3.SQLITE_IOERR:
+            remedy = "check the disk, then start again: nothing before this step is lost"
+            raise StoreError(path, f"the disk refused ({e})", remedy=remedy) from e
+        raise StoreError(path, f"is damaged ({e})") from e
+    except UnicodeDecodeError as e:  # SQLite quotes the damaged name of a table
+        raise StoreError(path, "is damaged (a name that is not text)") from e

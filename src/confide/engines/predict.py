@@ -1,0 +1,117 @@
+"""Apply a saved model to a new table: `confide predict RUN TABLE`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.base.errors import InputError
+from confide.base.validation import whole
+from confide.engines.run import Run
+from confide.problems.models import GLM, Linear, Logistic
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Floats = NDArray[np.float64]
+MODELS: dict[str, type[GLM]] = {"linear": Linear, "logistic": Logistic}
+
+
+def predict(
+    folder: str | Path, table: str | Path, *, repeat: int = 0, server: int | None = None
+) -> tuple[pl.DataFrame, dict[str, float]]:
+    """Predictions for the rows of a table, and metrics where it has the label.
+
+    Args:
+        folder: a run saved by `Run.save`, or the model.npz that a deployment released. Of a run that released a model
+            that one is applied; an accounted run on somebody's data has no other, unless it kept its clean ones.
+        table: CSV or Parquet with the columns that the run was trained on; for a released model its M features in
+            order, and the target last where it is known.
+        repeat: which repetition's model.
+        server: one server's model instead of the centroid or of what was released.
+    """
+    import polars as pl
+
+    from confide.problems.features import FeatureMap
+    from confide.problems.reading import read_table
+
+    if Path(folder).suffix == ".npz":
+        return _released(Path(folder), read_table(table, "table"))
+    run = Run.load(folder)
+    described = run.model.get("features")
+    if described is None:
+        remedy = "was not trained on a table (its features have no columns); use a run of 'table' or 'clicks'"
+        raise InputError("run", str(folder), remedy)
+    repeat = whole("repeat", repeat, 0, run.repeats - 1)
+    w = _weights(run, str(folder), repeat, server)
+    frame = read_table(table, "table")
+    X = FeatureMap.from_dict(described).apply(frame)
+    name, label = run.model.get("name"), described.get("label")
+    if name not in MODELS or not isinstance(label, dict) or X.shape[1] != len(w):
+        raise InputError("run", str(folder), f"its model {name!r} cannot be applied; use a run of 'table' or 'clicks'")
+    model = MODELS[name](run.model["rho"])
+    scores = model.predict(w, X)
+    columns: dict[str, Any] = {"prediction": scores}
+    if "positive" in label:
+        classes = np.where(scores > 0.5, str(label["positive"]), str(label["negative"]))
+        columns = {"probability": scores, "prediction": classes}
+    return pl.DataFrame(columns), _metrics(model, w, X, frame, label)
+
+
+def _weights(run: Run, folder: str, repeat: int, server: int | None) -> Floats:
+    released = None if run.released is None else run.released[repeat]
+    if server is None and released is not None:
+        return released if released.ndim == 1 else np.asarray(released.mean(axis=0))
+    models = released if released is not None and released.ndim == 2 else run.models[repeat]
+    if not len(models):
+        if server is not None:
+            raise InputError("server", server, "no server's own model was released; leave it out")
+        remedy = (
+            "released no model (privacy.release = 'none', or it diverged), and clean ones are not kept; run it with "
+            "privacy.release = 'centroid:SIGMA', or for your own eyes with output.unreleased_models = true"
+        )
+        raise InputError("run", folder, remedy)
+    return np.asarray(models.mean(axis=0) if server is None else models[whole("server", server, 0, len(models) - 1)])
+
+
+def _released(path: Path, frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, float]]:
+    """A deployment knows its features by their order alone."""
+    import polars as pl
+
+    from confide.problems import model_file as released_model
+
+    w, meta = released_model.read(path)
+    kind = meta["model"]["kind"]
+    if kind not in MODELS:
+        raise InputError("model", str(path), f"is of the kind {kind!r}; only its own code can apply it")
+    M, width = len(w), frame.width
+    remedy = f"must have {M} columns of numbers, in the order of training, and the target last if it is known"
+    try:
+        table = frame.cast(pl.Float64).to_numpy()
+    except pl.exceptions.PolarsError:
+        raise InputError("table", f"{width} columns", remedy) from None
+    if width not in (M, M + 1) or not np.isfinite(table).all():
+        raise InputError("table", f"{width} columns", remedy)
+    model, X = MODELS[kind](meta["model"]["rho"]), table[:, :M]
+    scores = model.predict(w, X)
+    columns = (
+        {"prediction": scores} if kind == "linear" else {"probability": scores, "prediction": np.sign(scores - 0.5)}
+    )
+    return pl.DataFrame(columns), model.metrics(w, X, table[:, M]) if width > M else {}
+
+
+def _metrics(model: GLM, w: Any, X: Any, frame: pl.DataFrame, label: dict[str, Any]) -> dict[str, float]:
+    if label["name"] not in frame.columns:
+        return {}
+    truth = frame[label["name"]]
+    if "positive" not in label:
+        d = truth.cast(float, strict=False).to_numpy()
+        known = np.isfinite(d)
+    else:
+        words = truth.cast(str).to_numpy()
+        d = np.where(words == str(label["positive"]), 1.0, -1.0)
+        known = np.isin(words, [str(label["positive"]), str(label["negative"])])
+    return model.metrics(w, X[known], d[known]) if known.any() else {}

@@ -1,0 +1,102 @@
+"""What a graph must be: whole numbers, pairs of servers, symmetric weights that sum to 1, connected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from confide.base.errors import InputError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+RULES = ("lazy", "metropolis", "uniform", "constant", "given")
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def whole(field: str, value: int, low: int = 1, high: int | None = None) -> int:
+    if not is_whole(value) or value < low or (high is not None and value > high):
+        bounds = f"{low} or more" if high is None else f"from {low} to {high}"
+        raise InputError(field, value, f"must be a whole number, {bounds}")
+    return int(value)
+
+
+def fraction(field: str, value: Any) -> float:
+    if not (is_whole(value) or isinstance(value, float | np.floating)) or not 0 <= value <= 1:
+        raise InputError(field, value, "must be a number from 0 to 1")
+    return float(value)
+
+
+def check_rule(rule: str) -> None:
+    if rule not in RULES:
+        raise InputError("graph.weights", rule, f"must be one of {', '.join(RULES)}")
+
+
+def check_sums(sums: Floats) -> None:
+    wrong = int(np.abs(sums - 1).argmax())
+    if not abs(sums[wrong] - 1) <= 1e-9:  # so written, NaN is refused
+        raise InputError(f"graph.A[{wrong}].sum()", round(float(sums[wrong]), 12), "every row must sum to 1")
+
+
+def edge_sums(P: int, edges: Ints, a: Floats | None = None) -> NDArray[Any]:
+    """The sum of a over the edges of each server; without a, its degree."""
+    return np.bincount(edges.ravel(), None if a is None else np.repeat(a, 2), minlength=P)
+
+
+def check_parts(edges: Ints, a: Floats, own: Floats) -> None:
+    """What makes a Graph, except that it is connected: the constructors know or check that."""
+    shapes = (edges.shape, a.shape, own.shape)
+    if own.ndim != 1 or not own.size or shapes[:2] != ((a.size, 2), (a.size,)):
+        raise InputError("graph", shapes, "edges must be (E, 2), edge_weights (E,), own_weights (P,)")
+    i, j = edges.T
+    inside = np.all((i >= 0) & (i < j) & (j < own.size))
+    if not inside or np.any(np.diff(i * own.size + j) <= 0):
+        raise InputError("graph.edges", edges.tolist(), "must be in order, each once, with 0 <= i < j < P")
+    if not (np.all(a > 0) and np.all(own >= 0)):
+        lowest = float(np.append(a, own).min())
+        raise InputError("graph", lowest, "edge weights must be positive, own weights not negative")
+    check_sums(own + edge_sums(own.size, edges, a))
+
+
+def check_connected(P: int, edges: Ints) -> None:
+    import networkx as nx
+
+    g: nx.Graph[int] = nx.empty_graph(1)
+    g.add_edges_from(edges.tolist())
+    reached = nx.node_connected_component(g, 0)
+    if len(reached) < P:
+        inside = _some(sorted(reached), len(reached))
+        outside = _some((p for p in range(P) if p not in reached), P - len(reached))
+        remedy = f"must be connected: {inside} do not reach {outside}; add an edge between them"
+        raise InputError("graph", f"{P} servers, {len(edges)} edges", remedy)
+
+
+def _some(servers: Iterable[int], count: int, most: int = 10) -> str:
+    shown = ", ".join(map(str, islice(servers, most)))
+    return f"[{shown}]" if count <= most else f"[{shown}, ...] ({count} servers)"
+
+
+def symmetric(matrix: ArrayLike) -> Floats:
+    """A finite, nonnegative, symmetric matrix; what is off by no more than 1e-12 is put right."""
+    try:
+        A = np.array(matrix, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("graph.A", matrix, "must be a square matrix of numbers") from None
+    if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.size:
+        raise InputError("graph.A.shape", A.shape, "must be square, a row and a column for each server")
+    check_entries(A, np.isfinite(A), "must be finite")
+    check_entries(A, A >= -1e-12, "must not be negative")
+    check_entries(A, np.abs(A - A.T) <= 1e-12, "must be symmetric, but across the diagonal is {across}")
+    return np.maximum((A + A.T) / 2, 0.0)
+
+
+def check_entries(A: Floats, good: NDArray[np.bool_], remedy: str) -> None:
+    if not good.all():
+        i, j = map(int, np.argwhere(~good)[0])
+        raise InputError(f"graph.A[{i},{j}]", float(A[i, j]), remedy.format(across=float(A[j, i])))

@@ -1,0 +1,182 @@
+"""Units, clients and samples in flat arrays: client c owns the rows client_offsets[c] to client_offsets[c + 1].
+
+Ragged, memory-mappable, and a million clients are two integer arrays, not a million objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from confide.base.errors import InputError
+from confide.base.files import atomic_file
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """P units, each with its clients, each with its samples.
+
+    Attributes:
+        X: features u, one row a sample, shape (samples, M).
+        d: labels, shape (samples,).
+        client_offsets: rows of client c are ``client_offsets[c]:client_offsets[c+1]``.
+        unit_offsets: clients of unit p are ``unit_offsets[p]:unit_offsets[p+1]``.
+
+    >>> f = Federation.from_clients([[(np.ones((2, 1)), [0., 1.])], [(np.ones((3, 1)), [0., 1., 2.])]])
+    >>> f
+    Federation(units=2, clients=2, samples=5, features=1)
+    """
+
+    X: Floats
+    d: Floats
+    client_offsets: Ints
+    unit_offsets: Ints
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def P(self) -> int:
+        return len(self.unit_offsets) - 1
+
+    @property
+    def M(self) -> int:
+        return int(self.X.shape[1])
+
+    @property
+    def clients(self) -> int:
+        """Number of clients over all units."""
+        return len(self.client_offsets) - 1
+
+    @property
+    def samples(self) -> int:
+        return int(self.X.shape[0])
+
+    @property
+    def K(self) -> Ints:
+        """Clients of each unit."""
+        return np.diff(self.unit_offsets)
+
+    @property
+    def N(self) -> Ints:
+        """Samples of each client, in the order of the clients."""
+        return np.diff(self.client_offsets)
+
+    def client(self, p: int, k: int) -> tuple[Floats, Floats]:
+        """Features and labels of client k of unit p (views)."""
+        c = int(self.unit_offsets[p]) + k
+        rows = slice(int(self.client_offsets[c]), int(self.client_offsets[c + 1]))
+        return self.X[rows], self.d[rows]
+
+    def sample_weights(self) -> Floats:
+        """1 / (P K_p N_{p,k}) for each sample: units and clients weigh equally in the objective (1)."""
+        per_client = 1.0 / (self.P * np.repeat(self.K, self.K) * self.N)
+        return np.repeat(per_client, self.N)
+
+    def unit_of_client(self) -> Ints:
+        return np.repeat(np.arange(self.P), self.K)
+
+    def __repr__(self) -> str:
+        return f"Federation(units={self.P}, clients={self.clients}, samples={self.samples}, features={self.M})"
+
+    @classmethod
+    def from_clients(cls, units: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> Federation:
+        """From nested lists: ``units[p][k]`` is (features, labels) of client k of unit p."""
+        parts = [(np.atleast_2d(np.asarray(X, float)), np.asarray(d, float)) for u in units for X, d in u]
+        if not parts:
+            raise InputError("federation.units", len(units), "at least one unit with one client is needed")
+        widths = {X.shape[1] for X, _ in parts}
+        if len(widths) > 1:
+            raise InputError("federation.X", sorted(widths), "every client must have the same number of features")
+        for c, (X, d) in enumerate(parts):
+            if X.ndim != 2 or d.shape != X.shape[:1]:
+                remedy = f"the features of client {c} (over all units) have shape {X.shape}; give one label a row"
+                raise InputError("federation.d", d.shape, remedy)
+        return cls(
+            np.concatenate([X for X, _ in parts]),
+            np.concatenate([d for _, d in parts]),
+            _offsets([len(d) for _, d in parts]),
+            _offsets([len(u) for u in units]),
+        )
+
+    @classmethod
+    def from_assignment(cls, X: Floats, d: Floats, client: Ints, unit_of_client: Ints) -> Federation:
+        """From rows in any order: row n belongs to client ``client[n]``, client c to ``unit_of_client[c]``.
+
+        Clients are renumbered so that those of a unit are neighbours; row order within a client is kept.
+        """
+        if client.shape != X.shape[:1]:
+            raise InputError("federation.client", client.shape, f"must hold one client a row, shape ({len(X)},)")
+        if client.size and not 0 <= client.min() <= client.max() < len(unit_of_client):
+            strange = client.min() if client.min() < 0 else client.max()
+            raise InputError("federation.client", int(strange), f"must be a client in 0 to {len(unit_of_client) - 1}")
+        order_of_clients = np.argsort(unit_of_client, kind="stable")
+        rank = np.empty_like(order_of_clients)
+        rank[order_of_clients] = np.arange(len(order_of_clients))
+        rows = np.argsort(rank[client], kind="stable")
+        return cls(
+            np.ascontiguousarray(X[rows], dtype=np.float64),
+            np.ascontiguousarray(d[rows], dtype=np.float64),
+            _offsets(np.bincount(rank[client], minlength=len(unit_of_client))),
+            _offsets(np.bincount(unit_of_client)),
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Four .npy files that `load` maps into memory instead of reading."""
+        for name in ("X", "d", "client_offsets", "unit_offsets"):
+            with atomic_file(Path(folder) / f"{name}.npy") as temporary:  # self may be mapped to the file it replaces
+                np.save(temporary, getattr(self, name), allow_pickle=False)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Federation:
+        folder = Path(folder)
+        arrays = []
+        for name in ("X", "d", "client_offsets", "unit_offsets"):
+            try:
+                arrays.append(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
+            except (OSError, ValueError, EOFError) as e:
+                raise InputError("federation.folder", str(folder), f"{name}.npy cannot be read ({e})") from None
+        return cls(*arrays)
+
+
+def _offsets(sizes: ArrayLike) -> Ints:
+    return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int64)
+
+
+def _check(f: Federation) -> None:
+    for name, a in (("X", f.X), ("d", f.d)):
+        if not np.issubdtype(a.dtype, np.floating):
+            raise InputError(f"federation.{name}", a.dtype, "must hold floating-point numbers")
+    if f.X.ndim != 2 or f.X.shape[1] == 0:
+        raise InputError("federation.X", f.X.shape, "must be a table of samples by at least one feature")
+    if f.d.shape != (f.X.shape[0],):
+        raise InputError("federation.d", f.d.shape, f"must hold one label a sample, shape ({f.X.shape[0]},)")
+    for name, total in (("client_offsets", f.samples), ("unit_offsets", f.clients)):
+        o = getattr(f, name)
+        whole = np.issubdtype(o.dtype, np.integer)
+        if not whole or o.ndim != 1 or len(o) < 2 or o[0] != 0 or o[-1] != total or np.any(np.diff(o) < 0):
+            raise InputError(f"federation.{name}", o, f"must rise from 0 to {total} in whole numbers")
+    empty_unit = np.flatnonzero(f.K == 0)
+    if len(empty_unit):
+        raise InputError("federation.unit_offsets", f"unit {empty_unit[0]}", "has no client; every unit needs one")
+    empty = np.flatnonzero(f.N == 0)
+    if len(empty):
+        p = int(np.searchsorted(f.unit_offsets, empty[0], side="right")) - 1
+        k = int(empty[0] - f.unit_offsets[p])
+        raise InputError(
+            "federation.client_offsets", f"client {k} of unit {p}", "has no sample; every client needs one"
+        )
+    # A memory-mapped federation is checked in blocks, so that it never has to fit into memory.
+    for start in range(0, f.samples, 1 << 20):
+        block = slice(start, start + (1 << 20))
+        for name, a in (("X", f.X[block]), ("d", f.d[block])):
+            if not np.isfinite(a).all():
+                at = tuple(int(i) for i in np.argwhere(~np.isfinite(a))[0])
+                raise InputError(f"federation.{name}", a[at], f"row {start + at[0]} is not a finite number")

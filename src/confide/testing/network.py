@@ -1,0 +1,293 @@
+"""A whole network in one process, in virtual time: every machine real, every fault at will, every run repeatable.
+
+Messages are bytes in a queue, ordered by the time of their arrival. A `Weather` says what happens to each on the way
+and when machines die; all of it comes from one seed, so that a run that went wrong can be run again, and made smaller.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf as NEVER
+from typing import Any, NamedTuple, Protocol
+
+from confide.deploy.machines.ports import Phase, Ports
+from confide.deploy.machines.release import Part
+from confide.deploy.machines.server import Server
+from confide.deploy.machines.terms import Terms
+from confide.deploy.store.books import Books, Changes
+from confide.deploy.store.store import At, Store, nowhere
+from confide.rounds.reference import NoiseSource
+
+
+class CrashError(BaseException):
+    """A machine dies here; nothing in it may catch this."""
+
+
+class Client(Protocol):
+    def hello(self) -> bytes: ...
+
+    def receive(self, raw: bytes) -> list[bytes]: ...
+
+
+class Cut(NamedTuple):
+    """Nothing gets from `source` to `target` for a while; two of them cut both ways."""
+
+    begin: float
+    end: float
+    source: tuple[str, int, int]
+    target: tuple[str, int, int]
+
+
+Node = tuple[str, int, int]  # ("server", p, 0) or ("client", p, k)
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What goes wrong, in shares of messages and in virtual seconds.
+
+    Attributes:
+        delay: least and most seconds of a message; those that overtake others are reordered.
+        loss, duplication: probability for each message.
+        cuts: see `Cut`.
+        crash: probability that a server dies at each crash point it passes; until `calm`.
+        crash_at: crash points at which a server dies: (server, name, how often it is passed before).
+        client_crash: probability that a client dies at each message, before or after it has handled it.
+        away: least and most seconds that a dead machine stays away.
+        calm: after this moment nothing goes wrong any more.
+    """
+
+    delay: tuple[float, float] = (0.001, 0.002)
+    loss: float = 0.0
+    duplication: float = 0.0
+    cuts: tuple[Cut, ...] = ()
+    crash: float = 0.0
+    crash_at: tuple[tuple[int, str, int], ...] = ()
+    client_crash: float = 0.0
+    away: tuple[float, float] = (0.01, 0.02)
+    calm: float = NEVER
+
+
+class WatchedStore:
+    """A store that tells the network of every commit."""
+
+    def __init__(self, inner: Store, told: Callable[[Changes], None]) -> None:
+        self.inner, self._told = inner, told
+
+    def load(self) -> Books:
+        return self.inner.load()
+
+    def commit(self, changes: Changes, at: At = nowhere, name: str = "") -> None:
+        self.inner.commit(changes, at, name)
+        self._told(changes)
+
+    def entries(self) -> Any:
+        return self.inner.entries()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass
+class Unit:
+    """One server with its clients, and what outlives them."""
+
+    terms: Terms
+    store: Store
+    clients: Sequence[Callable[[], Client]]  # make a machine anew, from its record
+    noise: NoiseSource
+    sample: Callable[[int], tuple[int, ...]]
+    make: Callable[[Terms, Store, Ports], Server] = Server
+    release: Part | None = None
+    server: Server | None = None
+    machines: list[Client | None] = field(default_factory=list)
+
+
+class Network:
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        weather: Weather | None = None,
+        seed: int = 0,
+        *,
+        begin: float = 0.0,
+        committed: Callable[[int, Changes], None] | None = None,
+        sent: Callable[[Node, Node, bytes], None] | None = None,
+        log: Callable[..., None] = lambda *_, **__: None,
+    ) -> None:
+        self.units, self.weather = list(units), weather or Weather()
+        self.now = begin
+        self.messages = 0
+        self.points: Counter[str] = Counter()  # crash points passed
+        self.crashes: Counter[str] = Counter()
+        self._rng = random.Random(seed)  # noqa: S311 - the weather is no secret
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = itertools.count()
+        self._wakes = [NEVER] * len(units)
+        self._passed: Counter[tuple[int, str]] = Counter()
+        self._sent, self._log = sent, log
+        for p, unit in enumerate(self.units):
+            if committed is not None:
+                unit.store = WatchedStore(unit.store, partial(committed, p))
+            unit.machines = [make() for make in unit.clients]
+            self.at(begin, self._boot, p)
+
+    # Running
+
+    def at(self, when: float, what: Callable[..., None], *arguments: Any) -> None:
+        """Do something at a moment."""
+        heapq.heappush(self._queue, (when, next(self._order), what, arguments))
+
+    def run(self, until: float = NEVER, done: Callable[[], bool] | None = None) -> None:
+        """Until a moment, until `done`, or until nothing is left to happen."""
+        while self._queue and self._queue[0][0] <= until:
+            self.now, _, what, arguments = heapq.heappop(self._queue)
+            what(*arguments)
+            if done is not None and done():
+                return
+        if until < NEVER:
+            self.now = max(self.now, until)
+
+    def finished(self) -> bool:
+        """Every server that was not stopped has decided its last round and has nothing open."""
+        return all(
+            u.server is not None and (u.server.phase is Phase.STOPPED or u.server.phase is Phase.FINISHED)
+            and not (u.server.phase is Phase.FINISHED and u.server.pending)
+            for u in self.units
+        )  # fmt: skip
+
+    @property
+    def _dangerous(self) -> bool:
+        return bool(self.weather.crash or self.weather.crash_at)
+
+    @property
+    def calm(self) -> bool:
+        return self.now >= self.weather.calm
+
+    def release(self, p: int, *, again: bool = False) -> None:
+        """An operator asks server p, if it lives, to relay a release."""
+        server = self.units[p].server
+        if server is not None:
+            self._live(p, partial(server.release, self.now, again=again))
+
+    # Machines that live and die
+
+    def _boot(self, p: int, rejoin: bool = False) -> None:
+        unit = self.units[p]
+        if unit.server is not None:
+            return
+        ports = Ports(
+            to_server=lambda m, raw: self._carry(("server", p, 0), ("server", m, 0), raw),
+            to_client=lambda k, raw: self._carry(("server", p, 0), ("client", p, k), raw),
+            noise=unit.noise,
+            sample=unit.sample,
+            at=partial(self._point, p) if self._dangerous else nowhere,
+            log=partial(self._log, p),
+            release=unit.release,
+        )
+
+        def start() -> None:
+            unit.server = unit.make(unit.terms, unit.store, ports)
+            unit.server.boot(self.now, rejoin=rejoin)
+
+        self._live(p, start)
+        for k, machine in enumerate(unit.machines):
+            if machine is not None:
+                self._carry(("client", p, k), ("server", p, 0), machine.hello())
+
+    def kill(self, p: int, away: float | None = None) -> None:
+        """A server dies; it is back after `away` seconds, or the weather's."""
+        self.units[p].server = None
+        self._wakes[p] = NEVER
+        self.at(self.now + (self._rng.uniform(*self.weather.away) if away is None else away), self._boot, p)
+
+    def _live(self, p: int, what: Callable[..., object], *arguments: Any) -> None:
+        """Let a server do something; it may die of it."""
+        try:
+            what(*arguments)
+        except CrashError as e:
+            self.crashes[str(e)] += 1
+            self.kill(p)
+            return
+        server = self.units[p].server
+        wake = NEVER if server is None else server.wake
+        if wake < self._wakes[p]:
+            self._wakes[p] = max(wake, self.now)
+            self.at(self._wakes[p], self._wake, p, self._wakes[p])
+
+    def _wake(self, p: int, when: float) -> None:
+        server = self.units[p].server
+        if self._wakes[p] == when:
+            self._wakes[p] = NEVER
+            if server is not None:
+                self._live(p, server.tick, self.now)
+
+    def _point(self, p: int, name: str) -> None:
+        self.points[name] += 1
+        w = self.weather
+        if w.crash_at:
+            passed = self._passed[p, name]
+            self._passed[p, name] += 1
+            if (p, name, passed) in w.crash_at:
+                raise CrashError(name)
+        if w.crash and not self.calm and self._rng.random() < w.crash:
+            raise CrashError(name)
+
+    # Messages on their way
+
+    def _carry(self, source: Node, target: Node, raw: bytes) -> None:
+        self.messages += 1
+        if self._sent is not None:
+            self._sent(source, target, raw)
+        w, rng = self.weather, self._rng
+        copies = 1
+        if not self.calm:
+            if w.loss and rng.random() < w.loss:
+                return
+            if w.duplication and rng.random() < w.duplication:
+                copies = 2
+            if any(c.begin <= self.now < c.end and (c.source, c.target) == (source, target) for c in w.cuts):
+                return
+        for _ in range(copies):
+            self.at(self.now + rng.uniform(*w.delay), self._arrive, source, target, raw)
+
+    def _arrive(self, source: Node, target: Node, raw: bytes) -> None:
+        kind, p, k = target
+        unit = self.units[p]
+        if kind == "client":
+            self._client(p, k, raw)
+        elif unit.server is not None:
+            if source[0] == "server":
+                self._live(p, unit.server.from_server, self.now, source[1], raw)
+            else:
+                self._live(p, unit.server.from_client, self.now, source[2], raw)
+
+    def _client(self, p: int, k: int, raw: bytes) -> None:
+        unit, w = self.units[p], self.weather
+        machine = unit.machines[k]
+        if machine is None:
+            return
+        dies = bool(w.client_crash) and not self.calm and self._rng.random() < w.client_crash
+        if dies and self._rng.random() < 0.5:
+            self._bury(p, k)
+            return
+        replies = machine.receive(raw)
+        if dies:  # with the answer on its record, but not on its way
+            self._bury(p, k)
+            return
+        for reply in replies:
+            self._carry(("client", p, k), ("server", p, 0), reply)
+
+    def _bury(self, p: int, k: int) -> None:
+        self.units[p].machines[k] = None
+        self.at(self.now + self._rng.uniform(*self.weather.away), self._raise, p, k)
+
+    def _raise(self, p: int, k: int) -> None:
+        machine = self.units[p].clients[k]()
+        self.units[p].machines[k] = machine
+        self._carry(("client", p, k), ("server", p, 0), machine.hello())

@@ -1,0 +1,131 @@
+"""Units announce themselves, and a config without data becomes the plan that the same config with data would give."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from confide.base.errors import InputError
+from confide.deploy.keys.announcement import announce, experiment, other_sizes, read
+from confide.deploy.keys.authority import Authority
+from confide.plans.config import parse
+from confide.privacy.agreement import Unit, make, price
+
+BASE: dict[str, Any] = {
+    "rounds": 6,
+    "repeats": 1,
+    "seed": 3,
+    "graph": {"topology": "ring"},
+    "problem": {"units": 4, "clients": 5, "samples": 12, "features": 3, "rho": 0.1},
+    "algorithm": {
+        "step": 0.1, "sampled": 4, "clip": "example", "bound": 1.0, "arithmetic": "fixed", "local_steps": [1, 4],
+        "batch": [3, 5],
+    },
+    "scheme": {"name": "shared", "noise": "gaussian", "sigma": 0.3},
+}  # fmt: skip
+
+
+def units(sizes: list[int]) -> list[Unit]:
+    keys = (f"{n:064x}" for n in range(1, 10**6))
+    return [
+        Unit(f"unit {p}", next(keys), next(keys), tuple(next(keys) for _ in range(K)), next(keys))
+        for p, K in enumerate(sizes)
+    ]
+
+
+def config(**tables: dict[str, Any]) -> Any:
+    return parse({name: BASE.get(name, {}) | tables.get(name, {}) for name in BASE if isinstance(BASE[name], dict)}
+                 | {name: x for name, x in BASE.items() if not isinstance(x, dict)}
+                 | {name: x for name, x in tables.items() if name not in BASE})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {},
+        {"algorithm": {"aggregation": "secure", "replacement": False}, "privacy": {"level": "example"}},
+        {"privacy": {"proof": "convex-glm:0.2", "smoothness": 30.0}, "algorithm": {"step": 0.05}},
+        {"privacy": {"release": "centroid:0.5"}},
+        {"problem": {"name": "clicks", "units": 4, "clients": 5, "rows": 400, "test_rows": 10}},
+    ],
+    ids=["plain", "without replacement", "smooth", "release", "clicks"],
+)
+def test_the_plan_is_that_of_the_data(tables: dict[str, Any]) -> None:
+    c = parse({**BASE, "problem": tables["problem"]}) if "problem" in tables else config(**tables)
+    sizes = c.build().problem.federation.K.tolist()
+    with_data, without = make(c.build(), units(sizes)), make(experiment(c, units(sizes)), units(sizes))
+    assert without.diff(with_data) == []
+    assert other_sizes(c, units(sizes)) == ""
+
+
+def test_who_is_announced_counts_and_not_whom_the_config_simulates() -> None:
+    us = units([6, 4])
+    c = config(graph={"topology": "path"})
+    plan = make(experiment(c, us), us)
+    assert (plan.units, plan.clients, plan.dim) == (2, 4, 3)
+    assert "4 units of 5 clients" in other_sizes(c, us)
+    few = experiment(c, units([3, 3]))
+    with pytest.raises(InputError, match="sample at most"):
+        make(few, units([3, 3]))
+
+
+def test_a_model_of_ones_own_and_one_whose_data_are_elsewhere() -> None:
+    us = units([5] * 4)
+    away = parse({**BASE, "problem": {"name": "table", "path": "/nowhere.csv", "label": "y", "rho": 0.5}})
+    with pytest.raises(InputError, match="--model, --features and --rho"):
+        experiment(away, us)
+    plan = make(experiment(away, us, model="logistic", features=7), us)
+    assert plan.deployment is not None
+    assert (dict(plan.deployment["model"]), plan.dim) == ({"kind": "logistic", "rho": 0.5}, 7)
+    own = make(experiment(config(algorithm={"clip": "update"}), us, model="own", features=50), us)
+    assert own.deployment is not None
+    assert (dict(own.deployment["model"]), own.dim) == ({"kind": "own", "rho": 0.0}, 50)
+    price(own)
+    with pytest.raises(InputError, match="--features"):
+        experiment(away, us, model="logistic")
+    with pytest.raises(InputError, match="known: linear"):
+        experiment(away, us, model="tree", features=3)
+    with pytest.raises(InputError, match="regulariser inside"):
+        experiment(away, us, model="own", features=3, rho=0.1)
+    with pytest.raises(InputError, match="only the built-in local step"):
+        make(experiment(config(), us, model="own", features=3), us)
+
+
+def test_a_unit_announces_its_live_nodes_in_order(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "alpha")
+    with pytest.raises(InputError, match="pki issue alpha server"):
+        announce(authority, "unit a")
+    authority.issue("server", "one")
+    with pytest.raises(InputError, match="pki issue alpha client"):
+        announce(authority, "unit a")
+    keys = {name: authority.issue("client", name).identity for name in ("c", "a", "b", "gone")}
+    authority.revoke("gone")
+    authority.renew("c", keep=True)  # an older and a newer certificate of one client
+    authority.renew("a")
+    found = announce(authority, "unit a")
+    assert sorted(c["name"] for c in found["clients"]) == ["a", "b", "c"]
+    assert {c["name"]: c["identity"] for c in found["clients"]} == {n: keys[n] for n in ("a", "b", "c")}
+    assert found["authority"] == authority.fingerprint
+    chosen = announce(authority, "unit a", clients=["b", "c"])
+    assert [c["name"] for c in chosen["clients"]] == ["b", "c"]
+    with pytest.raises(InputError, match="no such client"):
+        announce(authority, "unit a", clients=["gone"])
+    authority.issue("server", "two")
+    with pytest.raises(InputError, match="name one with --server: one, two"):
+        announce(authority, "unit a")
+    assert announce(authority, "unit a", "two")["server"] == "two"
+
+    path = tmp_path / "alpha.json"
+    path.write_text(json.dumps(chosen))
+    unit = read(path)
+    assert (unit.name, unit.clients, unit.authority) == ("unit a", (keys["b"], keys["c"]), authority.fingerprint)
+    for change in ({"identity": "x"}, {"format": 2}, {"clients": [{}]}, {"clients": 4}, {"more": 1}):
+        path.write_text(json.dumps(chosen | change))
+        with pytest.raises(InputError):
+            read(path)
+    path.write_text("[" * 100_000)
+    with pytest.raises(InputError, match="is no announcement"):
+        read(path)

@@ -1,0 +1,130 @@
+"""A scheme is data: the matrices of the accountant are the round of `confide.rounds.combine`, for every scheme."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from confide.base.errors import InputError
+from confide.base.randomness import Purpose
+from confide.graph.graph import Graph
+from confide.rounds.arithmetic import FloatArithmetic
+from confide.rounds.combine import combine, publish
+from confide.rounds.schemes import FAMILIES, Scheme, links, matrices, scheme
+
+
+def column(graph: Graph, purpose: Purpose, ids: tuple[int, ...]) -> int:
+    """Where the docstring of `matrices` puts a draw in z."""
+    directed = list(zip(*(side.tolist() for side in links(graph)), strict=True))
+    match purpose:
+        case Purpose.SERVER_NOISE:
+            return ids[0]
+        case Purpose.PAIR_NOISE:
+            return graph.P + graph.edges.tolist().index(list(ids))
+        case Purpose.LINK_NOISE:
+            return len(directed) + ids[0] if ids[0] == ids[1] else directed.index(ids)
+        case Purpose.NETWORK_NOISE:
+            return 0
+    raise AssertionError(f"no draw of a round has the purpose {purpose!r}")
+
+
+def test_matrices_are_the_round(each_scheme: Scheme, each_graph: Graph) -> None:
+    """psi = [I 0] and z_j = unit vector P + j: the messages are then [C N] and the states [W R]."""
+    s, g, arith = each_scheme, each_graph, FloatArithmetic(1)
+    m = matrices(s, g)
+    P, noises = g.P, m.N.shape[1]
+    psi = np.hstack([np.eye(P), np.zeros((P, noises))])
+
+    def draw(purpose: Purpose, ids: tuple[int, ...], sigma: float) -> np.ndarray:
+        return sigma * np.eye(P + noises)[P + column(g, purpose, ids)]
+
+    published = publish(s, g, psi, draw, arith, np.ones(P, dtype=bool))
+    w = combine(s, g, published, arith, np.ones(len(g.edges), dtype=bool))
+    assert (m.W.shape, m.R.shape, m.C.shape[1]) == ((P, P), (P, noises), P)
+    np.testing.assert_allclose(published.sent, np.hstack([m.C, m.N]), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(w, np.hstack([m.W, m.R]), rtol=0, atol=1e-12)
+
+
+def test_noise_covariances_are_those_of_the_theory(each_graph: Graph) -> None:
+    """R R' against the closed forms N_z of the exact predictions."""
+    A, eye = each_graph.A, np.eye(each_graph.P)
+    own = np.diag(np.diag(A))
+    expected = {
+        "none": 0 * A,
+        "homomorphic": (A - eye) @ (A - eye).T,
+        "shared": A @ A.T,
+        "own-clean": (A - own) @ (A - own).T,
+        "per-link": np.diag((A**2).sum(axis=1)),
+        "per-link-clean": np.diag((A**2).sum(axis=1) - np.diag(A) ** 2),
+        "partial:0.3": (A - 0.3 * eye) @ (A - 0.3 * eye).T,
+    }
+    for name, covariance in expected.items():
+        R = matrices(scheme(name, 0.0 if name == "none" else 0.7), each_graph).R
+        np.testing.assert_allclose(R @ R.T, 0.49 * covariance, rtol=0, atol=1e-12, err_msg=name)
+
+
+def test_pair_noise_is_invisible_to_the_sum_of_messages() -> None:
+    g = Graph.random(6, 0.5, seed=2)
+    N = matrices(scheme("pairwise", 0.0, sigma_pair=0.8), g).N
+    assert np.abs(N).sum() > 0
+    np.testing.assert_allclose(N.sum(axis=0), 0.0, atol=1e-15)
+
+
+def test_links_list_every_edge_in_both_directions() -> None:
+    g = Graph.star(4)
+    sender, receiver = links(g)
+    pairs = set(zip(sender.tolist(), receiver.tolist(), strict=True))
+    assert len(pairs) == len(sender) == 2 * len(g.edges)
+    assert pairs == {(m, p) for p, m in pairs}
+    assert np.array_equal(sender[: len(g.edges)], receiver[len(g.edges) :])
+
+
+# ---- names and refusals
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_is_found_by_its_name(name: str) -> None:
+    assert scheme(name) == FAMILIES[name]
+    assert scheme(name).name == name
+
+
+def test_carries() -> None:
+    g = Graph.star(5)
+    assert np.array_equal(scheme("homomorphic").carries(g), np.ones(5))
+    assert np.array_equal(scheme("shared").carries(g), np.zeros(5))
+    assert np.array_equal(scheme("own-clean").carries(g), np.diag(g.A))
+    assert np.array_equal(scheme("partial:0.25").carries(g), np.full(5, 0.25))
+
+
+@pytest.mark.parametrize(("c", "other"), [(1.0, "homomorphic"), (0.0, "shared")])
+def test_partial_meets_its_ends(c: float, other: str) -> None:
+    g = Graph.random(6, 0.5, seed=1)
+    for ours, theirs in zip(matrices(scheme(f"partial:{c}", 0.4), g), matrices(scheme(other, 0.4), g), strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"name": "partial:1.5"}, "scheme.name"),
+        ({"name": "partial:nan"}, "scheme.name"),
+        ({"name": "partial:x"}, "scheme.name"),
+        ({"name": "partial:C"}, "scheme.name"),
+        ({"name": "homomorfic"}, "scheme.name"),
+        ({"name": 3}, "scheme.name"),
+        ({"name": "shared", "sigma": -1.0}, "scheme.sigma"),
+        ({"name": "shared", "sigma": math.nan}, "scheme.sigma"),
+        ({"name": "shared", "sigma": "1"}, "scheme.sigma"),
+        ({"name": "shared", "noise": "cauchy"}, "scheme.noise"),
+        ({"name": "none", "sigma": 0.1}, "scheme.sigma"),
+        ({"name": "local-only", "sigma": 0.1}, "scheme.sigma"),
+        ({"name": "shared", "sigma_pair": 0.1}, "scheme.sigma_pair"),
+        ({"name": "homomorphic", "sigma_client": 0.1}, "scheme.sigma_client"),
+    ],
+)
+def test_what_a_scheme_refuses(arguments: dict, field: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        scheme(**arguments)
+    assert refusal.value.field == field
