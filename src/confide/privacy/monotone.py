@@ -64,6 +64,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.plans.words import Adjacency
+
 if TYPE_CHECKING:
     from confide.privacy.sensitivity import Sensitivity
 
@@ -80,7 +82,7 @@ def example(s: Sensitivity) -> float:
     """How far one example can move its client's update from a model that is the same under both data sets."""
     assert s.batch is not None  # noqa: S101 - level example states it
     E = np.arange(s.steps[0], s.steps[1] + 1, dtype=np.float64)
-    change, rest = _full(s) / (2.0 if s.adjacency == "zero-out" else 1.0) / E, _full(s) / E
+    change, rest = _full(s) / (2.0 if s.adjacency is Adjacency.ZERO_OUT else 1.0) / E, _full(s) / E
     found = [
         np.sqrt((x * change) ** 2 + (E - 1.0) * ((1.0 - x) * rest) ** 2 + _inverted(s)) + (E - 1.0) * x * change
         for x in (1.0 / s.batch, 0.0)

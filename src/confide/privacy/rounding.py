@@ -45,6 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.base.validation import number, positive, whole
+from confide.plans.words import ConvexGlm, Level, Regulariser
 from confide.privacy import monotone
 
 if TYPE_CHECKING:
@@ -77,10 +78,10 @@ class Rounding:
         number("rounding.floating", self.floating, 0.0)
 
     @staticmethod
-    def error(E: int, batch: int, dim: int, proof: str, largest: float, update: float) -> float:
-        """e: E steps that round numbers of at most `largest`, sums over the batch, and where a proof needs them to the
-        last bit the margins u'w, each a sum of M products (times mu/E delta <= 2)."""
-        products = 2 * E * dim if proof == "convex-glm" else 0
+    def error(E: int, batch: int, dim: int, exact: bool, largest: float, update: float) -> float:
+        """e: E steps that round numbers of at most `largest`, sums over the batch, and where a proof needs them
+        exact to the last bit the margins u'w, each a sum of M products (times mu/E delta <= 2)."""
+        products = 2 * E * dim if exact else 0
         return ULP * (8 * (E + 1) + batch + products) * (largest + 2.0 * update)
 
     @property
@@ -97,7 +98,7 @@ class Rounding:
 
     def first(self, s: Sensitivity, added: float, ones: float) -> float:
         """Delta of a round that starts from the same model under both data sets."""
-        most = self.clipped(s, s.swap) if s.level == "example" else 0.0
+        most = self.clipped(s, s.swap) if s.level is Level.EXAMPLE else 0.0
         if added >= most:
             return added
         return min(added + (self.quantum + 2.0 * self.floating) * ones, most)
@@ -105,7 +106,7 @@ class Rounding:
     def next(self, s: Sensitivity, kept: Floats, added: float, ones: float) -> Floats:
         """Delta_{j+1} when the handed-out models are `kept` apart."""
         gamma, share = s.contraction, min(1.0, self.survivors / s.sampled) if s.sampled is not None else 0.0
-        if s.proof.kind == "regulariser":
+        if isinstance(s.proof, Regulariser):
             moved = np.maximum(gamma * kept + added, kept)
         elif s.monotone:
             grown = monotone.drift(s, kept)
@@ -117,9 +118,9 @@ class Rounding:
     def slack(self, s: Sensitivity, kept: Floats, ones: float) -> Floats:
         """What rounding adds in one round, beyond the proof's own recursion."""
         decay = FACTOR * kept + self.quantum * ones
-        if s.proof.kind == "regulariser":
+        if isinstance(s.proof, Regulariser):
             return np.asarray(decay + 2.0 * self.floating * ones)
-        if s.proof.kind == "convex-glm":
+        if isinstance(s.proof, ConvexGlm):
             assert s.sampled is not None  # noqa: S101 - a deployment states L
             cut = 2.0 * s.sampled * self.quantum * ones
             return np.asarray(cut + 2.0 * self.floating * ones + (decay if self.decays else 0.0))

@@ -11,96 +11,33 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.base.errors import InputError
-from confide.base.validation import number, one_of, positive, positive_int, whole
+from confide.base.validation import number, one_of, positive, positive_int
+from confide.plans import words
+from confide.plans.words import (
+    Adjacency,
+    Always,
+    Amplified,
+    ClippingAlone,
+    ConvexGlm,
+    Level,
+    Participation,
+    Proof,
+    PublicPoint,
+    Random,
+    Regulariser,
+    cap,
+)
 from confide.privacy import monotone
 from confide.privacy.rounding import Rounding
+from confide.rounds import clipping
 
 Floats = NDArray[np.float64]
-LEVELS = {
-    "unit": "all data of one server's organisation",
-    "client": "all data of one client",
-    "example": "one row of one client",
-}
-ADJACENCIES = ("replace", "zero-out")
-NORMS = ("l1", "l2")
-PROOFS = ("none", "regulariser", "convex-glm", "public-point")
-PARTICIPATIONS = ("all", "cap", "random", "amplified")
-
-
-@dataclass(frozen=True)
-class Proof:
-    """`none`, `regulariser:RHO`, `convex-glm:NU` or `public-point`."""
-
-    kind: str
-    constant: float = 0.0
-
-    def __post_init__(self) -> None:
-        one_of("proof", self.kind, PROOFS)
-        if self.kind == "regulariser":
-            positive("proof", self.constant)
-        number("proof", self.constant, least=0.0)
-
-    @classmethod
-    def parse(cls, text: str) -> Proof:
-        kind, colon, value = str(text).partition(":")
-        one_of("proof", kind, PROOFS)
-        if kind in ("none", "public-point"):
-            if colon:
-                raise InputError("proof", text, f"{kind} takes no number")
-            return cls(kind)
-        try:
-            constant = float(value)
-        except ValueError:
-            symbol = "RHO" if kind == "regulariser" else "NU"
-            raise InputError("proof", text, f"write {kind}:{symbol} with a number, e.g. {kind}:0.1") from None
-        return cls(kind, constant)
-
-    def __str__(self) -> str:
-        return self.kind if self.kind in ("none", "public-point") else f"{self.kind}:{self.constant:g}"
-
-
-@dataclass(frozen=True)
-class Participation:
-    """`all`, `cap:N`, `random:Q` or `amplified:Q`."""
-
-    kind: str = "all"
-    value: float = 0.0
-
-    def __post_init__(self) -> None:
-        one_of("participation", self.kind, PARTICIPATIONS)
-        if self.kind == "cap":
-            whole("participation", int(self.value) if float(self.value).is_integer() else self.value, 1)
-        elif self.kind != "all" and not 0.0 < number("participation", self.value) <= 1.0:
-            raise InputError("participation", str(self), "the rate must lie in (0, 1]")
-
-    @classmethod
-    def parse(cls, text: str) -> Participation:
-        kind, _, value = str(text).partition(":")
-        one_of("participation", kind, PARTICIPATIONS)
-        if kind == "all":
-            if value:
-                raise InputError("participation", text, "all takes no number")
-            return cls()
-        try:
-            x = float(value)
-        except ValueError:
-            raise InputError(
-                "participation", text, f"write {kind}:{'N' if kind == 'cap' else 'Q'} with a number"
-            ) from None
-        return cls(kind, x)
-
-    def __str__(self) -> str:
-        return self.kind if self.kind == "all" else f"{self.kind}:{self.value:g}"
-
-    @property
-    def cap(self) -> int | None:
-        """N of `cap:N`: rounds in which a client gives data."""
-        return int(self.value) if self.kind == "cap" else None
 
 
 @dataclass(frozen=True)
@@ -124,15 +61,15 @@ class Sensitivity:
     step: float
     bound: float
     norm: str = "l2"
-    level: str = "client"
-    adjacency: str = "replace"
+    level: Level = Level.CLIENT
+    adjacency: Adjacency = Adjacency.REPLACE
     sampled: int | None = None
     clients: int | None = None
     dim: int | None = None
     local_steps: int | tuple[int, int] = 1
     batch: int | None = None
-    proof: Proof = Proof("none")
-    participation: Participation = Participation()
+    proof: Proof = ClippingAlone()
+    participation: Participation = Always()
     smoothness: float | None = None
     convex: str = ""
     clip: str = "example"
@@ -140,12 +77,17 @@ class Sensitivity:
     rounding: Rounding | None = None
 
     def __post_init__(self) -> None:
+        for name, word in {  # text is parsed once, here
+            "level": words.chosen(Level, self.level, "level"),
+            "adjacency": words.chosen(Adjacency, self.adjacency, "adjacency"),
+            "proof": words.proof(self.proof),
+            "participation": words.participation(self.participation),
+        }.items():
+            object.__setattr__(self, name, word)
         positive("step", self.step)
         positive("bound", self.bound)
-        one_of("norm", self.norm, NORMS)
-        one_of("level", self.level, LEVELS)
-        one_of("adjacency", self.adjacency, ADJACENCIES)
-        one_of("clip", self.clip, ("example", "update"))
+        one_of("norm", self.norm, clipping.NORMS)
+        one_of("clip", self.clip, clipping.KINDS)
         fewest, most = (positive_int("local_steps", E) for E in self.steps)
         if fewest > most:
             raise InputError("local_steps", self.local_steps, "the least comes first, then the largest")
@@ -156,23 +98,23 @@ class Sensitivity:
             positive("smoothness", self.smoothness)
         if self.sampled is not None and self.clients is not None and self.sampled > self.clients:
             raise InputError("sampled", self.sampled, f"there are only {self.clients} clients")
-        if self.level != "unit" and self.sampled is None:
-            raise InputError("sampled", None, f"level {self.level!r} divides by L; give --sampled L")
-        if self.level == "example" and self.batch is None:
+        if self.level is not Level.UNIT and self.sampled is None:
+            raise InputError("sampled", None, f"level '{self.level}' divides by L; give --sampled L")
+        if self.level is Level.EXAMPLE and self.batch is None:
             raise InputError("batch", None, "level 'example' divides by the batch; give --batch N")
-        if self.level == "example" and self.clip != "example":
+        if self.level is Level.EXAMPLE and self.clip != "example":
             raise InputError("clip", self.clip, "level 'example' needs per-example clipping")
-        if self.participation.kind != "all" and self.level == "unit":
+        if not isinstance(self.participation, Always) and self.level is Level.UNIT:
             raise InputError("participation", str(self.participation), "a unit takes part in every round; use all")
-        if self.participation.kind in ("random", "amplified"):
+        if isinstance(self.participation, Random | Amplified):
             if self.sampled is None or self.clients is None:
                 remedy = "the rate is L / K: give --sampled L and --clients K, the clients of the smallest unit"
                 raise InputError("clients" if self.clients is None else "sampled", None, remedy)
             rate = self.sampled / self.clients
-            if abs(rate - self.participation.value) > 1e-9:
+            if abs(rate - self.participation.rate) > 1e-9:
                 remedy = f"sampling L = {self.sampled} of K = {self.clients} gives {rate:g}"
                 raise InputError("participation", str(self.participation), remedy)
-        if self.proof.kind in ("regulariser", "convex-glm") and self.clip != "example":
+        if isinstance(self.proof, Regulariser | ConvexGlm) and self.clip != "example":
             remedy = "clipping the whole update breaks this proof; clip examples, or use none or public-point"
             raise InputError("proof", str(self.proof), remedy)
         number("regulariser", self.regulariser, least=0.0)
@@ -188,7 +130,7 @@ class Sensitivity:
     def swap(self) -> float:
         """2 mu B / L: how far psi moves in one round when the whole data of a client (a unit) become any others."""
         full = 2.0 * self.step * self.bound
-        if self.level == "unit":
+        if self.level is Level.UNIT:
             return full
         assert self.sampled is not None  # noqa: S101 - checked
         return full / self.sampled
@@ -196,7 +138,7 @@ class Sensitivity:
     @property
     def monotone(self) -> bool:
         """Whether convex-glm rests on monotone gradients; a unit's clients all change, and have nothing in common."""
-        return self.proof.kind == "convex-glm" and self.smoothness is None and self.level != "unit"
+        return isinstance(self.proof, ConvexGlm) and self.smoothness is None and self.level is not Level.UNIT
 
     @property
     def credits_batch(self) -> bool:
@@ -205,14 +147,14 @@ class Sensitivity:
         It does when the other examples meet the same model under both data sets (every client takes one step), or a
         local map that does not expand. Otherwise all gradients of the client may change.
         """
-        not_expanding = self.proof.kind == "convex-glm" and not self.monotone
-        return self.level == "example" and (self.steps[1] == 1 or not_expanding)
+        not_expanding = isinstance(self.proof, ConvexGlm) and not self.monotone
+        return self.level is Level.EXAMPLE and (self.steps[1] == 1 or not_expanding)
 
     @property
     def changed(self) -> float:
         """What the changed data themselves add to psi in one round, beside what others do in response."""
-        moved = self.swap / (2.0 if self.adjacency == "zero-out" else 1.0)
-        return moved / self.batch if self.level == "example" and self.batch else moved
+        moved = self.swap / (2.0 if self.adjacency is Adjacency.ZERO_OUT else 1.0)
+        return moved / self.batch if self.level is Level.EXAMPLE and self.batch else moved
 
     @property
     def single(self) -> float:
@@ -225,13 +167,26 @@ class Sensitivity:
         return self.swap  # also where the example contributes nothing: its client's other gradients stay
 
     @property
+    def contracts(self) -> bool:
+        """Whether the proof counts on a decay towards zero."""
+        match self.proof:
+            case Regulariser():
+                return True
+            case ConvexGlm():
+                return self.proof.convexity > 0.0
+            case ClippingAlone() | PublicPoint():
+                return False
+            case _:
+                assert_never(self.proof)
+
+    @property
     def contraction(self) -> float:
         """gamma of the proof."""
         fewest, most = self.steps
-        if self.proof.kind == "regulariser":  # g d + (B / rho)(1 - g) is largest for the client that shrinks most
-            return float((1.0 - 2.0 * self.proof.constant * self.step / fewest) ** fewest)
-        if self.proof.kind == "convex-glm":  # more steps contract less
-            return float((1.0 - self.step * self.proof.constant / most) ** most)
+        if isinstance(self.proof, Regulariser):  # g d + (B / rho)(1 - g) is largest for the client that shrinks most
+            return float((1.0 - 2.0 * self.proof.ridge * self.step / fewest) ** fewest)
+        if isinstance(self.proof, ConvexGlm):  # more steps contract less
+            return float((1.0 - self.step * self.proof.convexity / most) ** most)
         return 1.0
 
     def added(self, remembers: bool) -> float:
@@ -241,10 +196,10 @@ class Sensitivity:
         """
         if remembers and self.monotone:
             return self.changed
-        if not remembers or self.level == "unit" or self.proof.kind in ("convex-glm", "public-point"):
+        if not remembers or self.level is Level.UNIT or isinstance(self.proof, ConvexGlm | PublicPoint):
             whole_unit = self.single
-        elif self.proof.kind == "regulariser":
-            if self.participation.kind != "all":
+        elif isinstance(self.proof, Regulariser):
+            if not isinstance(self.participation, Always):
                 remedy = (
                     "under proof regulariser the updates of all clients of the unit may change in every round, whoever "
                     "takes part; use all, or another proof"
@@ -257,22 +212,22 @@ class Sensitivity:
                 f"{self.level!r} needs a proof (regulariser, convex-glm, public-point), or use level 'unit'"
             )
             raise InputError("proof", str(self.proof), remedy)
-        if self.proof.kind == "regulariser" and remembers:
+        if isinstance(self.proof, Regulariser) and remembers:
             # (B / rho)(1 - g): the geometric sum of E clipped steps, each shrunk by those after it.
-            return whole_unit * (1.0 - self.contraction) / (2.0 * self.proof.constant * self.step)
+            return whole_unit * (1.0 - self.contraction) / (2.0 * self.proof.ridge * self.step)
         return whole_unit
 
     def attained(self, remembers: bool) -> bool:
         """Whether some data move psi as far as `deltas` says in every round; else it is a bound only."""
-        if self.rounding is not None or self.level == "example" or self.steps[1] > 1:
+        if self.rounding is not None or self.level is Level.EXAMPLE or self.steps[1] > 1:
             return False  # an example is not in every batch, and a gradient may vanish as it is followed
-        if self.level == "client" and self.clients is not None and self.sampled != self.clients:
+        if self.level is Level.CLIENT and self.clients is not None and self.sampled != self.clients:
             return False  # who was drawn is hidden
-        if remembers and self.proof.kind == "regulariser":
-            return self.level == "unit"
+        if remembers and isinstance(self.proof, Regulariser):
+            return self.level is Level.UNIT
         if self.clip == "example" and self.regulariser:
             # The decay shrinks a deviation that is kept beyond what is credited.
-            credited = self.proof.constant if self.proof.kind == "convex-glm" else 0.0
+            credited = self.proof.convexity if isinstance(self.proof, ConvexGlm) else 0.0
             if remembers and credited < 2.0 * self.regulariser * (1 - 1e-12):
                 return False
         return not (remembers and self.monotone)
@@ -281,7 +236,7 @@ class Sensitivity:
         """Factor from the clip's norm to the norm of the noise, with what it rests on."""
         if law.endswith("gaussian"):
             return 1.0, ["l1 clipping bounds the l2 norm too"] if self.norm == "l1" else []
-        l2_fact = self.proof.kind == "convex-glm"
+        l2_fact = isinstance(self.proof, ConvexGlm)
         if self.norm == "l1" and not l2_fact:
             return 1.0, []
         if self.dim is None:
@@ -303,7 +258,7 @@ class Sensitivity:
             "client": "all data of one client",
             "example": "one example of one client",
         }[self.level]
-        change = "is replaced by any other" if self.adjacency == "replace" else "contributes nothing instead"
+        change = "is replaced by any other" if self.adjacency is Adjacency.REPLACE else "contributes nothing instead"
         found = [
             f"adjacency: {what} {change}",
             f"clipping ({self.clip}) bounds a client's update by mu B = {self.step * self.bound:g} in {self.norm}",
@@ -314,28 +269,28 @@ class Sensitivity:
             "data fail a check, or its training, takes part with zeros; that it does not crash or come late for its "
             "data's sake is assumed",
         ]
-        if self.level != "unit":
+        if self.level is not Level.UNIT:
             found.append(f"L = {self.sampled} stays in the denominator under dropout")
-        if self.participation.cap is not None:
+        if cap(self.participation) is not None:
             found.append(
-                f"each client gives data in at most {self.participation.cap} rounds, enforced by counting a round "
+                f"each client gives data in at most {cap(self.participation)} rounds, enforced by counting a round "
                 "before its update leaves, whatever becomes of it, and by zeros from then on; a deployed client counts "
                 "in its own record, which nobody puts back"
             )
-        if self.level == "example":
+        if self.level is Level.EXAMPLE:
             found.append(f"the example is in every mini-batch of {self.batch}, once (drawn without replacement)")
             if not (self.credits_batch or self.monotone):
                 found.append("several local steps without convex-glm: 1/batch is not credited")
-        decays = (self.clip == "example" and self.regulariser > 0.0) or self.proof.constant > 0.0
-        if self.adjacency == "zero-out" and decays:
+        decays = (self.clip == "example" and self.regulariser > 0.0) or self.contracts
+        if self.adjacency is Adjacency.ZERO_OUT and decays:
             found.append("who contributes nothing has no data gradient; the regulariser's decay of its share stays")
-        if remembers and self.proof.kind == "regulariser":
+        if remembers and isinstance(self.proof, Regulariser):
             found.append(
-                f"proof regulariser: rho |w|^2 with rho = {self.proof.constant:g} outside the clip; all clients of the "
+                f"proof regulariser: rho |w|^2 with rho = {self.proof.ridge:g} outside the clip; all clients of the "
                 "unit may change, 1/L is not credited"
             )
-        if self.proof.kind == "convex-glm" and (remembers or (self.level == "example" and self.steps[1] > 1)):
-            nu = self.proof.constant
+        if isinstance(self.proof, ConvexGlm) and (remembers or (self.level is Level.EXAMPLE and self.steps[1] > 1)):
+            nu = self.proof.convexity
             found.append(
                 f"proof convex-glm: per-example clipped generalised linear model, every sampled loss {nu:g}-strongly "
                 f"convex (2 rho >= {nu:g})"
@@ -349,9 +304,9 @@ class Sensitivity:
                 )
             else:
                 found.append(f"declared: every sampled loss is {self.smoothness:g}-smooth, mu/E <= 2/(delta + nu)")
-        if remembers and self.proof.kind == "public-point":
+        if remembers and isinstance(self.proof, PublicPoint):
             found.append("proof public-point: gradients are evaluated at a function of the messages")
-        if remembers and self.proof.kind == "none":
+        if remembers and isinstance(self.proof, ClippingAlone):
             found.append("proof none: clipping alone, deviations add up")
         return found
 
@@ -387,15 +342,19 @@ class Sensitivity:
                 return grid.next(self, deviation, added, ones)
             return (monotone.drift(self, deviation) if self.monotone else gamma * deviation) + added
 
-        cap = self.participation.cap
-        if self.monotone and cap is not None and cap < rounds:
-            return monotone.capped(lambda j, before: kept(j, before) + rounded, after, first, s, rounds, cap)
+        most_rounds = cap(self.participation)
+        if self.monotone and most_rounds is not None and most_rounds < rounds:
+            return monotone.capped(lambda j, before: kept(j, before) + rounded, after, first, s, rounds, most_rounds)
         for j in range(1, rounds):
             found[j] = after(kept(j, found[:j]) + rounded, s)
         # At most `cap` participations, and where no deviation grows by itself: at most `cap` times s.
         flat = np.ones(rounds)
-        if cap is not None and cap < rounds and all(kept(j, flat[:j]) <= 1.0 + 1e-12 for j in range(1, rounds)):
-            most = s * np.minimum(np.arange(1, rounds + 1), cap) + (first - s)
+        if (
+            most_rounds is not None
+            and most_rounds < rounds
+            and all(kept(j, flat[:j]) <= 1.0 + 1e-12 for j in range(1, rounds))
+        ):
+            most = s * np.minimum(np.arange(1, rounds + 1), most_rounds) + (first - s)
             if grid is not None:  # but by what is rounded, taking part or not
                 for j in range(1, rounds):
                     before = np.asarray(most[j - 1] + rounded)
@@ -410,12 +369,12 @@ class Sensitivity:
         N of the first j rounds are the most that j rounds cost: a ledger may end after every round. A deviation that is
         kept costs in all rounds, and `deltas` has the cap.
         """
-        cap = self.participation.cap
-        if remembers or cap is None or len(costs) <= cap:
+        most_rounds = cap(self.participation)
+        if remembers or most_rounds is None or len(costs) <= most_rounds:
             return costs
-        found, dearest = costs.copy(), costs[:cap].tolist()
+        found, dearest = costs.copy(), costs[:most_rounds].tolist()
         heapq.heapify(dearest)
-        for j in range(cap, len(costs)):
+        for j in range(most_rounds, len(costs)):
             found[j] = max(0.0, float(costs[j]) - heapq.heappushpop(dearest, float(costs[j])))
         return found
 
@@ -433,11 +392,11 @@ def _check_decay(s: Sensitivity) -> None:
 def _check_proof(s: Sensitivity) -> None:
     fewest = s.steps[0]
     eta = s.step / fewest
-    if s.proof.kind == "regulariser" and 2.0 * s.proof.constant * eta > 1.0:
-        largest = fewest / (2.0 * s.proof.constant)
+    if isinstance(s.proof, Regulariser) and 2.0 * s.proof.ridge * eta > 1.0:
+        largest = fewest / (2.0 * s.proof.ridge)
         raise InputError("step", s.step, f"proof regulariser needs 2 rho mu/E <= 1: at most {largest:g}")
-    if s.proof.kind == "convex-glm":
-        nu = s.proof.constant
+    if isinstance(s.proof, ConvexGlm):
+        nu = s.proof.convexity
         if nu * eta > 1.0:
             raise InputError("step", s.step, f"proof convex-glm needs nu mu/E <= 1: at most {fewest / nu:g}")
         if s.smoothness is None and 2.0 * s.regulariser * eta > 1.0:

@@ -1,0 +1,135 @@
+"""From what a user writes (objects or a config, and announced units) to the plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.base.errors import InputError
+from confide.graph import Graph
+from confide.plans.plan import Clients, Clocks, Deployment, Learning, Model, Network, Plan, SecureSum, Unit
+from confide.plans.privacy import Privacy
+from confide.problems.models import GLM, Linear, Logistic
+from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL
+from confide.rounds.arithmetic import on_grid
+from confide.rounds.local import sgd
+
+Ints = NDArray[np.int64]
+
+
+class Announced(NamedTuple):
+    """A unit as its organisation announces it: names and public keys, nothing else.
+
+    Attributes:
+        identity, key_agreement: of its server, 32 bytes in hex.  clients: identities, likewise.
+        authority: sha256 of the unit's CA certificate, if it has one.
+    """
+
+    name: str
+    identity: str
+    key_agreement: str
+    clients: tuple[str, ...]
+    authority: str = ""
+
+
+def of_run(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int, privacy: Privacy) -> Plan:
+    """The plan of a simulation.
+
+    Raises:
+        InputError: nothing bounds a client's influence, or the settings contradict each other.
+    """
+    E, batch = algorithm.settle(problem.federation, seed)
+    units = [
+        Unit(_counted(E[first:last], batch[first:last]))
+        for first, last in zip(problem.federation.unit_offsets, problem.federation.unit_offsets[1:], strict=False)
+    ]
+    return _assembled(graphs, algorithm, _model(problem, algorithm), units, rounds, privacy, None)
+
+
+def of_deployment(
+    graph: Graph,
+    algorithm: GFL,
+    model: Model,
+    announced: Sequence[Announced],
+    rounds: int,
+    seed: int,
+    privacy: Privacy,
+    clocks: Clocks,
+    window: int = 4,
+) -> Plan:
+    """The plan of a deployment among these units, whose data nobody has in one place.
+
+    Raises:
+        InputError: real machines cannot do what the settings ask.
+    """
+    sizes = [len(unit.clients) for unit in announced]
+    E, batch = algorithm.per_client(sizes, seed)
+    units, c = [], 0
+    for unit in announced:
+        clients = tuple(Clients(int(E[c + k]), int(batch[c + k]), identity=key) for k, key in enumerate(unit.clients))
+        units.append(Unit(clients, unit.name, unit.identity, unit.key_agreement, unit.authority))
+        c += len(clients)
+    return _assembled([graph], algorithm, model, units, rounds, privacy, Deployment(clocks, window))
+
+
+def _assembled(
+    graphs: Sequence[Graph],
+    algorithm: GFL,
+    model: Model,
+    units: Sequence[Unit],
+    rounds: int,
+    privacy: Privacy,
+    deployment: Deployment | None,
+) -> Plan:
+    if algorithm.clip is None:
+        remedy = "without a clip nothing bounds a client's influence; set algorithm.clip and algorithm.bound"
+        raise InputError("algorithm.clip", "none", remedy)
+    fixed, scheme = algorithm.arithmetic == "fixed", algorithm.scheme
+    secure = None
+    if algorithm.aggregation is not None:
+        s = algorithm.aggregation
+        secure = SecureSum(s.parameters(algorithm.sampled), s.ring_bits, float(s.sigma))
+    return Plan(
+        rounds=rounds,
+        graph=Network(tuple(on_grid(g) for g in graphs) if fixed else tuple(graphs), algorithm.failures),
+        algorithm=Learning(
+            model,
+            float(algorithm.step),
+            int(algorithm.sampled),
+            algorithm.clip,
+            algorithm.replacement,
+            float(algorithm.dropout),
+            algorithm.fraction_bits if fixed else None,
+        ),
+        scheme=replace(scheme, law=scheme.law.discrete) if fixed else scheme,
+        privacy=privacy,
+        units=tuple(units),
+        secure=secure,
+        deployment=deployment,
+    )
+
+
+def _model(problem: Problem, algorithm: GFL) -> Model:
+    model, built_in = problem.model, algorithm.local is sgd
+    known = type(model) in (Linear, Logistic)
+    declared = isinstance(model, GLM) and getattr(model, "convex", False) is True
+    return Model(
+        kind=model.name if known and built_in else "own",
+        length=problem.M,
+        ridge=float(model.rho),
+        convex="" if known or not declared else type(model).__name__,
+        built_in=built_in,
+        undeclared=problem.undeclared,
+    )
+
+
+def _counted(E: Ints, batch: Ints) -> tuple[Clients, ...]:
+    """Equal clients in one row: a million of them are a few rows."""
+    counts = Counter(zip(E.tolist(), batch.tolist(), strict=True))
+    return tuple(Clients(steps, size, n) for (steps, size), n in sorted(counts.items()))
