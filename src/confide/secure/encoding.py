@@ -75,7 +75,7 @@ class Encoding:
 
     >>> Encoding(32, 24, bound=1.0, clients=200)
     Traceback (most recent call last):
-    confide.errors.InputError: fraction_bits = 24: the sum of 200 clients could wrap in a 32-bit ring; use at most 23
+    confide.base.errors.InputError: fraction_bits = 24: the sum of 200 clients could wrap in a 32-bit ring; use at most 23
     """
 
     ring_bits: int
