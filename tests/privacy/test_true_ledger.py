@@ -497,7 +497,7 @@ def test_simulate_refuses_an_unlike_folder_before_it_computes(
     code, out, _ = command("simulate", "c.toml", "--out", "r", "--set", "seed=1")
     assert code == 0
     assert "2 runs" in out
-    monkeypatch.setattr("confide.config.Config.build", lambda self: pytest.fail("it began"))
+    monkeypatch.setattr("confide.plans.config.Config.build", lambda self: pytest.fail("it began"))
     for change in ("privacy.level=example", "privacy.threat=neighbours", "privacy.dataset=other"):
         code, _, err = command("simulate", "c.toml", "--out", "r", "--set", change)
         assert code == 2

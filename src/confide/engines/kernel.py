@@ -187,7 +187,7 @@ def quarter(x, a, b, c, d):
 
 @compiled
 def keystream(source, purpose, i, a, b, count):
-    """source.words[:count] of the secret stream (i, a, b): `confide.secret.Streams.words`."""
+    """source.words[:count] of the secret stream (i, a, b): `confide.secure.secret.Streams.words`."""
     x, start, words = source.block[0], source.block[1], source.words
     for n in range(4):
         start[n] = _ROW[n]

@@ -275,7 +275,7 @@ class Graph:
 
         >>> Graph.from_matrix([[0.9, 0.2], [0.2, 0.8]])
         Traceback (most recent call last):
-        confide.errors.InputError: graph.A[0].sum() = 1.1: every row must sum to 1
+        confide.base.errors.InputError: graph.A[0].sum() = 1.1: every row must sum to 1
         """
         A = symmetric(A)
         check_sums(A.sum(axis=1))

@@ -331,7 +331,7 @@ def _about_noise(scheme: Scheme, noise: str, release: Release, seen: str) -> tup
     if noise.startswith("discrete"):
         found.append(
             "discrete noise on an integer grid; the sampler is within 2^-108 of it in total variation "
-            "(confide.privacy.noise): N draws add (1 + e^epsilon) N 2^-108 to delta, which is paid from this delta"
+            "(confide.laws.noise): N draws add (1 + e^epsilon) N 2^-108 to delta, which is paid from this delta"
         )
     else:
         found.append("real-valued noise: true of the mathematics, simulated in floating point")

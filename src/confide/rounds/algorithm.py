@@ -75,7 +75,7 @@ class GFL:
 
     >>> GFL(step=0.0)
     Traceback (most recent call last):
-    confide.errors.InputError: algorithm.step = 0.0: must be positive
+    confide.base.errors.InputError: algorithm.step = 0.0: must be positive
     """
 
     scheme: Scheme = field(default_factory=lambda: scheme("homomorphic", sigma=math.sqrt(0.1)))
