@@ -9,33 +9,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.base.errors import InputError
-from confide.laws.conversion import laplace_renyi, pure_renyi
+from confide.laws.conversion import ORDERS
+from confide.laws.law import Law
 from confide.privacy.sensitivity import Sensitivity
 
 Floats = NDArray[np.float64]
-Curve = Callable[[Floats], Floats]
+Curve = Callable[[int], Floats]  # releases -> Renyi divergence by (order of `ORDERS`, rounds)
 MOST_NOISE = 1e6  # in swap distances
 CELLS = 64  # of the deviation's grid per unit of s, where the carry is neither 0 nor 1
 
 
 def random_curve(
-    *, q: float, added: float, keep: Floats, factor: Floats, noise: str, final: float
+    *, q: float, added: float, keep: Floats, copies: Floats, sigma: float, noise: Law, final: Floats
 ) -> tuple[Curve, list[str]]:
     """Rényi divergence bound when a client takes part in each round independently with probability q.
 
     The deviation x follows x <- keep_j x + added (with probability q) or keep_j x, rounded up on a grid, which can
-    only overstate it; each round costs R_a(x). One pass over the rounds gives E exp((a - 1) sum of costs).
+    only overstate it; each round costs R_a(x). One pass over the rounds gives E exp((a - 1) sum of costs) after each.
 
     Args:
-        factor: precision 1/sigma^2 of Gaussian noise, or copies/b of Laplace noise, in each round.
-        noise: the law; of discrete Laplace only the pure epsilon is used.
-        final: of a release: (carry / P) / sigma, whose noise is Gaussian.
+        copies: of independent noise in each round, with standard deviation `sigma` and the law `noise`.
+        final: of a release after each round: (carry / P) / sigma, whose noise is Gaussian.
     """
+    renyi = noise.renyi
+    if renyi is None:
+        remedy = "no Rényi curve of it is known, which participation by chance asks for; use all or cap:N"
+        raise InputError("noise", noise.name, remedy)
     T = len(keep)
     steady = bool(np.all((keep == 0.0) | (keep == 1.0)))
     cells = 1 if steady else CELLS
@@ -55,10 +60,11 @@ def random_curve(
         share = float(keep[j - 1]) if j else 1.0
         return np.asarray(np.minimum(np.ceil(share * np.arange(size) - 1e-9).astype(np.int64), size - 1))
 
-    def curve(orders: Floats) -> Floats:
-        found = np.empty(len(orders))
-        for n, a in enumerate(orders):
-            log_mass = start.copy()
+    @cache
+    def curve(releases: int) -> Floats:
+        found = np.empty((len(ORDERS), T))
+        for n, a in enumerate(ORDERS.tolist()):
+            log_mass, costs = start.copy(), dict[float, Floats]()
             for j in range(T):
                 log_mass = _gather(log_mass, moved(j), size)
                 up = np.full(size, -np.inf)
@@ -66,9 +72,12 @@ def random_curve(
                 up[-1] = np.logaddexp.reduce(log_mass[-cells - 1 :])  # what would leave the grid stays at its end
                 absent = math.log1p(-q) + log_mass if q < 1.0 else np.full(size, -np.inf)
                 log_mass = np.logaddexp(absent, math.log(q) + up)
-                log_mass = log_mass + (a - 1.0) * _cost(grid, float(factor[j]), float(a), noise)
-            log_mass = log_mass + (a - 1.0) * _cost(grid, final**2, float(a), "gaussian")
-            found[n] = np.logaddexp.reduce(log_mass) / (a - 1.0)
+                if (of := float(copies[j])) > 0.0:
+                    if of not in costs:
+                        costs[of] = (a - 1.0) * renyi(grid, sigma, of, a)
+                    log_mass = log_mass + costs[of]
+                revealed = (a - 1.0) * a * releases * final[j] ** 2 / 2.0
+                found[n, j] = np.logaddexp.reduce(log_mass + revealed * grid**2) / (a - 1.0)
         return np.where(np.isfinite(found), found, np.inf)
 
     return curve, [
@@ -77,15 +86,15 @@ def random_curve(
     ]
 
 
-def amplified_curve(s: Sensitivity, noise: str, factor: Floats) -> tuple[Curve, list[str]]:
+def amplified_curve(s: Sensitivity, q: float, noise: Law, factor: Floats) -> tuple[Curve, list[str]]:
     """Gaussian noise behind a sample of L of K clients without replacement (Wang, Balle & Kasiviswanathan 2019).
 
     The bound compares samples in which one whole client is exchanged for another, so that it needs the swap distance
     2 mu B / L at every level and adjacency: one example, or no contribution, is a special case of other data. What
     nothing clips must not tell who was drawn: with a regulariser outside the clip all clients take equally many steps.
     """
-    if noise != "gaussian":
-        raise InputError("noise", noise, "amplification is implemented for Gaussian noise; use random:Q or all")
+    if not noise.normal:
+        raise InputError("noise", noise.name, "amplification is implemented for Gaussian noise; use random:Q or all")
     if s.clip == "example" and s.regulariser and s.steps[0] != s.steps[1]:
         remedy = (
             "with a regulariser outside the clip and unequal local steps the decay tells who was drawn; use random:Q, "
@@ -95,22 +104,23 @@ def amplified_curve(s: Sensitivity, noise: str, factor: Floats) -> tuple[Curve, 
     import dp_accounting as dp
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
-    q = s.participation.value
     # dp-accounting takes the logarithm of 0 for very much noise; less noise than there is can only cost more.
     multipliers = np.minimum(1.0 / (np.sqrt(factor) * s.swap), MOST_NOISE)
 
-    def curve(orders: Floats) -> Floats:
-        usable = np.unique(np.maximum(2, np.rint(orders)))  # the bound knows whole orders
-        total = np.zeros(len(usable))
-        for multiplier, count in zip(*np.unique(multipliers, return_counts=True), strict=True):
-            sampled = dp.SampledWithoutReplacementDpEvent(
-                10**9, math.ceil(q * 10**9), dp.GaussianDpEvent(float(multiplier))
-            )
+    @cache
+    def curve(releases: int) -> Floats:
+        """The state is public: a release after a message tells nothing more."""
+        usable = np.unique(np.maximum(2, np.rint(ORDERS)))  # the bound knows whole orders
+        which, rounds = np.unique(multipliers, return_inverse=True)
+        one = np.empty((len(ORDERS), len(which)))
+        for n, multiplier in enumerate(which.tolist()):
+            sampled = dp.SampledWithoutReplacementDpEvent(10**9, math.ceil(q * 10**9), dp.GaussianDpEvent(multiplier))
             accountant = rdp.RdpAccountant(usable.tolist(), dp.NeighboringRelation.REPLACE_ONE)
-            accountant.compose(dp.SelfComposedDpEvent(sampled, int(count)))
-            total += np.asarray(accountant._rdp)
-        # (a - 1) R_a is convex in a, so its chords lie above it; those of R_a itself may not.
-        return np.asarray(np.interp(orders, usable, (usable - 1.0) * total, left=np.inf, right=np.inf) / (orders - 1.0))
+            accountant.compose(sampled)
+            # (a - 1) R_a is convex in a, so its chords lie above it; those of R_a itself may not.
+            chords = np.interp(ORDERS, usable, (usable - 1.0) * np.asarray(accountant._rdp), left=np.inf, right=np.inf)
+            one[:, n] = chords / (ORDERS - 1.0)
+        return np.asarray(np.cumsum(one[:, rounds], axis=1))
 
     return curve, [
         f"amplification by subsampling at rate {q:g}, fixed-size sampling without replacement, hidden from the "
@@ -126,11 +136,3 @@ def _gather(log_mass: Floats, to: NDArray[np.int64], size: int) -> Floats:
     mass = np.bincount(to, np.exp(log_mass - top), minlength=size)
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(mass) + top)
-
-
-def _cost(x: Floats, factor: float, order: float, noise: str) -> Floats:
-    if factor == 0.0:
-        return np.zeros_like(x)
-    if noise.endswith("gaussian"):
-        return order * factor * x**2 / 2.0
-    return (pure_renyi if noise == "discrete-laplace" else laplace_renyi)(factor * x, order)

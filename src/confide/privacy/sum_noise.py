@@ -43,11 +43,12 @@ from numpy.typing import NDArray
 from confide.base.errors import InputError
 from confide.base.validation import number, one_of, positive, positive_int, whole
 from confide.laws import conversion, discrete_gaussian
-from confide.plans.threat import Threat
+from confide.laws.law import Norm
+from confide.plans.words import Adjacency, Amplified, Level, OwnClient, OwnServer, Random, Threat
 from confide.privacy.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
-    from confide.privacy.accountant import Account
+    from confide.privacy.course import Account
     from confide.secure.settings import Secure
 
 Floats = NDArray[np.float64]
@@ -216,49 +217,66 @@ class SumNoise:
         return f"the unit's own server, with up to {self.corrupted} corrupted client{'s' * (self.corrupted > 1)}"
 
 
-def by_sums(noise: SumNoise, s: Sensitivity, rounds: int, threat: Threat, blank: Account) -> Account:
-    """The account of `rounds` noisy sums: of the own server, and an upper bound for everybody else."""
-    drawn = s.participation.kind in ("random", "amplified")
+@dataclass(frozen=True)
+class Sums:
+    """Noisy sums, one a round: of the own server, and an upper bound for everybody else."""
+
+    blank: Account
+    noise: SumNoise
+    deltas: tuple[float, ...]
+    costs: tuple[float, ...]  # rho of each round
+    rate: float | None  # of a client that is drawn at random
+
+    def at(self, rounds: int, releases: int) -> Account:
+        noise, costs = self.noise, self.costs[:rounds]
+        rho, draws = math.fsum(costs), rounds * noise.honest * noise.dim
+        squared = discrete_gaussian.mu_squared(rho, math.sqrt(noise.honest) * noise.share_quanta, noise.share_quanta)
+        convert: dict[str, Callable[[float], float]] = {
+            conversion.ZCDP: lambda delta: conversion.zcdp_epsilon(rho, delta)
+        }
+        mu = None if squared is None else math.sqrt(squared)
+        if mu is not None:
+            convert[conversion.ROUNDED] = lambda delta: conversion.gaussian_epsilon(mu, delta)
+        given = replace(self.blank, rho=rho, mu_gdp=mu, deltas=self.deltas[:rounds], costs=costs)
+        always = given.priced(convert, draws)
+        return always if self.rate is None else self._by_chance(self.rate, always, draws)
+
+    def _by_chance(self, q: float, always: Account, draws: int) -> Account:
+        costs = np.asarray(always.costs)
+        curve = {conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda a: _drawn(q, costs, a), delta)}
+        sometimes = replace(always, leak=False, rho=None, mu_gdp=None, costs=()).priced(curve, draws)
+        most = math.inf if always.epsilon is None else always.epsilon
+        if sometimes.epsilon is None or sometimes.epsilon >= most:
+            return always
+        note = (
+            f"random participation: in each round with probability {q:g}, independently of the data and of other "
+            f"rounds; who took part may become known; a client that is always there would have epsilon {most:.4g}"
+        )
+        kept = [x for x in always.assumptions if not x.startswith("leak: ")]
+        return replace(sometimes, assumptions=(*kept, note))
+
+
+def by_sums(noise: SumNoise, s: Sensitivity, rounds: int, threat: Threat, blank: Account) -> Sums:
+    """What the noise inside up to `rounds` sums proves about this adversary."""
+    part = s.participation
+    drawn = isinstance(part, Random | Amplified)
     if drawn and noise.server == "active":
-        raise InputError("participation", str(s.participation), "an active server chooses who takes part; use all")
+        raise InputError("participation", str(part), "an active server chooses who takes part; use all")
     notes: list[str] = []
-    if threat.kind == "own-client" and noise.corrupted == 0:
+    if isinstance(threat, OwnClient) and noise.corrupted == 0:
         noise = noise.without(1)
         notes.append(f"the curious client knows its own share: {noise.honest} others are counted")
     moved = _moved(noise, s, rounds, notes)
     costs = s.charged(np.array([noise.rho(delta) for delta in moved]), remembers=False).tolist()
-    rho, draws = math.fsum(costs), rounds * noise.honest * noise.dim
-    squared = discrete_gaussian.mu_squared(rho, math.sqrt(noise.honest) * noise.share_quanta, noise.share_quanta)
-    convert: dict[str, Callable[[float], float]] = {conversion.ZCDP: lambda delta: conversion.zcdp_epsilon(rho, delta)}
-    mu = None if squared is None else math.sqrt(squared)
-    if mu is not None:
-        convert[conversion.ROUNDED] = lambda delta: conversion.gaussian_epsilon(mu, delta)
-    who = noise.words if threat.kind == "own-server" else threat.words
-    found = replace(
+    who = noise.words if isinstance(threat, OwnServer) else threat.adversary
+    blank = replace(
         blank,
-        adversary=blank.adversary.replace(threat.words, who),
-        rho=rho,
-        mu_gdp=mu,
+        adversary=blank.adversary.replace(threat.adversary, who),
         by="sum",
         law="discrete Gaussian shares inside the secure sums",
-        deltas=tuple(moved),
-        costs=tuple(costs),
         assumptions=(*_assumptions(noise, s, threat), *s.assumptions(False), *notes),
-    ).priced(convert, draws)
-    if not drawn:
-        return found
-    q = s.participation.value
-    curve = {conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda a: _drawn(q, np.asarray(costs), a), delta)}
-    sometimes = replace(found, leak=False, rho=None, mu_gdp=None, costs=()).priced(curve, draws)
-    always = math.inf if found.epsilon is None else found.epsilon
-    if sometimes.epsilon is None or sometimes.epsilon >= always:
-        return found
-    note = (
-        f"random participation: in each round with probability {q:g}, independently of the data and of other rounds; "
-        f"who took part may become known; a client that is always there would have epsilon {always:.4g}"
     )
-    kept = [x for x in found.assumptions if not x.startswith("leak: ")]
-    return replace(sometimes, assumptions=(*kept, note))
+    return Sums(blank, noise, tuple(moved), tuple(costs), part.rate if isinstance(part, Random | Amplified) else None)
 
 
 def _drawn(q: float, costs: Floats, orders: Floats) -> Floats:
@@ -269,44 +287,12 @@ def _drawn(q: float, costs: Floats, orders: Floats) -> Floats:
     return np.asarray(each.sum(axis=1) / (orders - 1.0))
 
 
-def smaller(messages: Callable[[], Account], sums: Callable[[], Account]) -> Account:
-    """The better of two proofs about one adversary; what one of them refuses the other may answer.
-
-    Both hold, so the smaller epsilon does. Noise inside the sum does not weaken the proofs about messages: it is
-    independent of the data, so that they hold given its value.
-    """
-    one: Account | None = None
-    why = ""
-    try:
-        one = messages()
-        if one.leak:
-            reason = one.assumptions[0].removeprefix("leak: ")
-            why = f"the messages' own noise does not hold this adversary off: {reason}"
-    except InputError as refusal:
-        why = f"the messages' own noise gives no number here: {refusal}"
-    try:
-        other = sums()
-    except InputError:
-        if one is None or one.leak:
-            raise
-        return one
-    if other.epsilon is None:  # so little noise inside the sum that none holds at this delta
-        return other if one is None or one.leak else one
-    if one is None or one.leak or one.epsilon is None or other.epsilon < one.epsilon:
-        if one is not None and one.epsilon is not None:
-            why = f"the messages' own noise alone would give epsilon {one.epsilon:.4g}"
-        shown = () if other.threat == "own-server" else (why,)
-        return replace(other, target=other.target if one is None else one.target, assumptions=other.assumptions + shown)
-    note = f"by the noise in the messages; that inside the secure sum alone would give epsilon {other.epsilon:.4g}"
-    return replace(one, assumptions=(*one.assumptions, note))
-
-
 def _moved(noise: SumNoise, s: Sensitivity, rounds: int, notes: list[str]) -> list[float]:
     """Delta_1..Delta_T on psi: fresh queries, so that nothing is kept from round to round."""
-    _, why = s.to_norm("gaussian")
+    _, why = s.to_norm(Norm.L2)
     notes += why
     found: list[float] = s.deltas(lambda j, before: np.zeros(1), rounds, remembers=False).tolist()
-    if s.level != "example":
+    if s.level is not Level.EXAMPLE:
         return found
     # |trunc a - trunc b| < |a - b| + 1 in every coordinate; a whole client moves no further than its own bound.
     slack, most = math.sqrt(noise.dim) / noise.per_unit, s.swap
@@ -317,7 +303,7 @@ def _moved(noise: SumNoise, s: Sensitivity, rounds: int, notes: list[str]) -> li
 def _assumptions(noise: SumNoise, s: Sensitivity, threat: Threat) -> list[str]:
     found = [
         "proof: noise inside the secure sum"
-        + ("" if threat.kind == "own-server" else "; all else that is seen is a function of the noisy sums"),
+        + ("" if isinstance(threat, OwnServer) else "; all else that is seen is a function of the noisy sums"),
         f"at least {noise.honest} honest clients add their shares to every sum: the quorum, less {noise.corrupted} "
         "corrupted ones",
         f"secure aggregation ({noise.server} server) reveals one sum a round, and never a second one of the same round",
@@ -326,7 +312,7 @@ def _assumptions(noise: SumNoise, s: Sensitivity, threat: Threat) -> list[str]:
         "variation (confide.laws.noise): N draws add (1 + e^epsilon) N 2^-108 to delta, paid from this delta",
         "an honest client clips and truncates its update itself and adds its share before it masks",
     ]
-    if s.adjacency == "zero-out":
+    if s.adjacency is Adjacency.ZERO_OUT:
         found.append("who contributes nothing takes part all the same, with a share of noise")
     if s.level == "unit":
         found.append("unit level: the data of all clients of the unit but those of the adversary's own may change")

@@ -1,0 +1,360 @@
+"""What one adversary can learn as a run goes on: the costs of all rounds as vectors, and epsilon after any of them.
+
+A `Course` is one proof about one target. epsilon after j rounds is a conversion of the j-th prefix sum, so that a run
+of T rounds is worked out once, whoever asks how often. Of several proofs that hold the smallest answer does, of several
+targets the largest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.base.errors import InputError
+from confide.laws import conversion, discrete_gaussian
+from confide.laws.law import Law, Spent
+from confide.laws.noise import LARGEST_SIZE
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Account:
+    """What an adversary can learn, at most.
+
+    Attributes:
+        epsilon: at `delta`, in which the sampler's distance is paid; None for a leak.
+        epsilon_pure: at delta = 0, for Laplace; of discrete noise but for the sampler's distance.
+        rho: zero-concentrated; mu_gdp: Gaussian; None where they do not apply.
+        leak: the view determines a noiseless function of the target's data, or discrete noise is so thin that its
+            sampler's distance alone is more than delta: what else is given is then that of ideal noise.
+        valid: a theorem covers this number; exact: it is attained, not only a bound.
+        by: which noise it rests on, that of the "messages" or that inside the secure "sum".
+        law: that noise in words; conversion: how epsilon follows from it. Two numbers about one config may differ here.
+        draws: of discrete noise that the proof counts on, each a little off its law.
+        deltas: Delta_1..Delta_T of the worst target, in the noise's norm.
+        costs: what each round adds to rho (Gaussian) or to pure epsilon (Laplace); a release is not among them.
+    """
+
+    threat: str
+    adversary: str
+    level: str
+    adjacency: str
+    epsilon: float | None
+    delta: float
+    epsilon_pure: float | None = None
+    rho: float | None = None
+    mu_gdp: float | None = None
+    leak: bool = False
+    valid: bool = True
+    exact: bool = False
+    target: int | None = None
+    by: str = "messages"
+    law: str = ""
+    conversion: str = ""
+    draws: int = 0
+    assumptions: tuple[str, ...] = ()
+    deltas: tuple[float, ...] = field(default=(), repr=False)
+    costs: tuple[float, ...] = field(default=(), repr=False)
+
+    def priced(self, convert: Mapping[str, Callable[[float], float]], draws: int) -> Account:
+        """With the smallest epsilon of these conversions from delta, of so many discrete draws."""
+        epsilon, how = conversion.smallest(convert, self.delta, draws)
+        if math.isfinite(epsilon) or not draws:
+            return replace(self, epsilon=epsilon, conversion=how, draws=draws)
+        why = (
+            f"leak: so little noise that no epsilon holds at delta {self.delta:g}: {draws:.3g} discrete draws, each "
+            "within 2^-108 of its law, add more than that to delta"
+        )
+        return replace(self, leak=True, exact=False, draws=draws, assumptions=(why, *self.assumptions))
+
+    @property
+    def success(self) -> float:
+        """The best true positive rate at 1% false positives of a test for one client's (unit's, example's) data."""
+        if self.leak or self.epsilon is None:
+            return 1.0
+        off = self.draws * conversion.DISTANCE
+        rates = [conversion.true_positive_rate(0.01, epsilon=self.epsilon, delta=self.delta)]
+        if self.mu_gdp is not None:
+            rates.append(conversion.true_positive_rate(0.01 + off, mu=self.mu_gdp) + off)
+        if self.epsilon_pure is not None:
+            slack = (1.0 + math.exp(min(self.epsilon_pure, 700.0))) * off
+            rates.append(conversion.true_positive_rate(0.01, epsilon=self.epsilon_pure, delta=slack))
+        return min(rates)
+
+    def to_dict(self) -> dict[str, Any]:
+        names = (
+            "epsilon", "delta", "epsilon_pure", "rho", "mu_gdp", "leak", "valid", "exact", "target", "by", "law",
+            "conversion",
+        )  # fmt: skip
+        return {
+            "threat": self.threat,
+            "adversary": self.adversary,
+            "level": str(self.level),
+            "adjacency": str(self.adjacency),
+            **{name: getattr(self, name) for name in names},
+            "success_at_1_percent": self.success,
+            "assumptions": list(self.assumptions),
+        }
+
+
+class Bound(Protocol):
+    """What one adversary can learn, by one proof or the best of several."""
+
+    def at(self, rounds: int, releases: int) -> Account:
+        """After so many rounds, and so many releases at their end."""
+
+
+@dataclass(frozen=True)
+class Leaked:
+    """The view gives a noiseless function of the data away."""
+
+    account: Account
+
+    def at(self, rounds: int, releases: int) -> Account:
+        return self.account
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of the noise of a release on a grid, in quanta: standard deviation of those that count, and of one."""
+
+    width: float
+    one: float
+
+
+@dataclass(frozen=True)
+class Course:
+    """One target that always takes part, or in at most so many rounds: costs that add up.
+
+    Attributes:
+        blank: the account but for its numbers.
+        target: the server.  deltas: Delta_1..Delta_T in the law's norm.  spent: what each round costs.
+        copies: of noise in each round.  released: rho of one release after each round.
+        width: of the messages' discrete noise in quanta, where a conversion speaks of it.
+        shares: of a release on a grid; None where it is real.  hidden: how many the adversary does not know.
+        dim: M.  exact: whether some data attain the number.
+    """
+
+    blank: Account
+    law: Law
+    target: int
+    deltas: Floats
+    spent: Spent
+    copies: Floats
+    released: Floats
+    width: float | None
+    shares: Shares | None
+    hidden: int
+    dim: int
+    exact: bool
+
+    def at(self, rounds: int, releases: int) -> Account:
+        sent = float(np.sum(self.spent.rho[:rounds]))
+        shared = releases * float(self.released[rounds - 1])
+        drawn = releases * self.hidden if self.shares is not None and shared else 0
+        draws = math.ceil(self._drawn(rounds) + drawn) * (self.dim or LARGEST_SIZE)
+        given: dict[str, Any] = {"target": self.target, "deltas": tuple(self.deltas[:rounds].tolist())}
+        if self.spent.pure is None:
+            return self._by_rho(rounds, sent, shared, draws, given)
+        return self._by_pure(rounds, sent, shared, draws, given)
+
+    def _by_rho(self, rounds: int, sent: float, shared: float, draws: int, given: dict[str, Any]) -> Account:
+        rho, mu, convert = sent + shared, self._mu(sent, shared), dict[str, Callable[[float], float]]()
+        given["costs"] = tuple(self.spent.rho[:rounds].tolist())
+        rounded = not self.law.normal or (shared > 0.0 and self.shares is not None)  # shares on a grid are discrete
+        if mu is not None:
+            how = conversion.ROUNDED if rounded else conversion.GAUSSIAN
+            convert[how] = lambda delta: conversion.gaussian_epsilon(mu, delta)
+        if rounded:
+            convert[conversion.ZCDP] = lambda delta: conversion.zcdp_epsilon(rho, delta)
+        found = replace(self.blank, rho=rho, mu_gdp=mu, exact=self.exact and not rounded, **given)
+        return found.priced(convert, draws)
+
+    def _by_pure(self, rounds: int, sent: float, shared: float, draws: int, given: dict[str, Any]) -> Account:
+        each, convert = self._pure(rounds), dict[str, Callable[[float], float]]()
+        given |= {"costs": tuple(each.tolist()), "rho": sent + shared}
+        counts = self.copies[:rounds]
+        every = np.repeat(each / np.maximum(counts, 1.0), counts.astype(int))
+        pure = float(every.sum())
+        if shared:  # either all in rho, or the messages at delta 0 and the release at delta
+            convert[f"{conversion.PURE}, and {conversion.ZCDP} for the release"] = lambda delta: (
+                pure + conversion.zcdp_epsilon(shared, delta)
+            )
+            convert[conversion.ZCDP] = lambda delta: conversion.zcdp_epsilon(sent + shared, delta)
+            return replace(self.blank, **given).priced(convert, draws)
+        convert[conversion.PURE] = lambda delta: pure
+        if conversion.LAPLACE in self.law.conversions:
+            convert[conversion.LAPLACE] = lambda delta: conversion.laplace_epsilon(every, delta)
+        else:
+            convert[conversion.PURES] = lambda delta: conversion.pure_epsilon(every, delta)
+        found = replace(self.blank, epsilon_pure=pure, exact=self.exact, **given).priced(convert, draws)
+        return replace(found, exact=found.exact and found.epsilon == pure)  # its conversion to a delta is a bound
+
+    def _pure(self, rounds: int) -> Floats:
+        if self.spent.pure is None:
+            raise InputError("noise", self.law.name, "has no pure epsilon")
+        return self.spent.pure[:rounds]
+
+    def _drawn(self, rounds: int) -> float:
+        """Discrete draws a coordinate that the target's proof counts on: its own messages' in every round."""
+        return float(np.maximum(self.copies[:rounds], 1.0).sum()) if self.law.on_grid else 0.0
+
+    def _mu(self, sent: float, shared: float) -> float | None:
+        """mu of Gaussian differential privacy, where both the messages' noise and a release's shares have one."""
+        parts: list[float | None] = [2.0 * sent if self.law.normal or not sent else None]
+        if sent and self.width is not None:
+            parts = [discrete_gaussian.mu_squared(sent, self.width)]
+        if shared and self.shares is None:
+            parts.append(2.0 * shared)
+        elif shared and self.shares is not None:
+            parts.append(discrete_gaussian.mu_squared(shared, self.shares.width, self.shares.one))
+        found = [x for x in parts if x is not None]
+        return math.sqrt(math.fsum(found)) if len(found) == len(parts) else None
+
+
+@dataclass(frozen=True)
+class ByChance:
+    """One target that takes part at random: only the whole has a price, by its Renyi divergence after every round.
+
+    Attributes:
+        curve: releases -> Renyi divergence by (order of `conversion.ORDERS`, rounds).
+        draws: (rounds, releases) -> discrete draws that the proof counts on.
+    """
+
+    blank: Account
+    target: int
+    curve: Callable[[int], Floats]
+    draws: Callable[[int, int], int]
+
+    def at(self, rounds: int, releases: int) -> Account:
+        values = self.curve(releases)[:, rounds - 1]
+        convert = {conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda orders: values, delta)}
+        return replace(self.blank, target=self.target).priced(convert, self.draws(rounds, releases))
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The worst of several targets; its pure epsilon, rho and costs are made to hold for every one of them.
+
+    One target may be the worst of few rounds and another of many, or one in pure epsilon and another at delta. A ledger
+    charges the same cost to everybody, and may end early: costs add up, after every round, to no less than any
+    target's.
+    """
+
+    targets: Sequence[Bound]
+    pure: bool
+    sigma: float
+
+    def at(self, rounds: int, releases: int) -> Account:
+        try:
+            found = [target.at(rounds, releases) for target in self.targets]
+        except OverflowError:
+            raise self._too_thin() from None
+        worst = max(found, key=lambda a: math.inf if a.leak else a.epsilon or 0.0)
+        if not all(map(math.isfinite, (worst.epsilon or 0.0, worst.rho or 0.0))):
+            raise self._too_thin()
+        if len(found) == 1:
+            return worst
+        pure = [a.epsilon_pure for a in found if a.epsilon_pure is not None]
+        rho = [a.rho for a in found if a.rho is not None]
+        mu = [a.mu_gdp for a in found if a.mu_gdp is not None]
+        return replace(
+            worst,
+            epsilon_pure=max(pure) if worst.epsilon_pure is not None else None,
+            rho=max(rho) if worst.rho is not None else None,
+            mu_gdp=max(mu) if len(mu) == len(found) else None,
+            draws=max(a.draws for a in found),
+            costs=self._costs(found),
+        )
+
+    def _costs(self, found: list[Account]) -> tuple[float, ...]:
+        costs = np.array([a.costs for a in found])
+        if self.pure:  # a pure epsilon has a rho too, and neither may add up to less
+            costs = costs.max(axis=0)
+        elif costs.size:
+            costs = np.diff(np.cumsum(costs, axis=1).max(axis=0), prepend=0.0)
+        return tuple(costs.tolist()) if costs.size else ()
+
+    def _too_thin(self) -> InputError:
+        return InputError("sigma", self.sigma, "epsilon overflows at this noise level; increase sigma")
+
+
+@dataclass(frozen=True)
+class Smallest:
+    """The smallest of the bounds that hold for a client that is drawn at random, each by its name.
+
+    A client that is drawn at random is covered by every bound for a client that may always be there.
+    """
+
+    participation: str
+    bounds: Mapping[str, Bound]
+    refused: Mapping[str, InputError]
+
+    def at(self, rounds: int, releases: int) -> Account:
+        found: dict[str, Account] = {}
+        refused = dict(self.refused)
+        for name, bound in self.bounds.items():
+            try:
+                found[name] = bound.at(rounds, releases)
+            except InputError as e:
+                refused[name] = e
+        if not found:
+            raise next(iter(refused.values()))
+        kind, best = min(found.items(), key=lambda x: math.inf if x[1].epsilon is None else x[1].epsilon)
+        others = [f"{k} would give {a.epsilon:.4g}" for k, a in found.items() if k != kind and a.epsilon is not None]
+        others += [f"{k} is refused ({e.remedy})" for k, e in refused.items()]
+        note = f"participation {self.participation}: the smallest of the bounds that hold is that of '{kind}'"
+        note += "".join(f"; {other}" for other in others)
+        return replace(best, exact=False, assumptions=(*best.assumptions, note))
+
+
+@dataclass(frozen=True)
+class EitherNoise:
+    """The better of two proofs about one adversary: by the noise in messages, or by that inside the secure sums.
+
+    Both hold, so the smaller epsilon does. Noise inside the sum does not weaken the proofs about messages: it is
+    independent of the data, so that they hold given its value. What one of them refuses the other may answer.
+    """
+
+    messages: Bound | InputError
+    sums: Bound | InputError
+
+    def at(self, rounds: int, releases: int) -> Account:
+        one, why = self._by_messages(rounds, releases)
+        try:
+            if isinstance(self.sums, InputError):
+                raise self.sums
+            other = self.sums.at(rounds, releases)
+        except InputError:
+            if one is None or one.leak:
+                raise
+            return one
+        if other.epsilon is None:  # so little noise inside the sum that none holds at this delta
+            return other if one is None or one.leak else one
+        if one is None or one.leak or one.epsilon is None or other.epsilon < one.epsilon:
+            if one is not None and one.epsilon is not None:
+                why = f"the messages' own noise alone would give epsilon {one.epsilon:.4g}"
+            shown = () if other.threat == "own-server" else (why,)
+            target = other.target if one is None else one.target
+            return replace(other, target=target, assumptions=other.assumptions + shown)
+        note = f"by the noise in the messages; that inside the secure sum alone would give epsilon {other.epsilon:.4g}"
+        return replace(one, assumptions=(*one.assumptions, note))
+
+    def _by_messages(self, rounds: int, releases: int) -> tuple[Account | None, str]:
+        try:
+            if isinstance(self.messages, InputError):
+                raise self.messages
+            one = self.messages.at(rounds, releases)
+        except InputError as refusal:
+            return None, f"the messages' own noise gives no number here: {refusal}"
+        if not one.leak:
+            return one, ""
+        reason = one.assumptions[0].removeprefix("leak: ")
+        return one, f"the messages' own noise does not hold this adversary off: {reason}"

@@ -1,0 +1,315 @@
+"""What a plan costs: every round and every release, against every adversary. Nothing else in the project computes it.
+
+A simulation and a deployment of the same plan have the same price. Whoever prints an epsilon, keeps a budget or writes
+a ledger asks a `Price`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final
+
+from confide.base.errors import InputError
+from confide.laws.law import DISCRETE_GAUSSIAN, GAUSSIAN, Law
+from confide.plans.plan import Plan
+from confide.plans.privacy import Budget
+from confide.plans.words import Always, Cap, Centroid, Links, Nothing, Threat
+from confide.privacy import accountant, budgets, deviation
+from confide.privacy.course import Account, Bound
+from confide.privacy.ledger import FREE, Cost
+from confide.privacy.reveal import Reveal
+from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.statement import Statement, statement_of
+from confide.privacy.sum_noise import SumNoise
+from confide.rounds.arithmetic import scheme_on_grid
+from confide.rounds.schemes import Scheme
+
+PAIRS: Final = (
+    "noise of edges hides a unit from whoever does not know it, but it is rounded one by one, and no proof covers that"
+)
+
+
+def price(plan: Plan) -> Price:
+    """What a plan costs.
+
+    Raises:
+        InputError: the plan's proof does not hold for its model, step or round.
+    """
+    if plan.algorithm.model.undeclared:
+        return Price(plan, None, None)
+    return Price(plan, deviation.sensitivity(plan), inside_sums(plan))
+
+
+def agreed(plan: Plan) -> Price:
+    """The price of a plan that real machines may run.
+
+    Raises:
+        InputError: the budget does not pay for all rounds and releases, or there is no price for the plan's own
+            adversary or for links, and the plan does not say so itself (`privacy.unprotected`).
+    """
+    plan.deployed()
+    found = price(plan)
+    found.check_budget()
+    if found.unprotected and not plan.privacy.unprotected:
+        remedy = f"{'; '.join(found.unprotected)}. To agree on it all the same, and have every statement begin with "
+        raise InputError("privacy.unprotected", False, f"{remedy}that: true")
+    return found
+
+
+def inside_sums(plan: Plan) -> SumNoise | None:
+    """The noise inside the plan's secure sums, if there is any."""
+    secure, a = plan.secure, plan.algorithm
+    if secure is None or secure.sigma == 0.0 or a.fraction_bits is None:
+        return None
+    p = secure.parameters
+    return SumNoise.sized(
+        secure.sigma, p.honest_survivors, sampled=a.sampled, fraction_bits=a.fraction_bits, dim=a.model.length,
+        corrupted=p.corrupted, server=p.server,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Price:
+    """Of one plan, see `price`.
+
+    Attributes:
+        sensitivity: how far one client moves its server; None where the data were prepared from everybody's rows, so
+            that nothing has a price.
+        inside: noise inside the secure sums.
+    """
+
+    plan: Plan
+    sensitivity: Sensitivity | None
+    inside: SumNoise | None
+    _bounds: dict[tuple[Threat, bool, bool], Bound | InputError] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    @property
+    def scheme(self) -> Scheme:
+        """As it is computed: in fixed point with the carry of the integers."""
+        return self.plan.scheme if self.plan.algorithm.fraction_bits is None else scheme_on_grid(self.plan.scheme)
+
+    @cached_property
+    def reveal(self) -> Reveal:
+        """The plan's release, with shares of noise for its own adversary."""
+        p = self.plan.privacy
+        return Reveal.sized(p.release, p.threat, self.plan.graph.graphs, p.releases)
+
+    @property
+    def releases(self) -> bool:
+        return not isinstance(self.plan.privacy.release, Nothing)
+
+    # ---- one adversary
+
+    def account(
+        self, rounds: int, releases: int = 0, threat: Threat | None = None, *, with_sums: bool = True
+    ) -> Account:
+        """What an adversary, by default the plan's own, can learn from so many rounds and releases at their end.
+
+        Args:
+            with_sums: whether the noise inside the secure sums counts.
+
+        Raises:
+            InputError: no proof covers it.
+        """
+        found = self._bound(threat or self.plan.privacy.threat, releases > 0, with_sums).at(rounds, releases)
+        return replace(found, assumptions=(*found.assumptions, *self._beside(found)))
+
+    def after(self, rounds: int, releases: int = 0, threat: Threat | None = None) -> float | None:
+        """epsilon at the plan's delta after so many rounds and releases; None where there is none."""
+        if rounds == 0:
+            return 0.0
+        try:
+            found = self.account(rounds, releases, threat)
+        except InputError:
+            return None
+        return None if found.leak else found.epsilon
+
+    def all_of_it(self, rounds: int) -> Account | None:
+        """The plan's own adversary after these rounds and all releases; None where no proof covers it."""
+        try:
+            return self.account(rounds, self._count)
+        except InputError:
+            return None
+
+    # ---- budget
+
+    def affordable(self, rounds: int) -> int:
+        """Rounds that the budget pays for, all releases at their end included; all of them without a budget.
+
+        Raises:
+            InputError: it does not pay for a single round, or there is no price to hold against it.
+        """
+        budget = self.plan.privacy.budget
+        if budget is None:
+            return rounds
+        allowed = _most(rounds, lambda j: budgets.allows(budget, self.account(j, self._count)))
+        if allowed == 0:
+            one = self.account(1, self._count)
+            spent = "a leak" if one.leak else f"{budgets.used(budget, one):.4g}"
+            remedy = f"does not pay for a single round, which costs {spent}; add noise"
+            raise InputError(_key(budget), budget.limit, remedy)
+        return allowed
+
+    def check_budget(self) -> None:
+        """Refuse a budget that does not pay for all that the plan allows."""
+        budget, part = self.plan.privacy.budget, self.plan.privacy.participation
+        if budget is None:
+            return
+        try:
+            total = self.account(self.plan.rounds, self._count)
+        except InputError as e:
+            raise InputError(_key(budget), budget.limit, f"cannot be kept: {e}") from None
+        if total.leak and total.epsilon is None and total.rho is None:
+            raise InputError(_key(budget), budget.limit, f"cannot be kept: {total.assumptions[0]}")
+        if not isinstance(part, Always | Cap):
+            remedy = f"participation {part} has no price for a single round; use all or cap:N"
+            raise InputError(_key(budget), budget.limit, remedy)
+        if not budgets.allows(budget, total):
+            paid = _most(self.plan.rounds, lambda j: budgets.allows(budget, self.account(j, self._count)))
+            counted = "the release" if self.plan.privacy.releases == 1 else f"{self.plan.privacy.releases} releases"
+            remedy = f"pays for {paid} of the {self.plan.rounds} rounds, {counted} included; run fewer or add noise"
+            raise InputError(_key(budget), budget.limit, remedy)
+
+    # ---- all adversaries
+
+    @cached_property
+    def unprotected(self) -> tuple[str, ...]:
+        """Why there is no epsilon against the plan's own adversary, or against who listens on links."""
+        plan = self.plan
+        if plan.algorithm.model.undeclared:
+            return plan.algorithm.model.undeclared
+        own = (plan.privacy.threat, self._count)
+        asked: list[tuple[Threat, int]] = [own] if plan.P == 1 else list(dict.fromkeys((own, (Links(), 0))))
+        why = dict[str, None]()
+        for threat, releases in asked:
+            try:
+                found = self.account(plan.rounds, releases, threat)
+                reason = found.assumptions[0].removeprefix("leak: ") if found.leak else ""
+            except InputError as e:
+                reason = str(e)
+            if reason:
+                why[f"there is no epsilon against {threat.adversary}: {reason}"] = None
+        if why and plan.scheme.sigma_pair and plan.deployment is not None:
+            why[PAIRS] = None
+        return tuple(why)
+
+    def statement(self, rounds: int | None = None) -> Statement:
+        """About so many rounds (the plan's) and all releases, against everybody that could look."""
+        plan, p, rounds = self.plan, self.plan.privacy, self.plan.rounds if rounds is None else rounds
+        promise = (str(p.level), str(p.adjacency), p.delta)
+        if self.sensitivity is None:
+            return Statement(rounds, str(plan.scheme.law), (), (), self.unprotected, *promise)
+
+        def ask(threat: Threat, released: bool) -> Account:
+            return self.account(rounds, self._count if released else 0, threat)
+
+        found = statement_of(plan.P, bool(plan.scheme.sigma_pair), p.release, ask)
+        return Statement(rounds, str(plan.scheme.law), *found, self.unprotected, *promise)
+
+    # ---- what a ledger holds
+
+    def by_sums(self, rounds: int) -> bool:
+        """Whether the price is that of the sums that the own server sees, which it pays for before it asks for them."""
+        total = self.all_of_it(rounds)
+        return total is not None and total.by == "sum"
+
+    def costs(self, rounds: int | None = None) -> tuple[tuple[Cost, ...], Cost | None]:
+        """What each round costs every unit (the worst unit's cost), and each release; None where there is none.
+
+        Where no cost of a round exists (a leak, a refusal, `random`, `amplified`) it is written with None, so that a
+        total over it has no bound either. One proof prices all events: that of the statement about rounds and release
+        together.
+        """
+        plan, rounds = self.plan, self.plan.rounds if rounds is None else rounds
+        total, law = self.all_of_it(rounds), plan.scheme.law
+        if total is not None and total.by == "sum" and self.inside is not None:
+            return _events(total, rounds, self.inside.sigma, DISCRETE_GAUSSIAN), FREE if self.releases else None
+        try:
+            spent: Account | None = self.account(rounds, 0, with_sums=False)
+        except InputError:
+            spent = None
+        if plan.P == 1 and total is not None and not total.leak:  # no message leaves: the release is all
+            spent, paid = replace(total, rho=0.0), (FREE,) * rounds
+        else:
+            paid = _events(spent, rounds, plan.scheme.sigma, law)
+        release = plan.privacy.release
+        if isinstance(release, Nothing):
+            return paid, None
+        sigma = release.sigma if isinstance(release, Centroid) else 0.0
+        shares = GAUSSIAN if plan.algorithm.fraction_bits is None else DISCRETE_GAUSSIAN
+        if total is None or total.leak or total.rho is None or spent is None or spent.rho is None:
+            return paid, Cost.of(None, 0.0, sigma, shares)
+        rho = max(0.0, total.rho - spent.rho) / plan.privacy.releases
+        return paid, Cost.of(rho, sigma * math.sqrt(2.0 * rho), sigma, shares)
+
+    # ---- inside
+
+    @property
+    def _count(self) -> int:
+        return self.plan.privacy.releases if self.releases else 0
+
+    def _bound(self, threat: Threat, released: bool, with_sums: bool) -> Bound:
+        key = (threat, released, with_sums)
+        if key not in self._bounds:
+            try:
+                self._bounds[key] = self._asked(threat, released, with_sums)
+            except InputError as e:
+                self._bounds[key] = e
+        found = self._bounds[key]
+        if isinstance(found, InputError):
+            raise found
+        return found
+
+    def _asked(self, threat: Threat, released: bool, with_sums: bool) -> Bound:
+        plan = self.plan
+        if self.sensitivity is None:
+            remedy = f"nothing has a price, so a budget cannot be kept: {plan.algorithm.model.undeclared[0]}"
+            raise InputError("privacy.unprotected", True, remedy)
+        return accountant.bound(
+            self.scheme,
+            plan.graph.graphs,
+            self.sensitivity,
+            rounds=plan.rounds,
+            threat=threat,
+            release=self.reveal if released else Reveal(),
+            delta=plan.privacy.delta,
+            sum_noise=self.inside if with_sums else None,
+            secure=plan.secure is not None,
+        )
+
+    def _beside(self, found: Account) -> tuple[str, ...]:
+        """What the plan's clocks leave to be assumed."""
+        if self.plan.deployment is None:
+            return ()
+        clocks = self.plan.deployment.clocks
+        if clocks.tick == clocks.adapt:
+            return ()
+        return (
+            f"time: rounds are published at multiples of tick = {clocks.tick:g} s, not after adapt = "
+            f"{clocks.adapt:g} s: everybody sees how long training took, and that it does not depend on the data is "
+            "assumed",
+        )
+
+
+def _events(spent: Account | None, rounds: int, sigma: float, law: Law) -> tuple[Cost, ...]:
+    if spent is None or not spent.costs:
+        return (Cost.of(None, 0.0, sigma, law),) * rounds
+    return tuple(Cost.of(cost, delta, sigma, law) for cost, delta in zip(spent.costs, spent.deltas, strict=True))
+
+
+def _most(most: int, holds: Callable[[int], bool]) -> int:
+    """The largest n <= most that holds, 0 if none: what is paid for n is paid for fewer."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def _key(budget: Budget) -> str:
+    return "privacy.epsilon" if budget.rho is None else "privacy.rho"
