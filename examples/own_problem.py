@@ -35,9 +35,9 @@ class Waves(ProblemConfig):
             return X, X @ [1.0, -0.5] + self.noise * rng.standard_normal(rows)
 
         towns = [[read(self.readings) for _ in range(self.clients)] for _ in range(self.units)]
-        spec = self.model_dump()  # saved with a run
         federation, model = confide.Federation.from_clients(towns), confide.models.Linear(self.rho)
-        return Problem(federation, model, test=read(200), spec=spec, private=False)
+        spec = self.model_dump()  # is saved with a run
+        return Problem(federation, model, test=read(200), spec=spec, private=False)  # nobody's data: from a seed
 
 
 if __name__ == "__main__":

@@ -72,9 +72,8 @@ def _located(kind: type[Table], path: Sequence[int | str]) -> tuple[list[str], t
         branches = _branches(here)
         branch = len(branches) > 1
         if branch:
-            here = next(
-                (b for b in branches if _is_table(b) and part in get_args(b.model_fields["name"].annotation)), None
-            )
+            tables = [b for b in branches if _is_table(b)]
+            here = next((t for t in tables if part in get_args(t.model_fields["name"].annotation)), None)
             continue
         place.append(str(part))
         here = branches[0]

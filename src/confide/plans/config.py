@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, create_model
 
 from confide.base.errors import InputError
 from confide.base.tables import Table, checked
-from confide.base.validation import whole
+from confide.base.validation import either, whole
 from confide.graph.graph import Graph
 from confide.plans.settings import Privacy
 from confide.problems import registry
@@ -207,9 +207,8 @@ def _check_sizes(config: Config) -> None:
             raise InputError(field, value, f"is too large; at most {most:g} makes sense")
     _check_memory("rounds", config.rounds, 8 * 8 * config.rounds * config.repeats, "rounds or repeats")
     if problem.sized_by:
-        first, (*others, last) = problem.sized_by[0], problem.sized_by
-        lower = f"{', '.join(others)} or {last}"
-        _check_memory(f"problem.{first}", getattr(problem, first), problem.memory(), lower)
+        first = problem.sized_by[0]
+        _check_memory(f"problem.{first}", getattr(problem, first), problem.memory(), either(problem.sized_by))
 
 
 def _numbers(place: str, value: Any) -> Iterator[tuple[str, float]]:
@@ -384,10 +383,8 @@ def default_text() -> str:
         if not type(table).model_fields:
             lines.append(f"# {' '.join((type(table).__doc__ or '').split())}")
         for key, info in type(table).model_fields.items():
-            value, meaning = getattr(table, key), info.description
-            if (name, key) == ("problem", "name"):
-                *others, last = registry.names()
-                meaning = f"{', '.join(others)} or {last}"
+            value = getattr(table, key)
+            meaning = either(registry.names()) if (name, key) == ("problem", "name") else info.description
             lines.append(f"# {key} =   # {meaning}" if value is None else f"{key} = {_toml(value)}  # {meaning}")
     return "\n".join(lines) + "\n"
 

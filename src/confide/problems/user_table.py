@@ -105,7 +105,6 @@ def table(
             leave out is computed from everybody's rows, which no epsilon covers (`Problem.undeclared`).
         test_fraction: held out of every client's rows, by their place alone; every client keeps a training row.
     """
-
     spec = dict(locals(), name="table", path=absolute(path, "problem.path"))
     one_of("problem.task", task, ("regression", "binary"))
     one_of("problem.split", split, SPLITS)

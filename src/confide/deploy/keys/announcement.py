@@ -28,7 +28,7 @@ from confide.plans.config import (
 )
 from confide.privacy.agreement import Unit
 from confide.problems.federation import Federation
-from confide.problems.models import MODELS, OWN, Linear, Model
+from confide.problems.models import GLM, MODELS, OWN, Linear, Model
 from confide.problems.problem import Problem
 
 if TYPE_CHECKING:
@@ -146,7 +146,9 @@ def _model(config: Config, model: str | None, features: int | None, rho: float |
 def _of_problem(config: Config, features: int | None, rho: float | None) -> tuple[Model, int]:
     found, M = config.problem.without_data() or _of_data(config, features)
     if rho is not None:
-        found = type(found)(number("--rho", rho, 0.0))  # type: ignore[call-arg]
+        if not isinstance(found, GLM):
+            raise InputError("--rho", rho, "is part of the problem's own model; only linear and logistic take another")
+        found = type(found)(number("--rho", rho, 0.0))
     return found, M if features is None else positive_int("--features", features)
 
 
