@@ -323,7 +323,7 @@ def _assumptions(noise: SumNoise, s: Sensitivity, threat: Threat) -> list[str]:
         f"secure aggregation ({noise.server} server) reveals one sum a round, and never a second one of the same round",
         f"shares are discrete Gaussian with {noise.share_quanta:.4g} quanta; sums of them by Kairouz, Liu and Steinke "
         f"2021, tau = {tau(noise.share_quanta, noise.honest):.3g}; the sampler is within 2^-108 of each draw in total "
-        "variation (confide.privacy.noise): N draws add (1 + e^epsilon) N 2^-108 to delta, paid from this delta",
+        "variation (confide.laws.noise): N draws add (1 + e^epsilon) N 2^-108 to delta, paid from this delta",
         "an honest client clips and truncates its update itself and adds its share before it masks",
     ]
     if s.adjacency == "zero-out":
