@@ -29,7 +29,8 @@ from confide.rounds.clipping import Clip
 from confide.rounds.schemes import scheme
 from confide.secure.settings import Secure
 
-LARGEST = 10**9  # of any count: beyond it a typing error, and hours before anything can be interrupted
+# Larger counts are taken for typing mistakes: they would run for hours before Ctrl-C is seen.
+LARGEST = 10**9
 LARGEST_SEED = 2**63 - 1
 LARGEST_FLOAT = 1e30  # of any other number: its square, and that times the data, must be finite
 _IN_CONFIG = {  # the objects' names for a setting, where the config has another

@@ -48,7 +48,7 @@ _AGGREGATION = ("server", "ring_bits", "fraction_bits", "threshold", "quorum", "
 
 @dataclass(frozen=True)
 class Plan:
-    """A privacy plan. Units are those of `architecture.md`: sigma is a standard deviation per coordinate.
+    """A privacy plan. Symbols and units: docs/symbols.md; sigma is a standard deviation per coordinate.
 
     Attributes:
         graph: what `Graph.to_dict` gives.
@@ -106,7 +106,7 @@ class Plan:
             object.__setattr__(self, name, canonical.frozen(value))
         if self.deployment is not None:
             plan_deployment.agrees(self)
-        _ = self._text  # a plan without a text is no plan
+        _ = self._text  # fails here if a field cannot be written as canonical text
 
     @property
     def units(self) -> int:

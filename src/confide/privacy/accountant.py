@@ -1,6 +1,6 @@
 """epsilon for a named adversary: scheme, sensitivity and threat in, a number with its assumptions out.
 
-Named schemes have closed forms (privacy.md, sections 1, 2, 4, 5): given the messages, psi of the target is seen
+Named schemes have closed forms (docs/design/privacy.md, 1, 2 and 4): given the messages, psi of the target is seen
 through Gaussian or Laplace noise of its own in every round, with precision `factor`, and the state keeps a share `c`
 of its deviation. Any other linear scheme goes through `view.expose`; tests hold the two equal to 1e-10. Noise inside
 the secure sums (`sum_noise`) is a second proof about every adversary; the smaller epsilon is the answer.

@@ -1,7 +1,7 @@
 """The paper's regression: d = u'w* + v, every client with its own covariance and noise variance.
 
 The paper gives neither the scale of the covariances nor of the noise. Eigenvalues in [0.05, 0.5] are the
-reading under which all its step-sizes, up to mu = 5, converge (shared design, algorithm.md).
+reading under which all its step-sizes, up to mu = 5, converge (docs/design/algorithm.md, 2).
 """
 
 from __future__ import annotations
