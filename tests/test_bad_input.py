@@ -20,8 +20,9 @@ import pytest
 
 import confide
 from confide.base.errors import InputError
+from confide.base.tables import Table
 from confide.engines.run import DivergenceWarning, Run
-from confide.plans.config import Config, ProblemConfig, Table, named_as_in_config, parse
+from confide.plans.config import AnyProblem, Config, named_as_in_config, parse
 from exploring import more
 from patience import LIMIT
 
@@ -163,7 +164,7 @@ def tables() -> Iterator[tuple[str, str, type[Table]]]:
     for name, info in Config.model_fields.items():
         kind = info.annotation
         if name == "problem":
-            for p in typing.get_args(typing.get_args(ProblemConfig)[0]):
+            for p in typing.get_args(typing.get_args(AnyProblem)[0]):
                 yield typing.get_args(p.model_fields["name"].annotation)[0], "problem", p
         elif isinstance(kind, type) and issubclass(kind, Table):
             yield "regression", name, kind
@@ -377,7 +378,7 @@ SETTINGS = [
     ("=1", "--set = '=1': write table.key=value"),
     ("graph..seed=1", "--set = 'graph..seed=1': write table.key=value"),
     ("rounds.x=1", "--set = 'rounds.x=1': rounds is not a table"),
-    ("problem.name=table", "problem.path = None: is missing and has no default"),
+    ("problem.name=table", "problem.path = None: is missing: CSV"),
     ("output.folder=rows.csv/x", "output.folder = "),
 ]
 

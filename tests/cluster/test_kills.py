@@ -1,4 +1,4 @@
-"""kill -9 of real processes: servers at every crash point of flows.md, clients in every phase, everybody at once.
+"""kill -9 of real processes: servers at every crash point (docs/design/flows.md, 5), clients in any phase, all at once.
 
 Every network ends with the sum over servers conserved to the last bit and one row a round in every ledger; where
 nothing was lost on the way, with the models of the reference.

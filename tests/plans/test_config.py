@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from confide.base.errors import InputError
 from confide.plans.config import Config, default_text, load, make_algorithm, make_graphs, make_scheme, parse
+from confide.problems import registry
 
 SMALL = {"problem": {"units": 3, "clients": 4, "samples": 5}, "algorithm": {"sampled": 2}}
 
@@ -52,6 +55,21 @@ def test_the_schema_knows_every_table_and_forbids_the_rest() -> None:
     assert set(mapping) == {"regression", "clicks", "table"}
 
 
+def test_every_key_of_every_problem_has_a_meaning() -> None:
+    for kind in registry.BUILT_IN:
+        assert [name for name, info in kind.model_fields.items() if not info.description] == []
+
+
+def test_the_config_loads_no_heavy_library() -> None:
+    """Not even where it names a problem that reads tables: the data may be on another machine."""
+    code = (
+        "import sys; from confide.plans.config import parse; parse({}, ['problem.name=clicks', 'problem.rows=60'])\n"
+        "print([m for m in ('polars', 'numba', 'scipy', 'networkx', 'dp_accounting') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize(
     ("place", "near"),
     [
@@ -87,6 +105,8 @@ def test_an_unknown_key_like_nothing_lists_what_there_is() -> None:
         ({"problem": {"name": "table"}}, "problem.path = None: is missing"),
         ({"problem": {"name": "table", "path": "x"}}, "problem.label = None: is missing"),
         ({"problem": {"name": 3}}, "problem.name = 3: known: regression, clicks, table"),
+        ({"rounds": "1", "graph": {"topology": 3}}, "rounds = '1': input should be a valid integer$"),
+        ({"graph": {"failed_links": [[1, "x", 2]]}}, "graph.failed_links.0.1 = 'x': input should be a valid integer"),
         ({"scheme": []}, r"scheme = \[\]: must be a table, written \[scheme\]"),
     ],
 )

@@ -7,7 +7,8 @@ u by some Delta with |Delta_j| <= s in the rounds in which the target takes part
     mu^2 = sup Delta' H' (K K')^+ H Delta        (a leak where H Delta is outside the range of K)
 
 is reached at a corner of the box: with T <= 4 rounds all corners, and all patterns of participation, are tried.
-Noise that a server keeps to itself may be cancelled by an adaptive update, so the view holds it (privacy.md, 2).
+Noise that a server keeps to itself may be cancelled by an adaptive update, so the view holds it
+(docs/design/privacy.md, 2).
 """
 
 from __future__ import annotations

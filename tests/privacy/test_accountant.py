@@ -1,4 +1,4 @@
-"""epsilon for a named adversary: the numbers of privacy.md, two accountants against each other, the loss itself."""
+"""epsilon for a named adversary: numbers of docs/design/privacy.md, two accountants against each other, the loss."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def mu2(s: Scheme, T: int = 5, sens: Sensitivity = ONE, graph: Any = RING, **giv
     return a.mu_gdp**2
 
 
-# Numbers of privacy.md
+# Numbers of docs/design/privacy.md
 
 
 def test_homomorphic_over_five_rounds() -> None:
@@ -345,7 +345,7 @@ def test_gaussian_loss_is_that_of_its_mu() -> None:
 
 
 def test_one_look_at_the_model_gives_the_clean_updates() -> None:
-    """privacy.md 4: sigma = 100, and the sum of all clean updates of p to 1e-12."""
+    """docs/design/privacy.md, 4: sigma = 100, and the sum of all clean updates of p to 1e-12."""
     rng, g, T = np.random.default_rng(3), Graph.ring(4), 30
     w, clean, flows = np.zeros((4, 2)), np.zeros(2), np.zeros(2)
     for _ in range(T):

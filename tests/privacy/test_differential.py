@@ -102,7 +102,7 @@ def _draw_release(rng: np.random.Generator) -> str:
 def _draw_sensitivity(
     rng: np.random.Generator, net: second.Network, participation: str
 ) -> tuple[Sensitivity, float, float]:
-    """The settings, and s and gamma from privacy.md 1.2, written out again."""
+    """The settings, and s and gamma from docs/design/privacy.md, 1.2, written out again."""
     mu, B, K, T = float(rng.uniform(0.05, 0.5)), float(rng.uniform(0.3, 2.0)), 10, net.T
     L, E, half = int(rng.integers(1, K + 1)), int(rng.integers(1, 5)), bool(rng.random() < 0.5)
     forgets = net.scheme in ("average", "pairs") or (net.scheme == "broadcast" and net.carry == 0.0)

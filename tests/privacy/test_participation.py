@@ -342,7 +342,7 @@ def test_participation_of_one_client_is_refused_with_the_regulariser_proof(parti
     assert account(scheme("shared", 1.0, noise="gaussian"), RING, s, rounds=5).epsilon is not None
 
 
-# Numbers of privacy.md 1.3
+# Numbers of docs/design/privacy.md, 1.3
 
 
 def ghp(T: int, s: float, participation: str, delta: float) -> float:

@@ -1,4 +1,4 @@
-"""The planner against privacy.md section 3, and against simulation."""
+"""The planner against docs/design/privacy.md, 3, and against simulation."""
 
 from __future__ import annotations
 

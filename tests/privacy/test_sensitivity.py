@@ -1,4 +1,4 @@
-"""Delta_1..Delta_T: the recursions of privacy.md 1.2, runs that reach them, runs that show why others are refused."""
+"""The recursions of docs/design/privacy.md, 1.2: runs that reach them, and runs that show why others are refused."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def test_without_a_proof_deviations_grow_by_themselves() -> None:
 
 
 def test_clipping_a_whole_update_expands() -> None:
-    """privacy.md: H = diag(1, 10), w = (10, 1), mu = .1 expands by 1.0058: contraction proofs refuse clip = update."""
+    """docs/design/privacy.md, 1.2: H = diag(1,10), w = (10,1), mu = .1 expands by 1.0058; clip = update is refused."""
     H, w, mu = np.diag([1.0, 10.0]), np.array([10.0, 1.0]), 0.1
 
     def step(w: Floats) -> Floats:

@@ -50,7 +50,7 @@ def over(graphs: Sequence[Graph], T: int) -> list[Graph]:
 
 
 def closed_form(s: Scheme, g: Graph, p: int, colluders: frozenset[int]) -> tuple[float, float]:
-    """(carry, precision) of privacy.md, sections 1, 2 and 5, written out again."""
+    """(carry, precision) of docs/design/privacy.md, 1, 2 and 5, written out again."""
     a = float(g.A[p, p])
     if s.name == "local-only":
         return 1.0, 0.0
@@ -171,7 +171,7 @@ def test_naive_pseudoinverse(s: Scheme, graph: Graph) -> None:
 
 
 def test_hidden_noise_of_per_link_is_not_credited() -> None:
-    """privacy.md 2: 18.58 with it given away, and the 13.90 that an adaptive update can pass."""
+    """docs/design/privacy.md, 2: 18.58 with it given away, and the 13.90 that an adaptive update can pass."""
     graph = Graph.ring(4, weights="metropolis")
     rounds = rounds_of(scheme("per-link", 1.0), [graph] * 5)
     ones = np.ones(5)
@@ -203,7 +203,7 @@ def test_pairwise_without_local_noise_leaks(graph: Graph) -> None:
 
 @pytest.mark.parametrize("name", ["homomorphic", "own-clean", "per-link-clean", "partial:0.5"])
 def test_a_revealed_state_leaks_and_of_shared_does_not(name: str) -> None:
-    """privacy.md 4: one look at w_p after training, whatever the noise was."""
+    """docs/design/privacy.md, 4: one look at w_p after training, whatever the noise was."""
     for scheme_name, leaks in ((name, True), ("shared", False)):
         rounds = rounds_of(scheme(scheme_name, 100.0), [Graph.ring(4)] * 3)
         m, owners = rounds[-1]

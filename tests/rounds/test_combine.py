@@ -320,5 +320,5 @@ def test_perturb_keeps_its_arguments_and_what_is_kept_is_not_what_is_sent(each_b
 
 @pytest.mark.parametrize("name", ["central", "local-only"])
 def test_who_sends_nothing_has_nothing_to_perturb(name: str) -> None:
-    with pytest.raises(InputError, match="send each other nothing"):
+    with pytest.raises(InputError, match="sends no messages between servers"):
         perturb(scheme(name), 0, 1.0, {}, np.zeros(M), Noise(0), FloatArithmetic(1))

@@ -1,4 +1,4 @@
-"""kill -9 at every crash point of flows.md: the server comes back, and every invariant holds to the end."""
+"""kill -9 at every crash point (docs/design/flows.md, 5): the server comes back, and every invariant holds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from confide.testing.rehearsal import PLAN, server_identity
 from confide.testing.stage import Kill, Make, Stage, Story, play
 from exploring import more
 
-POINTS = (  # flows.md, "Crash points"; those of a removal are below
+POINTS = (  # docs/design/flows.md, 5; those of a removal are below
     "boot.loaded", "boot.sent", "round.open.before", "round.open.committed", "adapt.handed_out", "adapt.aggregated",
     "publish.drawn", "publish.tx.ledger", "publish.tx.state", "publish.tx.commit", "publish.committed",
     "publish.sent_first", "publish.sent_all", "early.tx.commit", "sync.received", "sync.tx.applied",

@@ -1,4 +1,6 @@
-"""Every order in which messages of a small network can arrive, be lost, repeated and late: the transitions of flows.md.
+"""Every order in which messages of a small network can arrive, be lost, repeated and late.
+
+What is explored are the transitions of docs/design/flows.md, 4.
 
 Breadth first over states (books, early offers, everything that was ever sent), each visited once. A server sends, after
 every commit, every SYNC that its books allow, and the network keeps them all for ever: sending less, losing, repeating,

@@ -1,6 +1,6 @@
-"""Random faults by the hundred, the synchronous round to the last bit (R4), and the replay of P1 (flows.md).
+"""Random faults by the hundred, the synchronous round to the last bit, and the replay.
 
-CONFIDE_STORIES=N plays N stories instead of the default.
+These are docs/design/flows.md, R4 and P1. CONFIDE_STORIES=N plays N stories instead of the default.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def test_a_message_that_takes_longer_than_a_round_is_waited_for(scheme: str, gra
     assert 30.0 + 25.0 < stage.net.now < 120.0
 
 
-POINTS = (  # flows.md; those that faults alone lead to are in test_crash_points
+POINTS = (  # docs/design/flows.md, 5; those that faults alone lead to are in test_crash_points
     "boot.loaded", "boot.sent", "round.open.before", "round.open.tx.commit", "round.open.committed",
     "adapt.handed_out", "adapt.aggregated", "publish.drawn", "publish.tx.ledger", "publish.tx.state",
     "publish.tx.commit", "publish.committed", "publish.sent_first", "publish.sent_all", "early.tx.applied",

@@ -362,7 +362,7 @@ def one_sample(h: float, w: float = 1.0) -> Problem:
 
 
 def test_printed_a_lacks_delta_squared() -> None:
-    """privacy.md 6.5: h = 10, mu = 1e-3, E = 10 at distance 1."""
+    """(32) of docs/theory.md: h = 10, mu = 1e-3, E = 10 at distance 1."""
     problem, alg = one_sample(10.0), settings(step=1e-3, local_steps=10, sampled=1)
     c = constants(problem, Graph.path(1), alg, 0)
     exact = enumerate_unit(problem, alg, 0, problem.optimum + 1.0).q.square

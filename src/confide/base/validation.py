@@ -60,6 +60,14 @@ def positive_range(field: str, value: Sequence[object]) -> tuple[float, float]:
     return low, high
 
 
+def either(words: Sequence[str]) -> str:
+    """
+    >>> either(["a", "b", "c"]), either(["a"])
+    ('a, b or c', 'a')
+    """
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
 def one_of(field: str, value: object, known: Sequence[str] | Mapping[str, str]) -> str:
     """A known word, or an error with the nearest one; where the words have meanings, with those of all of them."""
     if isinstance(value, str) and value in known:

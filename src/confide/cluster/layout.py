@@ -271,9 +271,9 @@ def lay_out(
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError("folder", str(folder), "is not empty; name a new one")
     used, notes = deployable(config, units=units, clients=clients, rounds=rounds, release=release)
-    given = used.problem
-    if given.units is not None and given.clients is not None:
-        _check_memory(given.units * (1 + given.clients))  # before the data are made
+    P, K = used.problem.given("units"), used.problem.given("clients")
+    if P is not None and K is not None:
+        _check_memory(P * (1 + K))  # before the data are made
     experiment = used.build()
     federation = experiment.problem.federation
     _check_memory(federation.P + federation.clients)

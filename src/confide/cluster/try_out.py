@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from confide.base.errors import InputError
 from confide.base.validation import positive_int
-from confide.plans.config import Config, parse
+from confide.plans.config import Config, named_as_in_config, parse
 
 ROUNDS: Final = 20
 TRY_OUT: Final[dict[str, Any]] = {
@@ -54,8 +54,8 @@ def deployable(
 
     for key, given in (("units", units), ("clients", clients)):
         if given is not None:
-            if config.problem.name == "table" and getattr(config.problem, key[:-1]) is not None:
-                raise InputError(f"--{key}", given, f"the table has a column that says so, problem.{key[:-1]}")
+            if (why := config.problem.fixed(key)) is not None:
+                raise InputError(f"--{key}", given, why)
             put(f"problem.{key}", positive_int(f"--{key}", given))
     if rounds is not None:
         put("rounds", positive_int("--rounds", rounds))
@@ -88,13 +88,11 @@ def _no_simulated_failures(config: Config, put: Any) -> None:
 
 
 def _fewest_clients(config: Config) -> int:
-    problem = config.problem
-    if problem.name != "table" and problem.clients is not None:
-        return problem.clients
-    from confide.plans.config import make_problem, named_as_in_config
-
+    clients = config.problem.given("clients")
+    if clients is not None:
+        return int(clients)
     with named_as_in_config():
-        return int(make_problem(config).federation.K.min())
+        return int(config.problem.make(config.seed).federation.K.min())
 
 
 def fresh_folder() -> str:

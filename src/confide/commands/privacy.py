@@ -44,7 +44,7 @@ Delta = Annotated[float, typer.Option(help="of epsilon(delta)")]
 Honest = Annotated[
     int | None, typer.Option("--sum-honest", help="honest clients' shares in every secure sum, at least")
 ]
-Corrupted = Annotated[int, typer.Option("--sum-corrupted", help="clients hand in glove with the server, at most")]
+Corrupted = Annotated[int, typer.Option("--sum-corrupted", help="clients that may collude with the server, at most")]
 FractionBits = Annotated[int, typer.Option(help="of the clients' fixed point, for noise inside the sum")]
 
 

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from confide.base.errors import InputError
 from confide.base.validation import whole
 from confide.engines.run import Run
-from confide.problems.models import GLM, Linear, Logistic
+from confide.problems.models import GLM, MODELS
 
 if TYPE_CHECKING:
     import polars as pl
 
 Floats = NDArray[np.float64]
-MODELS: dict[str, type[GLM]] = {"linear": Linear, "logistic": Logistic}
 
 
 def predict(
@@ -43,7 +42,7 @@ def predict(
     run = Run.load(folder)
     described = run.model.get("features")
     if described is None:
-        remedy = "was not trained on a table (its features have no columns); use a run of 'table' or 'clicks'"
+        remedy = "was not trained on a table (its features have no columns); use a run of one, such as 'table'"
         raise InputError("run", str(folder), remedy)
     repeat = whole("repeat", repeat, 0, run.repeats - 1)
     w = _weights(run, str(folder), repeat, server)
@@ -51,7 +50,7 @@ def predict(
     X = FeatureMap.from_dict(described).apply(frame)
     name, label = run.model.get("name"), described.get("label")
     if name not in MODELS or not isinstance(label, dict) or X.shape[1] != len(w):
-        raise InputError("run", str(folder), f"its model {name!r} cannot be applied; use a run of 'table' or 'clicks'")
+        raise InputError("run", str(folder), f"its model {name!r} cannot be applied; use a run of a table")
     model = MODELS[name](run.model["rho"])
     scores = model.predict(w, X)
     columns: dict[str, Any] = {"prediction": scores}
@@ -81,9 +80,9 @@ def _released(path: Path, frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, 
     """A deployment knows its features by their order alone."""
     import polars as pl
 
-    from confide.problems import model_file as released_model
+    from confide.problems import model_file
 
-    w, meta = released_model.read(path)
+    w, meta = model_file.read(path)
     kind = meta["model"]["kind"]
     if kind not in MODELS:
         raise InputError("model", str(path), f"is of the kind {kind!r}; only its own code can apply it")

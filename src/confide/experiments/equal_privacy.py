@@ -3,8 +3,8 @@
 Figures (f) and (g), ours. Three problems on a ring of 10 servers with 20 clients each, all taking part in every round:
 the paper's regression with its rows bounded, and logistic regression whose units are nearly alike (mild) or each look
 along their own direction (strong). The adversary sees all links between servers, and what is released; one client's
-data may be replaced by any other. Weights are plain Metropolis, those of the design's table; lazy ones, which favour
-homomorphic noise, are run too and shown in the numbers of the claim that depends on them.
+data may be replaced by any other. Weights are plain Metropolis, those of the table in docs/design/privacy.md, 3;
+lazy ones, which favour homomorphic noise, are run too and shown in the numbers of the claim that depends on them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from confide.rounds.schemes import Scheme, scheme
 Floats = NDArray[np.float64]
 P, K, N, M = 10, 20, 20, 5  # servers, clients of each, samples of each, features of the logistic problems
 MU, ROUNDS, DELTA = 0.5, 60, 1e-5
-EPSILONS, FEW = (1.0, 2.0, 4.38, 10.0, 20.0), (2.0, 10.0)  # 4.38 and 10 are rho = 0.5 and 2 of the design's table
+EPSILONS, FEW = (1.0, 2.0, 4.38, 10.0, 20.0), (2.0, 10.0)  # 4.38, 10: rho 0.5 and 2, docs/design/privacy.md, 3
 USUAL = 10.0  # the epsilon of a claim about one budget; in both grids
 
 

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import json
 import math
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, create_model
 
 from confide.base.errors import InputError
-from confide.base.validation import whole
+from confide.base.tables import Table, checked
+from confide.base.validation import either, whole
 from confide.graph.graph import Graph
 from confide.plans.settings import Privacy
+from confide.problems import registry
+from confide.problems.gaussian import RegressionConfig
 from confide.problems.problem import Problem
+from confide.problems.problem_config import ProblemConfig
 from confide.rounds.algorithm import GFL, Failures, PerClient
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import scheme
 from confide.secure.settings import Secure
 
-LARGEST = 10**9  # of any count: beyond it a typing error, and hours before anything can be interrupted
+# Larger counts are taken for typing mistakes: they would run for hours before Ctrl-C is seen.
+LARGEST = 10**9
 LARGEST_SEED = 2**63 - 1
 LARGEST_FLOAT = 1e30  # of any other number: its square, and that times the data, must be finite
 _IN_CONFIG = {  # the objects' names for a setting, where the config has another
@@ -48,10 +53,6 @@ _IN_CONFIG = {  # the objects' names for a setting, where the config has another
 }
 
 
-class Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
 class GraphConfig(Table):
     topology: str | list[str] = Field(
         "random",
@@ -65,58 +66,6 @@ class GraphConfig(Table):
     unit_failure: float = Field(0.0, description="probability that a unit is absent from a round")
     failed_links: list[list[int]] = Field([], description="scheduled: [round, server, server], rounds from 1")
     failed_units: list[list[int]] = Field([], description="scheduled: [round, server]")
-
-
-class RegressionConfig(Table):
-    name: Literal["regression"] = Field("regression", description="regression, clicks or table")
-    units: int = Field(10, description="P")
-    clients: int = Field(100, description="K, of each unit")
-    samples: int = Field(100, description="N, of each client")
-    features: int = Field(2, description="M")
-    rho: float = Field(0.1, description="regulariser rho |w|^2")
-    covariance: list[float] = Field([0.05, 0.5], description="range of each client's covariance eigenvalues")
-    noise_variance: list[float] = Field([0.01, 0.1], description="range of each client's sigma_v^2")
-    test_rows: int = Field(0, description="held-out samples")
-    seed: int | None = Field(None, description="of the data; the top-level seed by default")
-
-
-class ClicksConfig(Table):
-    name: Literal["clicks"]
-    path: str | None = None
-    units: int = 5
-    clients: int = 10
-    rows: int = 5101
-    test_rows: int = 256
-    encoding: str = "top"
-    top: int = 5
-    buckets: int = 128
-    balance: bool = True
-    feature_noise: float = 0.3
-    unit_rows: bool = True
-    rho: float = 0.03
-    seed: int | None = None
-
-
-class TableConfig(Table):
-    name: Literal["table"]
-    path: str
-    label: str
-    task: str = "regression"
-    positive: str | int | float | bool | None = None
-    unit: str | None = None
-    client: str | None = None
-    numeric: list[str] = []
-    categorical: list[str] = []
-    units: int | None = None
-    clients: int | None = None
-    split: str = "columns"
-    alpha: float | None = None
-    scaling: dict[str, list[float]] | None = None
-    categories: dict[str, list[str | int | float | bool]] | None = None
-    top: int = 20
-    rho: float = 0.0
-    test_fraction: float = 0.2
-    seed: int | None = None
 
 
 class AlgorithmConfig(Table):
@@ -196,7 +145,10 @@ class OutputConfig(Table):
     )
 
 
-ProblemConfig = Annotated[RegressionConfig | ClicksConfig | TableConfig, Field(discriminator="name")]
+if TYPE_CHECKING:
+    AnyProblem = ProblemConfig
+else:
+    AnyProblem = registry.any_of(registry.BUILT_IN)
 
 
 class Experiment(NamedTuple):
@@ -218,7 +170,7 @@ class Config(Table):
         0, description="of everything; the same seed gives the same bits, but for noise on your own accounted data"
     )
     graph: GraphConfig = GraphConfig()  # type: ignore[call-arg]
-    problem: ProblemConfig = RegressionConfig()  # type: ignore[call-arg]
+    problem: AnyProblem = RegressionConfig()  # type: ignore[call-arg]
     algorithm: AlgorithmConfig = AlgorithmConfig()  # type: ignore[call-arg]
     secure: SecureConfig = SecureConfig()  # type: ignore[call-arg]
     scheme: SchemeConfig = SchemeConfig()  # type: ignore[call-arg]
@@ -230,7 +182,7 @@ class Config(Table):
         with named_as_in_config():
             _check_sizes(self)
             algorithm, privacy = make_algorithm(self), make_privacy(self)  # before the problem, which may take long
-            problem = make_problem(self)
+            problem = self.problem.make(self.seed)
             graphs = make_graphs(self, problem.federation.P)
         return Experiment(problem, graphs, algorithm, self.rounds, self.repeats, self.seed, privacy)
 
@@ -248,20 +200,16 @@ def named_as_in_config() -> Iterator[None]:
 
 def _check_sizes(config: Config) -> None:
     """Refuse what would fill the memory or never end: nothing else would stop it before it did."""
-    for field, value in _numbers("", config.model_dump(exclude={"problem": {"positive", "categories"}})):
+    problem = config.problem
+    for field, value in _numbers("", config.model_dump(exclude={"problem": set(problem.labels)})):
         if field.rpartition(".")[2] == "seed":
             whole(field, value, 0, LARGEST_SEED)
         elif (most := LARGEST if isinstance(value, int) else LARGEST_FLOAT) < abs(value) < math.inf:
             raise InputError(field, value, f"is too large; at most {most:g} makes sense")
     _check_memory("rounds", config.rounds, 8 * 8 * config.rounds * config.repeats, "rounds or repeats")
-    p = config.problem
-    if isinstance(p, RegressionConfig):
-        clients, features = p.units * p.clients, max(p.features, 0)
-        numbers = 3 * clients * features * (features + p.samples) + 3 * p.test_rows * features
-        _check_memory("problem.units", p.units, 8 * numbers, "units, clients, samples, features or test_rows")
-    if isinstance(p, ClicksConfig):
-        width = p.buckets if p.encoding == "hash" else 1
-        _check_memory("problem.rows", p.rows, 8 * 3 * (p.rows + p.test_rows) * width, "rows, test_rows or buckets")
+    if problem.sized_by:
+        first = problem.sized_by[0]
+        _check_memory(f"problem.{first}", getattr(problem, first), problem.memory(), either(problem.sized_by))
 
 
 def _numbers(place: str, value: Any) -> Iterator[tuple[str, float]]:
@@ -283,15 +231,6 @@ def _check_memory(field: str, value: int, needed: int, remedy: str) -> None:
     if needed > memory:
         sizes = f"needs about {needed / 2**30:.3g} GiB and this machine has {memory / 2**30:.3g}"
         raise InputError(field, value, f"{sizes}; lower {remedy}")
-
-
-def make_problem(config: Config) -> Problem:
-    from confide import problems
-
-    settings = config.problem.model_dump(exclude={"name"})
-    settings["seed"] = config.seed if settings["seed"] is None else settings["seed"]
-    problem: Problem = getattr(problems, config.problem.name)(**settings)
-    return problem
 
 
 def make_privacy(config: Config) -> Privacy | None:
@@ -396,14 +335,22 @@ def parse(content: Mapping[str, Any], changes: Sequence[str] = ()) -> Config:
     tree: dict[str, Any] = copy.deepcopy(dict(content))
     for change in changes:
         _apply(tree, change)
+    known = Config
     if isinstance(tree.get("problem"), dict):
-        tree["problem"].setdefault("name", "regression")
-        if tree["problem"]["name"] == "table":  # a run on somebody's data is one release of them, and paid as one
+        kind = registry.named(tree["problem"].setdefault("name", "regression"))
+        known = _with(kind)
+        if kind.one_release:
             tree.setdefault("repeats", 1)
-    try:
-        return Config.model_validate(tree)
-    except ValidationError as e:
-        raise _explain(e, tree) from None
+    return checked(known, tree)
+
+
+@cache
+def _with(kind: type[ProblemConfig]) -> type[Config]:
+    """The config as it is, or for the problem of an installed package one that knows it too."""
+    if kind in registry.BUILT_IN:
+        return Config
+    problem = registry.any_of((*registry.BUILT_IN, kind)), Config.model_fields["problem"].default
+    return create_model("Config", __base__=Config, problem=problem)
 
 
 def _apply(tree: dict[str, Any], change: str) -> None:
@@ -419,43 +366,6 @@ def _apply(tree: dict[str, Any], change: str) -> None:
         tree[last] = tomllib.loads(f"x = {value}")["x"]
     except tomllib.TOMLDecodeError:
         tree[last] = value.strip()  # a word needs no quotes on the command line
-
-
-def _explain(error: ValidationError, tree: Mapping[str, Any]) -> InputError:
-    first = error.errors()[0]
-    place = [str(p) for p in first["loc"] if p not in ("regression", "clicks", "table")]
-    field, value = ".".join(place), first["input"]
-    if first["type"] == "extra_forbidden":
-        known = _known_keys(place[:-1], tree)
-        near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
-        hint = f"did you mean {'.'.join([*place[:-1], near[0]])!r}? " if near else ""
-        return InputError(field, value, f"unknown key; {hint}known here: {', '.join(known) or 'nothing yet'}")
-    if first["type"] == "union_tag_invalid":
-        return InputError("problem.name", tree["problem"]["name"], "known: regression, clicks, table")
-    if first["type"] in ("model_type", "model_attributes_type", "dict_type"):
-        return InputError(field, value, f"must be a table, written [{field}]")
-    if first["type"] == "missing":
-        return InputError(field, None, "is missing and has no default")
-    # A union (a number or a list) gives one message for each branch; together they say what would be right.
-    messages = [e["msg"] for e in error.errors() if e["loc"][: len(first["loc"]) - 1] == first["loc"][:-1]]
-    branches = ("int", "float", "str", "bool", "list")
-    if any(place[-1].startswith(b) for b in branches) and len(place) > 1 and place[-1] not in _known_keys([], tree):
-        place = place[:-1]
-    return InputError(".".join(place), value, "; or ".join(dict.fromkeys(m[0].lower() + m[1:] for m in messages)))
-
-
-def _known_keys(place: Sequence[str], tree: Mapping[str, Any]) -> list[str]:
-    if not place:
-        return list(Config.model_fields)
-    if place[0] == "problem":
-        named = {get_args(t.model_fields["name"].annotation)[0]: t for t in _problem_types()}
-        return list(named.get(tree["problem"].get("name"), RegressionConfig).model_fields)
-    table = Config.model_fields[place[0]].annotation if place[0] in Config.model_fields else None
-    return list(table.model_fields) if isinstance(table, type) and issubclass(table, BaseModel) else []
-
-
-def _problem_types() -> tuple[type[Table], ...]:
-    return (RegressionConfig, ClicksConfig, TableConfig)
 
 
 def default_text() -> str:
@@ -475,11 +385,8 @@ def default_text() -> str:
             lines.append(f"# {' '.join((type(table).__doc__ or '').split())}")
         for key, info in type(table).model_fields.items():
             value = getattr(table, key)
-            lines.append(
-                f"# {key} =   # {info.description}"
-                if value is None
-                else f"{key} = {_toml(value)}  # {info.description}"
-            )
+            meaning = either(registry.names()) if (name, key) == ("problem", "name") else info.description
+            lines.append(f"# {key} =   # {meaning}" if value is None else f"{key} = {_toml(value)}  # {meaning}")
     return "\n".join(lines) + "\n"
 
 

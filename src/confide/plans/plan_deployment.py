@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from confide.plans.plan import Plan
 
 PROTOCOL = 1
-MODELS = ("linear", "logistic", "own")
 LARGEST_ROSTER = 10**6  # clients in all
 LARGEST_WINDOW = 64  # open records of an edge
 WEIGHT_BITS = 16  # `arithmetic.WEIGHT_BITS`, which would bring NumPy along
@@ -147,10 +146,12 @@ def _bits(aggregation: Mapping[str, Any]) -> int:
 
 
 def _model(name: str, value: object) -> dict[str, Any]:
+    from confide.problems.models import MODELS, OWN  # they bring NumPy along
+
     m = canonical.check_keys(name, value, ("kind", "rho"))
-    kind = one_of(f"{name}.kind", m["kind"], MODELS)
+    kind = one_of(f"{name}.kind", m["kind"], (*MODELS, OWN))
     rho = number(f"{name}.rho", m["rho"], 0.0) + 0.0  # -0.0 becomes 0.0
-    if kind == "own" and rho:
+    if kind == OWN and rho:
         raise InputError(f"{name}.rho", m["rho"], "must be 0: a train function of one's own has its regulariser inside")
     return {"kind": kind, "rho": rho}
 

@@ -33,7 +33,7 @@ class Threat:
     def __post_init__(self) -> None:
         one_of("threat", self.kind, KINDS)
         if bool(self.colluders) != (self.kind == "colluders"):
-            raise InputError("threat", self.kind, "servers collude in 'colluders' and only there: colluders:1,2")
+            raise InputError("threat", self.kind, "only the threat 'colluders' takes servers, e.g. colluders:1,2")
         for server in self.colluders:
             whole("threat", server, 0)
 

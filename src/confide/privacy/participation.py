@@ -1,7 +1,7 @@
 """What it is worth that a client takes part only sometimes: Rényi curves for random and for amplified participation.
 
 random:Q     valid for any carry: given the pattern of participation the mechanism is known, and exp((a - 1) D_a) is
-             jointly convex, so D_a <= log E exp((a - 1) D_a(pattern)) / (a - 1)   (privacy.md 1.3, Valid 2).
+             jointly convex, so D_a <= log E exp((a - 1) D_a(pattern)) / (a - 1)   (docs/design/privacy.md, 1.3).
 amplified:Q  standard amplification by subsampling, true only where the state is public (carry 0).
 """
 

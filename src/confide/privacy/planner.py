@@ -1,6 +1,6 @@
 """Which scheme, and how much noise: every scheme calibrated to one budget, compared by the error it leaves.
 
-Without a simulation the error is that of a quadratic with Hessian h (privacy.md, section 3): with W the combination
+Without a simulation the error is that of a quadratic with Hessian h (docs/design/privacy.md, 3): with W the combination
 matrix of the scheme, g = 1 - mu h and noise covariance N = R R', the deviation of the states after T rounds is
 sum_t (g W)^t N (g W')^t, its mean over servers the centroid's. It leaves out clipping and heterogeneity; with a config
 the schemes are run instead.

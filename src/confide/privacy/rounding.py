@@ -1,7 +1,7 @@
 """What fixed point adds to Delta_j: integers are not the real numbers of the proofs.
 
-Given the messages o, two adjacent data sets drive a server's integer state apart (flows.md, Arithmetic; q = 2^-f / L
-is the state's quantum, Q = L q the client's, rha rounds half away from zero):
+Given the messages o, two adjacent data sets drive a server's integer state apart (docs/design/arithmetic.md, 1
+and 2; q = 2^-f / L is the state's quantum, Q = L q the client's, rha rounds half away from zero):
 
     adapt     psi = w - rha(F w) + sum over survivors k of trunc(d_k)         F = round(2^32 shrink) / 2^32
     publish   w = psi + rha((1 - c)(o - psi)) + flows,      with noise on links  psi + sum_m rha(a_pm (o_pm - psi))

@@ -1,8 +1,8 @@
 """How far two neighbouring data sets can drive a server's psi apart: Delta_1..Delta_T, with the proof that was used.
 
-Given the messages, the deviation obeys Delta_{j+1} <= gamma c Delta_j + s (privacy.md, 1.2): c is the carry of the
-scheme, s what one round's change of data adds, gamma what the local map does to a deviation that is already there.
-Each proof licenses its own s and gamma, and only that; what no proof licenses is refused.
+Given the messages, the deviation obeys Delta_{j+1} <= gamma c Delta_j + s (docs/design/privacy.md, 1.2): c is the
+carry of the scheme, s what one round's change of data adds, gamma what the local map does to a deviation that is
+already there. Each proof licenses its own s and gamma, and only that; what no proof licenses is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The general accountant: any linear scheme, any graphs, any view, by causal Gram-Schmidt (privacy.md, section 5).
+"""The general accountant: any linear scheme, any graphs, any view, by causal Gram-Schmidt.
+
+Its proof is docs/design/privacy.md, 5. A scheme is
 
     psi_j = gam w_{j-1} + u_j,    y_j = C_j psi_j + N_j z_j,    w_j = W_j psi_j + R_j z_j,    z ~ N(0, I)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
+from pydantic import Field
 
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, generator
@@ -24,7 +24,11 @@ from confide.problems.features import FeatureMap
 from confide.problems.federation import Federation
 from confide.problems.models import Logistic
 from confide.problems.problem import Problem
+from confide.problems.problem_config import ProblemConfig
 from confide.problems.reading import absolute, naming_errors, plain, scan_table
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -68,6 +72,30 @@ UNDECLARED: Final = (
 )
 _ROWS, _LOG, _NOISE = 4, 5, 6  # streams of this file
 _RATE, _EFFECT = -2.0, 0.55  # logit of a click on average; strength of the most frequent values
+
+
+class ClicksConfig(ProblemConfig):
+    sized_by: ClassVar = ("rows", "test_rows", "buckets")
+    name: Literal["clicks"] = Field(description="who clicks, from Avazu's log or a synthetic one with its columns")
+    path: str | None = Field(None, description="Avazu's train file (.csv or .gz); a synthetic log by default")
+    units: int = Field(5, description="P")
+    clients: int = Field(10, description="K, of each unit")
+    rows: int = Field(5101, description="training rows of all clients together, split unequally")
+    test_rows: int = Field(256, description="held-out rows")
+    encoding: str = Field("top", description="top (the frequent values of each field) or hash (all into buckets)")
+    top: int = Field(5, description="of encoding = top: how many values of each field")
+    buckets: int = Field(128, description="of encoding = hash: for all fields together")
+    balance: bool = Field(True, description="as many clicks as others, in training and test")
+    feature_noise: float = Field(0.3, description="strongest disturbance of a client's features; a row has norm 1")
+    unit_rows: bool = Field(True, description="scale the features of a row to norm 1; without it sqrt(20)")
+    rho: float = Field(0.03, description="regulariser rho |w|^2")
+    seed: int | None = Field(None, description="of log, split and noise; the top-level seed by default")
+
+    def make(self, seed: int) -> Problem:
+        return clicks(**self.arguments(seed))
+
+    def memory(self) -> int:
+        return 8 * 3 * (self.rows + self.test_rows) * (self.buckets if self.encoding == "hash" else 1)
 
 
 def clicks(
@@ -139,6 +167,9 @@ def synthetic_log(rows: int, seed: int) -> tuple[pl.DataFrame, Floats]:
     Values are popular as rank^-exponent. Their effects on the logit are fixed (one known model, whatever the
     seed) and independent between fields: the best AUC is about 0.79, the click rate about 0.17.
     """
+
+    import polars as pl
+
     positive_int("problem.rows", rows)
     logit = np.full(rows, _RATE)
     made: dict[str, pl.Series] = {}
@@ -220,6 +251,9 @@ def _rows(
     path: str | Path | None, rows: int, test_rows: int, balance: bool, seed: int
 ) -> tuple[pl.DataFrame, pl.DataFrame, tuple[str, ...]]:
     """Training rows, test rows and what is to be said of them."""
+
+    import polars as pl
+
     if path is None:
         wanted = rows + test_rows
         log, _ = synthetic_log(math.ceil(wanted / 2 / 0.14) + 200 if balance else wanted, seed)
@@ -277,4 +311,6 @@ def _draw(
 
 
 def _sign(frame: pl.DataFrame) -> Floats:
+    import polars as pl
+
     return np.where(frame["click"].cast(pl.Int8).to_numpy() == 1, 1.0, -1.0)

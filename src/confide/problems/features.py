@@ -12,14 +12,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.base.validation import number, positive, positive_int
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -73,6 +75,7 @@ class FeatureMap:
     With `unit_rows` the part made of F categorical fields is divided by sqrt F, so that it has norm 1 (more
     where two fields of a row share a bucket).
 
+    >>> import polars as pl
     >>> log = pl.DataFrame({"age": [20.0, 40.0], "colour": ["red", "blue"]})
     >>> f = FeatureMap.fit(log, numeric=["age"], categorical=["colour"])
     >>> f.names
@@ -210,6 +213,9 @@ def bucket(column: str, value: str, buckets: int) -> int:
 
 def numbers(frame: pl.DataFrame, name: str, table: str) -> Floats:
     """A column as floats, NaN where a value is missing; text that is no number and infinities are refused."""
+
+    import polars as pl
+
     s = column(frame, name, table)
     if not (s.dtype.is_numeric() or s.dtype in (pl.String, pl.Boolean, pl.Null)):
         raise InputError(table, name, f"the column holds {s.dtype}, not numbers; name it as categorical")
@@ -227,6 +233,9 @@ def numbers(frame: pl.DataFrame, name: str, table: str) -> Floats:
 
 def words(frame: pl.DataFrame, name: str, table: str, last: int = 0) -> pl.Series:
     """A column as text, "(missing)" where a value is missing or empty."""
+
+    import polars as pl
+
     s = column(frame, name, table)
     if s.dtype.is_float():
         s = s.fill_nan(None)
@@ -248,6 +257,8 @@ def column(frame: pl.DataFrame, name: str, table: str) -> pl.Series:
 
 
 def _lookup(values: pl.Series, known: Iterable[str], places: Iterable[int], default: int) -> Ints:
+    import polars as pl
+
     found = values.replace_strict(list(known), list(places), default=default, return_dtype=pl.Int64)
     return found.to_numpy().astype(np.int64)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -13,37 +14,42 @@ from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.base.files import atomic_file, sync_folder
-from confide.deploy.machines.release import Released
-from confide.plans.plan import Plan
 
 FORMAT = 1
 LATEST = "model.npz"
 
 
-def write(folder: Path, plan: Plan, released: Released) -> Path:
-    """attempt-N.npz, and model.npz as the last of them; returns the path of the latter."""
-    meta = describe(plan, released)
-    for name in (f"attempt-{released.attempt}.npz", LATEST):
+def write(folder: Path, weights: NDArray[np.float64], meta: Mapping[str, Any]) -> Path:
+    """attempt-N.npz, and model.npz as the last of them; returns the path of the latter.
+
+    Args:
+        meta: what is known of the weights, as `describe` gives it.
+    """
+    for name in (f"attempt-{meta['attempt']}.npz", LATEST):
         with atomic_file(folder / name) as temporary, open(temporary, "wb") as file:
-            weights = np.asarray(released.mean, np.float64)
-            np.savez(file, allow_pickle=False, weights=weights, meta=np.array(json.dumps(meta)))
+            np.savez(file, allow_pickle=False, weights=np.asarray(weights, np.float64), meta=np.array(json.dumps(meta)))
             file.flush()
             os.fsync(file.fileno())
     sync_folder(folder)
     return folder / LATEST
 
 
-def describe(plan: Plan, released: Released) -> dict[str, Any]:
-    assert plan.deployment is not None  # noqa: S101 - a released plan is a deployed one
+def describe(
+    *, plan: str, model: Mapping[str, Any], rounds: int, sigma: float, servers: int, attempt: int
+) -> dict[str, Any]:
+    """What everybody may know of released weights.
+
+    Args:
+        plan: its hash.
+        model: kind and rho, as the plan has them.
+        sigma: standard deviation of the noise on the mean.
+        servers: how many have a share in it.
+        attempt: which of the releases it is.
+    """
     return {
-        "format": FORMAT,
-        "plan": plan.hash,
-        "model": dict(plan.deployment["model"]),
-        "rounds": plan.rounds,
-        "sigma": released.sigma,
-        "servers": released.servers,
-        "attempt": released.attempt,
-    }
+        "format": FORMAT, "plan": plan, "model": dict(model), "rounds": rounds, "sigma": sigma, "servers": servers,
+        "attempt": attempt,
+    }  # fmt: skip
 
 
 def read(path: str | Path) -> tuple[NDArray[np.float64], dict[str, Any]]:

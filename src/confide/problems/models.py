@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,6 +166,10 @@ class Logistic(GLM):
             "auc": auc(z, d > 0),
             "log_loss": float(np.mean(np.logaddexp(0.0, -d * z))),
         }
+
+
+MODELS: Final[dict[str, type[GLM]]] = {kind.name: kind for kind in (Linear, Logistic)}
+OWN: Final = "own"  # in a plan and on the command line: the model of a train function that only the clients have
 
 
 def auc(score: Floats, positive: NDArray[np.bool_]) -> float:

@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import polars as pl
 
 from confide.base.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SUFFIXES: Final = (".csv", ".csv.gz", ".gz", ".tsv", ".tsv.gz", ".parquet")
 
@@ -35,6 +37,9 @@ def read_table(path: str | Path, field: str) -> pl.DataFrame:
 
 def scan_table(path: object, field: str) -> pl.LazyFrame:
     """The same file, not read yet (`clicks` picks a few rows out of forty million)."""
+
+    import polars as pl
+
     file = Path(absolute(path, field))
     if file.is_dir():
         raise InputError(field, str(path), "is a folder; give a CSV or Parquet file")
@@ -76,6 +81,9 @@ def plain(spec: Mapping[str, object]) -> dict[str, object]:
 @contextmanager
 def naming_errors(path: object, field: str) -> Iterator[None]:
     """What polars says of a file it cannot read, as one line of ours."""
+
+    import polars as pl
+
     try:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as e:
@@ -105,6 +113,9 @@ def _separator(file: Path) -> str:
 
 def _refuse_short_rows(frame: pl.DataFrame, path: str | Path, field: str) -> None:
     """polars fills a short row with nulls; count the fields where that may have happened (no quotes)."""
+
+    import polars as pl
+
     if frame.width == 1 or frame[:, -1].null_count() == 0:
         return
     with naming_errors(path, field):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
+from pydantic import Field
 
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, generator
@@ -19,13 +19,55 @@ from confide.problems.features import MISSING, FeatureMap, column, listed, numbe
 from confide.problems.federation import Federation
 from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
+from confide.problems.problem_config import ProblemConfig
 from confide.problems.reading import absolute, plain, read_table
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 SPLITS: Final = ("columns", "iid", "dirichlet", "unequal")
 _TEST = 3  # stream of Purpose.SPLIT; `splits` has 0 to 2
+
+
+class TableConfig(ProblemConfig):
+    one_release: ClassVar = True
+    labels: ClassVar = frozenset({"positive", "categories"})
+    name: Literal["table"] = Field(description="a table of your own, one row an example")
+    path: str = Field(description="CSV (.csv, .tsv, gzipped or not) or Parquet file")
+    label: str = Field(description="column to predict")
+    task: str = Field("regression", description="regression (any number) or binary (two labels)")
+    positive: str | int | float | bool | None = Field(
+        None, description="of a binary task: the label that becomes +1; the larger by default, or the last by alphabet"
+    )
+    unit: str | None = Field(None, description="column that says whose a row is: the organisation")
+    client: str | None = Field(None, description="column that says which client of its unit has a row")
+    numeric: list[str] = Field([], description="columns that are features as numbers")
+    categorical: list[str] = Field([], description="columns that are features as categories")
+    units: int | None = Field(None, description="P, where split is not columns")
+    clients: int | None = Field(None, description="K of each unit, where split is not columns")
+    split: str = Field("columns", description="columns (unit and client), or for experiments iid, unequal or dirichlet")
+    alpha: float | None = Field(None, description="of split = dirichlet: the smaller, the less alike the clients")
+    scaling: dict[str, list[float]] | None = Field(
+        None,
+        description="column = [centre, scale]; else it is computed from the rows, which no epsilon covers",
+    )
+    categories: dict[str, list[str | int | float | bool]] | None = Field(
+        None, description="column = [values], likewise; for the label of a binary task its two"
+    )
+    top: int = Field(20, description="categories of a column that declares none: its most frequent values")
+    rho: float = Field(0.0, description="regulariser rho |w|^2")
+    test_fraction: float = Field(0.2, description="share of every client's rows that is held out")
+    seed: int | None = Field(None, description="of splits and held-out rows; the top-level seed by default")
+
+    def make(self, seed: int) -> Problem:
+        return table(**self.arguments(seed))
+
+    def fixed(self, key: str) -> str | None:
+        column = {"units": self.unit, "clients": self.client}[key]
+        return None if column is None else f"the table has a column that says so, problem.{key[:-1]}"
 
 
 def table(
@@ -72,6 +114,8 @@ def table(
     _check_columns(label, unit, client, numeric, categorical)
     _check_options(split, positive, unit, client, alpha, scaling, categories)
     model = (Linear if task == "regression" else Logistic)(number("problem.rho", rho, 0.0))
+
+    import polars as pl
 
     frame = read_table(path, "problem.path")
     declared = dict(categories or {})
@@ -230,6 +274,8 @@ def _sorted(values: Iterable[str]) -> list[str]:
 def _by_columns(
     frame: pl.DataFrame, unit: str | None, client: str | None, units: int | None, clients: int | None
 ) -> tuple[list[str], Ints, Ints]:
+    import polars as pl
+
     for role, count in (("units", units), ("clients", clients)):
         if count is not None:
             raise InputError(f"problem.{role}", count, 'split = "columns" counts them itself; leave it out')

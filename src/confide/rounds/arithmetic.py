@@ -1,8 +1,9 @@
 """Float and fixed point behind one small interface, so that the round is written once.
 
-Fixed point (flows.md, Arithmetic): states are int64 multiples of the server's quantum 2^-f / L, a client's update is
-truncated toward zero onto multiples of 2^-f (its norm cannot grow), edge weights are multiples of 2^-16 and every
-product is rounded half away from zero, an odd rule: what one end of an edge gains the other loses, to the last bit.
+Fixed point (docs/design/arithmetic.md, 1 and 2): states are int64 multiples of the server's quantum 2^-f / L. A
+client's update is truncated toward zero onto multiples of 2^-f, so its norm cannot grow. Edge weights are multiples of
+2^-16. Every product is rounded half away from zero, an odd rule: what one end of an edge gains the other loses, to the
+last bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is said in a session, in order. C: a client says it, S: the server.
+"""What is said in a session, in order (docs/design/secure-sum.md, 1). C: a client says it, S: the server.
 
 phase       C                S
 advertise   Advertise   ->   Roster      public keys, then everybody's

@@ -46,7 +46,7 @@ class Parameters:
         degree: neighbours of a client; n - 1 is the complete graph.
         threshold: t, shares that put a secret together.
         quorum: fewest clients whose updates a sum may contain; with fewer nobody answers.
-        corrupted: clients assumed to be hand in glove with the server, at most.
+        corrupted: clients that may collude with the server, at most.
         server: "curious" (follows the protocol, remembers everything) or "active" (may lie).
     """
 

@@ -17,7 +17,7 @@ class Secure:
     Attributes:
         ring_bits: 32 or 64; sums are taken modulo 2^ring_bits.
         server: "curious" or "active": what the own server is trusted with.
-        corrupted: fraction of a cohort that may be hand in glove with the server.
+        corrupted: fraction of a cohort that may collude with the server.
         dropped: fraction of a cohort that may vanish in the middle of a session.
         threshold: shares that put a secret together; the smallest that is safe by default.
         sigma: standard deviation per coordinate that the clients' shares of noise put on psi, counting only honest
@@ -58,5 +58,5 @@ class Secure:
         return self.share(cohort) * cohort * 2.0**fraction_bits
 
     def largest_share(self, cohort: int, fraction_bits: int) -> int:
-        """No share of noise is beyond this, in quanta (`privacy.noise.discrete_gaussian`)."""
+        """No share of noise is beyond this, in quanta (`laws.noise.discrete_gaussian`)."""
         return math.ceil(20.0 * self.share_quanta(cohort, fraction_bits)) + 1 if self.sigma else 0

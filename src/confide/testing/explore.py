@@ -65,7 +65,7 @@ def _cut(links: Iterable[tuple[int, int]], begin: float, end: float) -> list[Cut
 
 
 def smaller(story: Story) -> Iterator[Story]:
-    """Stories with a little less in them, the boldest first."""
+    """Smaller variants for shrinking, largest reduction first."""
     w, plain = story.weather, Weather()
     for rounds in sorted({1, story.rounds // 2, story.rounds - 1} - {0, story.rounds}):
         yield replace(story, rounds=rounds)

@@ -1,4 +1,5 @@
-"""What must hold of all stores of a network after every commit (flows.md, I1 to I5), and of the bytes that left.
+"""What must hold of all stores of a network after every commit (docs/design/flows.md, I1 to I5), and of the bytes
+that left.
 
 Sums are over servers and modulo 2^64, to the last bit.
 """

@@ -207,7 +207,7 @@ class Network:
         self.at(self.now + (self._rng.uniform(*self.weather.away) if away is None else away), self._boot, p)
 
     def _live(self, p: int, what: Callable[..., object], *arguments: Any) -> None:
-        """Let a server do something; it may die of it."""
+        """Call the server; an injected crash stops it."""
         try:
             what(*arguments)
         except CrashError as e:

@@ -80,6 +80,11 @@ def test_a_model_of_ones_own_and_one_whose_data_are_elsewhere() -> None:
     plan = make(experiment(away, us, model="logistic", features=7), us)
     assert plan.deployment is not None
     assert (dict(plan.deployment["model"]), plan.dim) == ({"kind": "logistic", "rho": 0.5}, 7)
+    made = make(experiment(config(), us, features=2, rho=0.4), us)
+    assert made.deployment is not None
+    assert (dict(made.deployment["model"]), made.dim) == ({"kind": "linear", "rho": 0.4}, 2)
+    with pytest.raises(InputError, match=r"^--rho = -1"):
+        experiment(config(), us, rho=-1.0)
     own = make(experiment(config(algorithm={"clip": "update"}), us, model="own", features=50), us)
     assert own.deployment is not None
     assert (dict(own.deployment["model"]), own.dim) == ({"kind": "own", "rho": 0.0}, 50)

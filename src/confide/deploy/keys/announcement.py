@@ -21,16 +21,14 @@ from confide.base.validation import number, one_of, positive_int
 from confide.plans.config import (
     Config,
     Experiment,
-    RegressionConfig,
     make_algorithm,
     make_graphs,
     make_privacy,
-    make_problem,
     named_as_in_config,
 )
 from confide.privacy.agreement import Unit
 from confide.problems.federation import Federation
-from confide.problems.models import Linear, Logistic, Model
+from confide.problems.models import GLM, MODELS, OWN, Linear, Model
 from confide.problems.problem import Problem
 
 if TYPE_CHECKING:
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 LARGEST: Final = 2**26  # bytes of an announcement
-MODELS: Final = ("linear", "logistic", "own")
 _FIELDS = ("format", "unit", "organisation", "authority", "server", "identity", "exchange_key", "clients")
 
 
@@ -115,7 +112,7 @@ def experiment(
     with named_as_in_config():
         algorithm, privacy = make_algorithm(config), make_privacy(config)
         kind, M = _model(config, model, features, rho)
-        if model == "own":
+        if model == OWN:
             algorithm = replace(algorithm, local=_own)
         rows = 1 if algorithm.replacement else _largest(algorithm.batch)
         problem = Problem(_hollow([len(unit.clients) for unit in units], rows, M), kind)
@@ -125,37 +122,46 @@ def experiment(
 
 def other_sizes(config: Config, units: Sequence[Unit]) -> str:
     """Where the config simulates another network than the one announced; "" where not."""
-    given, sizes = (config.problem.units, config.problem.clients), [len(unit.clients) for unit in units]
-    if given[0] in (None, len(units)) and all(given[1] in (None, size) for size in sizes):
+    P, K, sizes = config.problem.given("units"), config.problem.given("clients"), [len(u.clients) for u in units]
+    if P in (None, len(units)) and all(K in (None, size) for size in sizes):
         return ""
     shown = ", ".join(map(str, sizes[:10])) + (", …" if len(sizes) > 10 else "")
-    return f"the config has {given[0]} units of {given[1]} clients; the plan has {len(sizes)}, with {shown} clients"
+    return f"the config has {P} units of {K} clients; the plan has {len(sizes)}, with {shown} clients"
 
 
 def _model(config: Config, model: str | None, features: int | None, rho: float | None) -> tuple[Model, int]:
-    given = config.problem
-    if model is not None:
-        one_of("--model", model, MODELS)
-        if features is None:
-            raise InputError("--features", None, "say with --model how many numbers the model has")
-        if model == "own" and rho:
+    if model is None:
+        return _of_problem(config, features, rho)
+    one_of("--model", model, (*MODELS, OWN))
+    if features is None:
+        raise InputError("--features", None, "say with --model how many numbers the model has")
+    M = positive_int("--features", features)
+    if model == OWN:  # a linear one holds its place
+        if rho:
             raise InputError("--rho", rho, "a train function of one's own has its regulariser inside")
-        strength = 0.0 if model == "own" else number("--rho", given.rho if rho is None else rho, 0.0)
-        return (Logistic if model == "logistic" else Linear)(strength), positive_int("--features", features)
-    if isinstance(given, RegressionConfig):
-        strength = number("problem.rho", given.rho if rho is None else rho, 0.0)
-        return Linear(strength), positive_int("problem.features", given.features if features is None else features)
+        return Linear(0.0), M
+    return MODELS[model](number("--rho", config.problem.given("rho") or 0.0 if rho is None else rho, 0.0)), M
+
+
+def _of_problem(config: Config, features: int | None, rho: float | None) -> tuple[Model, int]:
+    found, M = config.problem.without_data() or _of_data(config, features)
+    if rho is not None:
+        if not isinstance(found, GLM):
+            raise InputError("--rho", rho, "is part of the problem's own model; only linear and logistic take another")
+        found = type(found)(number("--rho", rho, 0.0))
+    return found, M if features is None else positive_int("--features", features)
+
+
+def _of_data(config: Config, features: int | None) -> tuple[Model, int]:
     try:
-        made = make_problem(config)
+        made = config.problem.make(config.seed)
     except InputError as e:
         remedy = f"{e.remedy}. Where the data are not on this machine, say --model, --features and --rho"
         raise InputError(e.field, e.value, remedy) from None
-    strength = given.rho if rho is None else number("--rho", rho, 0.0)
     if features is None and any(c["computed"] for c in (made.features or {}).get("categorical", ())):
         remedy = "would be counted from private rows; declare problem.categories, or say --features"
         raise InputError("--features", None, remedy)
-    M = made.federation.M if features is None else positive_int("--features", features)
-    return type(made.model)(strength), M  # type: ignore[call-arg]
+    return made.model, made.federation.M
 
 
 def _own(*_: Any) -> Any:

@@ -220,7 +220,7 @@ class Client:
 
     @property
     def _last_word(self) -> type:
-        """After which this round is over for other attempts.
+        """The message after which this client joins no further attempt of the round.
 
         An active server could unmask the sum that this client's words are in without asking this client, and have it
         in a second sum of the round, with others: so its words are given once, masked as they are.
@@ -260,7 +260,7 @@ class Client:
         return long if self.terms.encoding is None else hashlib.sha256(long).digest()
 
     def _name_of(self, raw: bytes, message: FromServer, model: bytes) -> bytes:
-        """What tells messages apart. A model is the end of its message, and its hash stands for it: it is long."""
+        """Key under which a message is remembered. The model, its longest field, is replaced by its hash."""
         if self.terms.encoding is None:
             return raw
         if isinstance(message, Invite):

@@ -1,7 +1,7 @@
 """Removing servers for good: an epoch names all who are gone, and a majority of the plan's servers signs it.
 
 The weights of the other edges do not change: a removed neighbour's weight returns to a server's own message, as that of
-a neighbour that is down (flows.md), so that a record of an older epoch keeps its weight by construction.
+a neighbour that is down (docs/design/flows.md, T4). So a record of an older epoch keeps its weight by construction.
 
 More than half of ALL servers of the plan sign, those that are gone included in the count, so that any two valid epochs
 share a signer. An operator therefore signs rising numbers only, each for a set that strictly contains all that it

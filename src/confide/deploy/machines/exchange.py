@@ -1,4 +1,4 @@
-"""The transitions of flows.md, T1 to T4 and rejoin: pure functions from books and message to changes.
+"""The transitions T1 to T5 (docs/design/flows.md, 4): pure functions from books and message to changes.
 
 Nothing here sends, draws or reads a clock. What a neighbour may not say is an `ExchangeError`, and changes nothing.
 """

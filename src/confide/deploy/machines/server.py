@@ -4,7 +4,7 @@
 
 A machine without clock, network or threads: whoever drives it says what came in and what time it is, and is handed
 what goes out. Every transition is committed before a byte of it leaves, and what leaves is read from the books. `at`
-is told the crash points of flows.md, so that tests can end the machine at any of them.
+is told the crash points (docs/design/flows.md, 5), so that tests can end the machine at any of them.
 """
 
 from __future__ import annotations

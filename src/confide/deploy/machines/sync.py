@@ -1,4 +1,4 @@
-"""What servers say to each other: SYNC, and after a restored store the balance of an edge (flows.md).
+"""What servers say to each other: SYNC, and after a restored store the balance of an edge (docs/design/flows.md, 2).
 
 A SYNC is made of committed state only and its facts are monotone, so that it may come late, twice or out of order.
 """

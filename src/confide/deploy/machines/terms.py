@@ -76,8 +76,8 @@ class Terms:
     def leash(self) -> int:
         """A server publishes at most so many rounds beyond what its neighbours have seen of it, or decided themselves.
 
-        Beyond it messages would be paid for and reach nobody; and a store that was lost has not gone further than this
-        from what its neighbours know.
+        This limits what a server pays for messages that no neighbour receives. It also limits how far a lost store can
+        have been ahead of what its neighbours saw.
         """
         return 2 * self.rules.window
 

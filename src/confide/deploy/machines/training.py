@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,11 @@ from confide.base.errors import DataError, InputError, RunError
 from confide.base.validation import positive, positive_int
 from confide.plans.plan import Plan
 from confide.privacy import monotone
-from confide.problems.models import GLM, Linear, Logistic, Model
+from confide.problems.models import GLM, MODELS, Logistic, Model
 from confide.rounds.clipping import Clip, clip
 from confide.rounds.local import LocalTask, sgd, shared_update
 
 Floats = NDArray[np.float64]
-MODELS: Final = {kind.name: kind for kind in (Linear, Logistic)}
 
 
 class Trainer(Protocol):

@@ -6,27 +6,22 @@ its keys and the plan, and is not written down twice.
 
 from __future__ import annotations
 
-import difflib
 import math
 import tomllib
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from confide.base import canonical
 from confide.base.errors import InputError
+from confide.base.tables import Table, checked
 
 if TYPE_CHECKING:
     from confide.deploy.keys.node_keys import NodeKeys
 
 LARGEST = 2**20  # bytes of a config
-
-
-class Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class AuthorityConfig(Table):
@@ -142,10 +137,7 @@ def _load(path: Path, kind: type[Config]) -> Config:
     table = _read(path)
     if "folder" in table:
         raise InputError("folder", table["folder"], "unknown key; paths are relative to the config's own folder")
-    try:
-        config = kind.model_validate(table | {"folder": path.absolute().parent})
-    except ValidationError as e:
-        raise _explain(e, kind) from None
+    config = checked(kind, table | {"folder": path.absolute().parent})
     _exists(config, "plan", config.plan, "`confide agree` makes it; all nodes have the same")
     for end in (".crt", ".key", ".identity", *((".exchange",) if kind is ServerConfig else ())):
         _exists(config, "node", config.node + end, "`confide pki issue` makes it; copy all files of the node here")
@@ -154,43 +146,6 @@ def _load(path: Path, kind: type[Config]) -> Config:
     if config.metrics is not None:
         _host_port("metrics", config.metrics, listening=True)
     return config
-
-
-def _explain(error: ValidationError, kind: type[Table]) -> InputError:
-    first = error.errors()[0]
-    place = [str(p) for p in first["loc"]]
-    field, known = ".".join(place), _keys(kind, place[:-1])
-    match first["type"]:
-        case "extra_forbidden":
-            near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            return InputError(field, first["input"], f"unknown key; {hint}known here: {', '.join(known)}")
-        case "missing":
-            meaning = _field(kind, place)
-            return InputError(field, None, f"is missing: {meaning}" if meaning else "is missing")
-        case "model_type" | "dict_type" | "model_attributes_type":
-            return InputError(field, first["input"], f"must be a table, written [{field}]")
-    message = first["msg"]
-    return InputError(field, first["input"], message[0].lower() + message[1:])
-
-
-def _table(kind: type[Table], place: list[str]) -> type[Table] | None:
-    """The table at a place of a config, [servers.beta] for one."""
-    tables: Mapping[str, type[Table]] = {"authorities": AuthorityConfig, "servers": PeerConfig, "server": PeerConfig}
-    if not place:
-        return kind
-    return tables.get(place[0]) if place[0] in kind.model_fields else None
-
-
-def _keys(kind: type[Table], place: list[str]) -> list[str]:
-    found = _table(kind, place)
-    return [] if found is None else [name for name in found.model_fields if name != "folder"]
-
-
-def _field(kind: type[Table], place: list[str]) -> str:
-    found = _table(kind, place[:-1])
-    info = None if found is None else found.model_fields.get(place[-1])
-    return (info.description or "") if info is not None else ""
 
 
 def _exists(config: NodeTable, field: str, name: str, remedy: str) -> None:

@@ -4,8 +4,8 @@ Three sources. Commits (`Metered`, around the store) count rounds and flows as t
 a process started. Events (`observing.hooks`) give reasons. A snapshot, which is what `confide status` shows, gives the
 rest. Labels come from the plan and from lists in this file: what a stranger sends makes no new series.
 
-When a client answers tells how long it trained, which is why the server publishes at ticks (flows.md, privacy 4). So
-whatever counts clients' messages, or commits that wait for them, shows when the round is decided and not before.
+When a client answers tells how long it trained, which is why the server publishes at ticks (docs/design/flows.md, 7).
+So whatever counts clients' messages, or commits that wait for them, shows when the round is decided and not before.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A log leaves the machine, to collectors and to people who have no business with 
 because somebody passed it: only what stands in `EVENTS` does, by name and by exact type. A vector, bytes or a key is of
 no kind here, whatever the field is called, and an exception is shown by its type and place, never by its words.
 
-Why the fields are public (flows.md: H is all that was published and the schedule, and the theorem gives H away):
+Why the fields are public (docs/design/flows.md, 7: H is what was published and the schedule, and the theorem gives H
+away):
 
     round, neighbour, offered, suspended, late, pending, charged    the schedule: which round, edge and flow, and when
     clients                                 how many answered; they know it, and dropouts do not depend on data
@@ -14,9 +15,9 @@ Why the fields are public (flows.md: H is all that was published and the schedul
     to, from, with                          names in the plan or in certificates
     why, what, effect, warning, kind        our words around such numbers, or what a stranger wrote: cut, on one line
 
-Two lines tell of data by being there: that a client's own training failed, and that its data, or rows of them, failed a
-check. They count as zeros, so the sum hides it from everybody else, and only its own machine has the line: no event is
-counted for it.
+Two events do depend on data: that a client's own training failed, and that its data, or rows of them, failed a check.
+What failed counts as zeros, so the sum hides it from everybody else. Only the client's own log has the line, and no
+metric counts it.
 """
 
 from __future__ import annotations

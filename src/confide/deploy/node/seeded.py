@@ -1,7 +1,7 @@
-"""A rehearsal's randomness from a test seed, as `box.rehearsal` and the reference draw it: nothing of it is private.
+"""Randomness of a rehearsal from a test seed, as `testing.rehearsal` and the reference draw it: nothing is private.
 
-Only with it a process can be told to kill itself at a crash point of flows.md, by CONFIDE_CRASH_AT="POINT:PASSED",
-where PASSED is how often the point is passed before.
+Only with it a process can be told to kill itself at a crash point (docs/design/flows.md, 5), by
+CONFIDE_CRASH_AT="POINT:PASSED", where PASSED is how often the point is passed before.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from confide.deploy.store.sqlite import SqliteStore
 from confide.deploy.store.store import Store
 from confide.privacy.ledger import dataset_id
 from confide.privacy.spent import status_of
-from confide.problems import model_file as released_model
+from confide.problems import model_file
 
 if TYPE_CHECKING:
     from confide.deploy.node.metrics import Metrics
@@ -169,7 +169,19 @@ class ServerProcess:
         )
 
     def _released(self, found: Released) -> None:
-        released_model.write(self._folder, self.setup.plan, found)
+        model_file.write(self._folder, found.mean, self._described(found))
+
+    def _described(self, found: Released) -> dict[str, Any]:
+        plan = self.setup.plan
+        assert plan.deployment is not None  # noqa: S101 - load_plan checked it
+        return model_file.describe(
+            plan=plan.hash,
+            model=plan.deployment["model"],
+            rounds=plan.rounds,
+            sigma=found.sigma,
+            servers=found.servers,
+            attempt=found.attempt,
+        )
 
     @property
     def _folder(self) -> Path:
@@ -417,8 +429,8 @@ class ServerProcess:
                 return
             if result is not None and stage == "done":
                 unheard = [self.setup.units[p]["name"] for p in relay.unheard]
-                meta = released_model.describe(self.setup.plan, result)
-                yield {"done": {"file": str(self._folder / released_model.LATEST), "unheard": unheard} | meta}
+                file = str(self._folder / model_file.LATEST)
+                yield {"done": {"file": file, "unheard": unheard} | self._described(result)}
                 return
             if (stage, attempt) != said:
                 said = stage, attempt

@@ -1,7 +1,8 @@
 """A server's durable state, and the only way in which it changes.
 
 A transition (`exchange`) reads the `Books` and gives `Changes`; the store makes them durable in one transaction, and
-`apply` carries them out here. The model is never stored: w = contribution + sum of the balances (flows.md, I2).
+`apply` carries them out here. The model is never stored: w = contribution + sum of the balances
+(docs/design/flows.md, I2).
 """
 
 from __future__ import annotations

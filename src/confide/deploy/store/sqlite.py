@@ -393,7 +393,7 @@ def _count(entries: Iterable[Entry], marks: _Marks) -> str:
 
 
 def _open_and_out(opened: Iterable[tuple[int, int]], out: Iterable[tuple[int, int]], decided: int) -> str:
-    """flows.md, I5: a message is kept for exactly the (neighbour, round) that are open. "" or what is wrong."""
+    """docs/design/flows.md, I5: messages are kept for exactly what is open (neighbour, round). "" or what is wrong."""
     opened, out = set(opened), set(out)
     rounds = {i for _, i in opened}
     for m, i in opened:
