@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from confide.plans.threat import Release, Threat
 from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon, pure_epsilon, renyi_epsilon, zcdp_epsilon
-from confide.plans.threat import Release, Threat
 from confide.privacy import accountant
 from confide.privacy.accountant import Account, account, account_general, paper_theorem
 from confide.privacy.rounding import Rounding

@@ -138,6 +138,7 @@ def test_a_step_that_is_not_stable_is_refused() -> None:
 def test_calibrated_noise_keeps_a_run_within_its_budget() -> None:
     """What the planner promises is what the accountant charges the run."""
     from confide.plans.settings import Privacy
+
     from confide.problems import regression
 
     problem, graph = regression(units=4, clients=6, samples=8, covariance=(0.01, 0.05), seed=2), Graph.ring(4)

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from confide.plans.settings import Privacy
+from confide.privacy.of_run import check_folder, plans_in
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from confide.base import canonical
@@ -21,12 +23,10 @@ from confide.engines.run import Run
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon, rho_epsilon, zcdp_epsilon
 from confide.plans.plan import Plan
-from confide.plans.settings import Privacy
 from confide.privacy import spending
 from confide.privacy.asked import add_up, sum_line
 from confide.privacy.bundle import make_bundle, save_bundle, verify_bundle
 from confide.privacy.ledger import Cost, Event, dataset_id, read, read_all, spent, write_events
-from confide.privacy.of_run import check_folder, plans_in
 from confide.privacy.statement import rounded_up
 from confide.problems import regression
 from confide.problems.federation import Federation
@@ -539,8 +539,9 @@ def test_discrete_noise_asks_for_its_grid(command: Callable[..., Outcome]) -> No
 
 
 def test_discrete_noise_costs_what_a_deployment_of_it_does(command: Callable[..., Outcome]) -> None:
-    from confide.plans.config import parse
     from confide.privacy.agreement import Unit, make, price
+
+    from confide.plans.config import parse
 
     content = {
         "rounds": 20, "repeats": 1, "graph": {"topology": "ring"},

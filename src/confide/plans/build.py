@@ -68,8 +68,7 @@ def of_deployment(
     Raises:
         InputError: real machines cannot do what the settings ask.
     """
-    sizes = [len(unit.clients) for unit in announced]
-    E, batch = algorithm.per_client(sizes, seed)
+    E, batch = algorithm.per_client(sum(len(unit.clients) for unit in announced), seed)
     units, c = [], 0
     for unit in announced:
         clients = tuple(Clients(int(E[c + k]), int(batch[c + k]), identity=key) for k, key in enumerate(unit.clients))
@@ -120,7 +119,7 @@ def _model(problem: Problem, algorithm: GFL) -> Model:
     known = type(model) in (Linear, Logistic)
     declared = isinstance(model, GLM) and getattr(model, "convex", False) is True
     return Model(
-        kind=model.name if known and built_in else "own",
+        kind=model.name if isinstance(model, GLM) and known and built_in else "own",
         length=problem.M,
         ridge=float(model.rho),
         convex="" if known or not declared else type(model).__name__,

@@ -28,7 +28,7 @@ def encoded(value: Any) -> Any:
         return str(value)
     if isinstance(value, Graph):
         return value.to_dict()
-    if is_dataclass(value):
+    if is_dataclass(value) and not isinstance(value, type):
         return {f.name: encoded(getattr(value, f.name)) for f in _written(type(value))}
     if isinstance(value, tuple | list):
         return [encoded(x) for x in value]

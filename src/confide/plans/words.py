@@ -204,24 +204,27 @@ Proof = ClippingAlone | Regulariser | ConvexGlm | PublicPoint
 Participation = Always | Cap | Random | Amplified
 Threat = Links | Colluders | Neighbours | OwnClient | OwnServer
 Release = Nothing | Centroid | Local
-W = TypeVar("W", Proof, Participation, Threat, Release)
 E = TypeVar("E", bound=StrEnum)
 
 
 def proof(text: str | Proof) -> Proof:
-    return _parsed(Proof, text, "proof")
+    found: Proof = _parsed(Proof, text, "proof")
+    return found
 
 
 def participation(text: str | Participation) -> Participation:
-    return _parsed(Participation, text, "participation")
+    found: Participation = _parsed(Participation, text, "participation")
+    return found
 
 
 def threat(text: str | Threat) -> Threat:
-    return _parsed(Threat, text, "threat")
+    found: Threat = _parsed(Threat, text, "threat")
+    return found
 
 
 def release(text: str | Release) -> Release:
-    return _parsed(Release, text, "release")
+    found: Release = _parsed(Release, text, "release")
+    return found
 
 
 def cap(participation: Participation) -> int | None:
@@ -260,7 +263,7 @@ def parse(union: Any, text: str, field: str) -> Any:
     >>> str(parse(Threat, "colluders:2,1", "threat"))
     'colluders:1,2'
     """
-    kinds: dict[str, type[Word]] = {kind.name: kind for kind in get_args(union)}
+    kinds: dict[str, Any] = {kind.name: kind for kind in get_args(union)}
     name, colon, rest = str(text).partition(":")
     kind = kinds[one_of(field, name, tuple(kinds))]
     if not fields(kind):

@@ -22,8 +22,22 @@ from confide.laws import conversion
 from confide.laws.law import Law
 from confide.laws.noise import LARGEST_SIZE
 from confide.plans import words
-from confide.plans.words import Always, Amplified, Cap, Centroid, Level, Links, Neighbours, Nothing, OwnClient
-from confide.plans.words import OwnServer, Participation, Random, Release, Threat
+from confide.plans.words import (
+    Always,
+    Amplified,
+    Cap,
+    Centroid,
+    Level,
+    Links,
+    Neighbours,
+    Nothing,
+    OwnClient,
+    OwnServer,
+    Participation,
+    Random,
+    Release,
+    Threat,
+)
 from confide.privacy.closed_forms import Target, leak, roundings, seen, seen_sigma, targets
 from confide.privacy.course import Account, Bound, ByChance, Course, EitherNoise, Leaked, Shares, Smallest, Worst
 from confide.privacy.participation import Curve, amplified_curve, random_curve
@@ -238,7 +252,9 @@ def _course(t: Target, asked: _Asked, s: Sensitivity) -> Bound:
         curve, why = _curve(t, s, law, final, asked.threat, seen_sigma(scheme, P))
         blank = replace(asked.blank, assumptions=(*notes, *why))
         counted = (P - known) * (s.rounding is not None and bool(final.any()))
-        return ByChance(blank, t.p, curve, lambda j, count: _draws(t, law, j, count * counted) * (s.dim or LARGEST_SIZE))
+        return ByChance(
+            blank, t.p, curve, lambda j, count: _draws(t, law, j, count * counted) * (s.dim or LARGEST_SIZE)
+        )
     if s.rounding is not None:
         notes.append(s.rounding.words)
     copies, ones, sigma = s.charged(t.copies, remembers), s.ones(law.norm), seen_sigma(scheme, P)
@@ -293,9 +309,7 @@ def _release_rhos(kept: Floats, rounded: float, s: Sensitivity, P: int, release:
     return np.array([each[x] for x in apart.tolist()])
 
 
-def _curve(
-    t: Target, s: Sensitivity, law: Law, final: Floats, threat: Threat, sigma: float
-) -> tuple[Curve, list[str]]:
+def _curve(t: Target, s: Sensitivity, law: Law, final: Floats, threat: Threat, sigma: float) -> tuple[Curve, list[str]]:
     part = s.participation
     if isinstance(part, Amplified):
         if isinstance(threat, OwnClient | OwnServer):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from confide.base import canonical
 from confide.base.errors import InputError, RunError
@@ -26,7 +26,6 @@ from confide.plans.plan import Plan
 from confide.privacy.ledger import (
     FREE,
     Book,
-    Cost,
     Part,
     Promise,
     Total,
@@ -43,7 +42,6 @@ from confide.privacy.ledger import (
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-    from confide.privacy.statement import Statement
 
 FORMAT = 2
 LARGEST = 256 * 2**20  # bytes of a bundle
@@ -130,8 +128,8 @@ def make_bundle(
             raise InputError(f"bundle.{check.name}", str(ledger_path), check.reason)
     content = {
         "format": FORMAT,
-        "plan": plan.to_dict(),
-        "others": [p.to_dict() for p in others],
+        "plan": encoded(plan),
+        "others": [encoded(p) for p in others],
         "ledger": list(book_lines(book)),
         "versions": dict(versions),
         "statement": statement,
@@ -201,7 +199,7 @@ def verify_bundle(
         book.dataset if book else None,
         tuple(unit_totals(book)) if book else (),
         said,
-        None if plan is None or book is None else _spent(book, plan.delta),
+        None if plan is None or book is None else _spent(book, plan.privacy.delta),
     )
 
 
@@ -310,7 +308,7 @@ def _signer(signer: str, trusted: str | None) -> Check:
 
 def _plan(data: Any) -> tuple[Plan | None, Check]:
     try:
-        plan = Plan.from_json(canonical.dumps(data, "plan"))
+        plan = Plan.from_text(canonical.dumps(data, "plan"))
     except InputError as e:
         return None, Check("plan", False, str(e))
     return plan, Check("plan", True, f"is a plan, {plan.hash}")
@@ -336,8 +334,8 @@ def _same_plan(plans: Mapping[str, Plan], book: Book) -> Check:
             if event.plan not in plans or event.plan != hash:
                 given = ", ".join(plans)
                 return Check("events", False, f"event {n} was made under plan {event.plan}, the bundle's is {given}")
-        if hash is not None and run.header.promise != Promise.of(plans[hash]):
-            said = f"the ledger is about {run.header.promise}, plan {hash} about {Promise.of(plans[hash])}"
+        if hash is not None and run.header.promise != Promise.of(plans[hash].privacy):
+            said = f"the ledger is about {run.header.promise}, plan {hash} about {Promise.of(plans[hash].privacy)}"
             return Check("events", False, said)
     return Check("events", True, "all were made under the plan" + ("s of their runs" if len(book.runs) > 1 else ""))
 
@@ -354,21 +352,23 @@ def _rounds(plans: Mapping[str, Plan], book: Book) -> Check:
             if plan is None:
                 return Check("rounds", None, f"event {n} is of another plan")
             what = f"event {n}, a {event.kind} of unit {event.unit} in round {event.round},"
-            if event.unit >= plan.units or event.round > plan.rounds:
-                limits = f"the plan's {plan.units} units and {plan.rounds} rounds"
+            if event.unit >= plan.P or event.round > plan.rounds:
+                limits = f"the plan's {plan.P} units and {plan.rounds} rounds"
                 return Check("rounds", False, f"{what} is outside {limits}")
-            if event.kind == "release" and plan.release == "none":
+            if event.kind == "release" and isinstance(plan.privacy.release, Nothing):
                 return Check("rounds", False, f"{what} is not in the plan")
             if event.kind == "release":
                 releases[event.unit] += 1
-                if releases[event.unit] > plan.releases:
-                    return Check("rounds", False, f"{what} is one more than the {plan.releases} that the plan allows")
+                if releases[event.unit] > plan.privacy.releases:
+                    return Check(
+                        "rounds", False, f"{what} is one more than the {plan.privacy.releases} that the plan allows"
+                    )
                 continue
             this = (event.unit, event.round, event.kind == "sum")
             if this in seen or (event.unit, event.round, False) in seen:
                 return Check("rounds", False, f"{what} comes a second time, or too late")
             seen.add(this)
-    sizes = " and ".join(dict.fromkeys(f"{p.rounds} rounds of {p.units} units" for p in plans.values()))
+    sizes = " and ".join(dict.fromkeys(f"{p.rounds} rounds of {p.P} units" for p in plans.values()))
     return Check("rounds", True, f"{n} events within {sizes}, none twice")
 
 
@@ -381,39 +381,19 @@ def _skips(book: Book) -> list[Check]:
     return [Check("skips", None, f"{reason}; ask its neighbours, whose logs say whose rounds they applied")]
 
 
-class Priced(NamedTuple):
-    """What a plan costs, computed anew: the j-th message of any unit, the release, and the statement."""
-
-    messages: Sequence[Cost]
-    release: Cost | None
-    statement: Statement
-
-
-def price(plan: Plan) -> Priced:
-    """Of a simulation or a deployment; a plan without a price is refused."""
-    from confide.privacy import agreement
-    from confide.privacy.of_run import Pricing
-
-    if plan.deployment is not None:
-        found = agreement.price(plan)
-        return Priced(found.messages, found.release, found.statement)
-    pricing = Pricing.of_plan(plan)
-    return Priced(*pricing.costs(plan.rounds), pricing.statement(plan.rounds))
-
-
-def _priced(plan: Plan) -> Priced | str:
-    """Or why the plan has no price."""
+def _priced(plan: Plan) -> Price | str:
+    """What a plan costs, computed anew; or why it has no price."""
     try:
-        return price(plan)
+        return price(plan) if plan.deployment is None else agreed(plan)
     except InputError as e:
         return str(e)
 
 
-def _said(priced: Priced | str) -> dict[str, Any] | None:
-    return None if isinstance(priced, str) else priced.statement.to_dict()
+def _said(priced: Price | str) -> dict[str, Any] | None:
+    return None if isinstance(priced, str) else priced.statement().to_dict()
 
 
-def _prices(priced: Mapping[str, Priced | str], book: Book) -> Check:
+def _prices(priced: Mapping[str, Price | str], book: Book) -> Check:
     """Does every event carry the cost that follows from its plan?"""
     n = 0
     for run in book.runs:
@@ -430,19 +410,20 @@ def _prices(priced: Mapping[str, Priced | str], book: Book) -> Check:
     return Check("prices", True, "every event costs what the plan says, computed anew")
 
 
-def _wrong_price(priced: Priced, run: Part, before: int) -> str | None:
+def _wrong_price(priced: Price, run: Part, before: int) -> str | None:
+    messages, release = priced.costs()
     published: Counter[int] = Counter()
     sums: set[tuple[int, int]] = set()  # (unit, round) that a sum has paid for
     for n, event in enumerate(run.events, before + 1):
         if event.kind == "skip":
             continue
-        true = priced.release
+        true = release
         if event.kind == "message" and (event.unit, event.round) in sums:
             true = FREE
         elif event.kind != "release":
             published[event.unit] += 1
             j = published[event.unit]
-            true = priced.messages[j - 1] if j <= len(priced.messages) else None
+            true = messages[j - 1] if j <= len(messages) else None
         if event.kind == "sum":
             sums.add((event.unit, event.round))
         if true is None:
@@ -463,12 +444,12 @@ def _budget(plans: Mapping[str, Plan], book: Book, convert: Callable[[float, flo
         plan, so_far = plans.get(run.plan), replace(book, runs=book.runs[:n])
         if plan is None:
             return Check("budget", None, f"plan {run.plan} is not in the bundle")
-        for name, limit in plan.budget.items():
+        for name, limit in (("epsilon", plan.privacy.epsilon), ("rho", plan.privacy.rho)):
             if limit is None:
                 continue
             words[f"{name} {limit:g}"] = None
             problem = _over(
-                name, limit, spent([so_far]), plan.delta, convert, all_gaussian([so_far]), draws_of([so_far])
+                name, limit, spent([so_far]), plan.privacy.delta, convert, all_gaussian([so_far]), draws_of([so_far])
             )
             if problem:
                 said = problem if n == 1 else f"run {n}, with those before it: {problem}"

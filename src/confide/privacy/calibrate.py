@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from confide.base.errors import InputError
-from confide.base.validation import number, positive
 from confide.graph.graph import Graph
 from confide.laws.law import GAUSSIAN, Law
-from confide.plans.threat import Release, Threat
-from confide.privacy.accountant import Account, account
+from confide.plans import words
+from confide.plans.privacy import Budget
+from confide.plans.words import Threat
+from confide.privacy.accountant import account
+from confide.privacy.budgets import allows
+from confide.privacy.course import Account
+from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import LEAST_SHARE, SumNoise
 from confide.rounds.schemes import Scheme, scheme
@@ -25,49 +29,9 @@ SHARE = 0.5  # of rho that the messages get when a release is paid from the same
 
 
 @dataclass(frozen=True)
-class Budget:
-    """epsilon at delta, or rho."""
-
-    epsilon: float | None = None
-    rho: float | None = None
-    delta: float = 1e-5
-
-    def __post_init__(self) -> None:
-        if (self.epsilon is None) == (self.rho is None):
-            raise InputError("epsilon", self.epsilon, "give a budget either as epsilon or as rho")
-        for name in ("epsilon", "rho"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
-        if not 0.0 < number("delta", self.delta) < 1.0:
-            raise InputError("delta", self.delta, "must lie strictly between 0 and 1")
-
-    def spent(self, a: Account) -> float:
-        """What an account uses, in the budget's own unit."""
-        value = a.epsilon if self.rho is None else a.rho
-        if a.leak and value is None:  # noise that is too thin for an epsilon still has a rho
-            return math.inf
-        if value is None:
-            raise InputError("rho", self.rho, f"the account of {a.threat} has no rho; give epsilon and delta instead")
-        return value
-
-    @property
-    def limit(self) -> float:
-        return float(self.epsilon if self.rho is None else self.rho)  # type: ignore[arg-type]
-
-    def part(self, share: float) -> Budget:
-        """A share of rho; of an epsilon its root, because about its square adds up."""
-        if self.rho is not None:
-            return replace(self, rho=share * self.rho)
-        return replace(self, epsilon=math.sqrt(share) * self.limit)
-
-    def allows(self, a: Account) -> bool:
-        return self.spent(a) <= self.limit * (1 + 1e-12)
-
-
-@dataclass(frozen=True)
 class Calibrated:
     scheme: Scheme
-    release: Release
+    release: Reveal
     account: Account
 
 
@@ -90,7 +54,7 @@ def calibrate(
     messages getting `share` of the budget and the release the rest, unless one of the two costs nothing.
     """
     noise, graphs = Law.parse(noise), [graph] if isinstance(graph, Graph) else list(graph)
-    threat = Threat.parse(threat) if isinstance(threat, str) else threat
+    threat = words.threat(threat)
 
     def at(sigma: float, released: str) -> Account:
         s = _noisy(name, sigma, noise.continuous, pair_ratio)
@@ -99,14 +63,14 @@ def calibrate(
         )
 
     def done(sigma: float, released: str) -> Calibrated:
-        sized = Release.parse(released).for_threat(threat, graphs)
+        sized = Reveal.sized(words.release(released), threat, graphs)
         return Calibrated(_noisy(name, sigma, noise.continuous, pair_ratio), sized, at(sigma, released))
 
     noiseless = name in NOISELESS
     if release != "centroid":
         sigma = 0.0 if noiseless else _least(lambda x: at(x, release), budget)
         found = done(sigma, release)
-        if not budget.allows(found.account):
+        if not allows(budget, found.account):
             raise InputError("scheme", name, f"has no noise to calibrate, and does not stay within {budget.limit:g}")
         return found
     if not at(0.0 if noiseless else 1.0, "centroid:0").leak:  # it costs nothing: the messages determine it
@@ -150,20 +114,8 @@ def calibrate_sum(
 
     # Below this a share is narrower than the proof needs; a little more, for the division.
     least = LEAST_SHARE * math.sqrt(honest) / (L * 2.0**fraction_bits) * (1 + 1e-12)
-    sigma = least if budget.allows(at(least)) else least * (1 + _least(lambda x: at(least * (1 + x)), budget))
+    sigma = least if allows(budget, at(least)) else least * (1 + _least(lambda x: at(least * (1 + x)), budget))
     return noise(sigma), at(sigma)
-
-
-def affordable_rounds(spend: Callable[[int], Account], budget: Budget, rounds: int) -> int:
-    """The most rounds, at most `rounds`, whose account stays within the budget."""
-    low, high = 0, rounds
-    while low < high:
-        middle = (low + high + 1) // 2
-        if budget.allows(spend(middle)):
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _least(spend: Callable[[float], Account], budget: Budget) -> float:
@@ -171,16 +123,16 @@ def _least(spend: Callable[[float], Account], budget: Budget) -> float:
     low, high = 1e-12, 1.0
     if spend(1e15).leak:
         raise InputError("threat", spend(1e15).threat, f"no noise helps: {spend(1e15).assumptions[0]}")
-    while not budget.allows(spend(high)):
+    while not allows(budget, spend(high)):
         low, high = high, high * 8.0
         if high > 1e15:
             raise InputError("epsilon", budget.limit, "no noise below 1e15 meets this budget")
-    while budget.allows(spend(high / 8.0)) and high > 1e-9:
+    while allows(budget, spend(high / 8.0)) and high > 1e-9:
         high /= 8.0
     low = max(low, high / 8.0)
     for _ in range(60):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if budget.allows(spend(middle)) else (middle, high)
+        low, high = (low, middle) if allows(budget, spend(middle)) else (middle, high)
         if high / low < 1 + 1e-9:
             break
     return high

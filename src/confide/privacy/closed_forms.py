@@ -58,9 +58,7 @@ def leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Relea
         return "messages carry no noise"
     keeps = any(np.any(scheme.carries(g) > 0) for g in graphs) or scheme.noise_on == "link"
     keeps = silent or (keeps and scheme.exchange != "average")
-    if scheme.noise_on == "link" and scheme.own_noise and (
-        isinstance(threat, OwnClient) or isinstance(release, Local)
-    ):
+    if scheme.noise_on == "link" and scheme.own_noise and (isinstance(threat, OwnClient) or isinstance(release, Local)):
         # w_p shows psi_p through g_pp: neither clean nor covered by a theorem here.
         what = f"{threat}, release {release}"
         raise InputError("threat", what, "per-link's own noise hides part of w_p; no bound is proven for this view")
@@ -73,9 +71,7 @@ def leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Relea
     return None
 
 
-def targets(
-    scheme: Scheme, graphs: Sequence[Graph], threat: Threat, rounds: int, release: Release
-) -> list[Target]:
+def targets(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, rounds: int, release: Release) -> list[Target]:
     """Servers that can be the worst: epsilon grows with carry, copies and, where there is a release, with
     the shares of its noise that are known, so the largest are enough."""
     honest = [p for p in range(graphs[0].P) if p not in colluders(threat)]
@@ -131,5 +127,3 @@ def roundings(scheme: Scheme, graph: Graph, p: int) -> int:
     if scheme.noise_on == "link":
         return int(graph.degrees[p])
     return int(0.0 < scheme.carries(graph)[p] < 1.0)
-
-

@@ -23,15 +23,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn, Protocol, Self
+from typing import Any, BinaryIO, NamedTuple, NoReturn, Self
 
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.files import atomic_file, sync_folder
 from confide.base.validation import number, one_of, whole
-from confide.laws.law import LAWS
-from confide.plans.plan import ADJACENCIES, LEVELS, Plan
-from confide.plans.threat import Threat
+from confide.laws.law import LAWS, Law
+from confide.plans import words
+from confide.plans.plan import Plan
+from confide.plans.privacy import Privacy
+from confide.plans.words import Adjacency, Colluders, Level
 
 FORMAT = 2
 OLD = 1  # a ledger of this format says nothing about its promise
@@ -46,7 +48,7 @@ _PROMISE = ("level", "adjacency", "threat")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one event costs its unit; None is not "nothing" but "this bound does not exist".
+    """What one event costs its unit. None: no bound is known. Zero cost is written 0.0.
 
     Attributes:
         rho: of zero-concentrated differential privacy.
@@ -68,6 +70,16 @@ class Cost:
             if x is not None or name not in ("rho", "epsilon"):
                 object.__setattr__(self, name, number(f"event.cost.{name}", x, 0.0) + 0.0)
         one_of("event.cost.law", self.law, (*LAWS, "none"))
+
+    @classmethod
+    def of(cls, cost: float | None, sensitivity: float, sigma: float, law: Law) -> Self:
+        """Of a pure epsilon, which has a rho too, or of a rho, whichever the law charges; None has no bound."""
+        name = law.name if sigma else "none"
+        if cost is None:
+            return cls(None, None, sensitivity, sigma, name)
+        if law.pure and sigma:
+            return cls(min(cost * cost / 2.0, cost), cost, sensitivity, sigma, name)
+        return cls(cost, None if cost else 0.0, sensitivity, sigma, name)
 
 
 FREE = Cost(0.0, 0.0, 0.0, 0.0, "none")
@@ -120,17 +132,6 @@ class Event:
         return cls(**{**table, "cost": Cost(**cost)})
 
 
-class Promising(Protocol):
-    """A plan, or the settings of a run."""
-
-    @property
-    def level(self) -> str: ...
-    @property
-    def adjacency(self) -> str: ...
-    @property
-    def threat(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Promise:
     """What the costs of a ledger are about: whose data may change, how, and who looks."""
@@ -140,23 +141,23 @@ class Promise:
     threat: str
 
     def __post_init__(self) -> None:
-        one_of("ledger.promise.level", self.level, LEVELS)
-        one_of("ledger.promise.adjacency", self.adjacency, ADJACENCIES)
-        if str(Threat.parse(self.threat)) != self.threat:
-            raise InputError("ledger.promise.threat", self.threat, f"is spelled {Threat.parse(self.threat)}")
+        words.chosen(Level, self.level, "ledger.promise.level")
+        words.chosen(Adjacency, self.adjacency, "ledger.promise.adjacency")
+        if str(words.threat(self.threat)) != self.threat:
+            raise InputError("ledger.promise.threat", self.threat, f"is spelled {words.threat(self.threat)}")
 
     @classmethod
-    def of(cls, promising: Promising) -> Self:
-        return cls(promising.level, promising.adjacency, str(Threat.parse(promising.threat)))
+    def of(cls, privacy: Privacy) -> Self:
+        return cls(str(privacy.level), str(privacy.adjacency), str(privacy.threat))
 
     @property
     def by_number(self) -> bool:
         """Whether the adversary is named by servers' numbers, which mean nothing in another plan."""
-        return Threat.parse(self.threat).kind == "colluders"
+        return isinstance(words.threat(self.threat), Colluders)
 
     @property
     def adversary(self) -> str:
-        return Threat.parse(self.threat).words
+        return words.threat(self.threat).adversary
 
     def __str__(self) -> str:
         return f"{self.level} level, {self.adjacency}, against {self.threat}"
@@ -422,7 +423,8 @@ def promise_of(book: Book) -> Promise | None:
     if canonical.digest(text) not in hashes:
         return None
     plan = canonical.loads(text, "plan")  # only these words are used: today's Plan may not read a plan of that time
-    return Promise(plan["level"], plan["adjacency"], str(Threat.parse(plan["threat"])))
+    table = plan.get("privacy", plan)
+    return Promise(table["level"], table["adjacency"], str(words.threat(table["threat"])))
 
 
 def verify_lines(texts: Sequence[str], where: str) -> Book:
@@ -447,7 +449,7 @@ def write_events(
     for event in events:
         if event.plan != plan.hash:
             raise InputError("event.plan", event.plan, f"must be the hash of the plan, {plan.hash}")
-    header = Header(dataset, Promise.of(plan), run, len(events), None if after is None else after.head)
+    header = Header(dataset, Promise.of(plan.privacy), run, len(events), None if after is None else after.head)
     texts, hashes = [] if after is None else list(book_lines(after)), [] if after is None else [*after.hashes]
     texts.append(header.line)
     hashes.append(header.hash)

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.law import GAUSSIAN, Law
-from confide.privacy.calibrate import Budget, Calibrated, calibrate
+from confide.plans.privacy import Budget
+from confide.privacy.calibrate import Calibrated, calibrate
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import Statement, statement
 from confide.rounds.schemes import Scheme, matrices
@@ -90,7 +91,7 @@ def compare(
         )
 
     def of_release(c: Calibrated) -> float:
-        return dim * c.release.hidden(graph.P, 0) ** 2 if c.release.kind == "centroid" else 0.0  # all shares
+        return dim * c.release.hidden(graph.P, 0) ** 2  # all shares
 
     found = []
     for name in names:

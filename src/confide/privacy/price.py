@@ -100,8 +100,9 @@ class Price:
         return Reveal.sized(p.release, p.threat, self.plan.graph.graphs, p.releases)
 
     @property
-    def releases(self) -> bool:
-        return not isinstance(self.plan.privacy.release, Nothing)
+    def releases(self) -> int:
+        """How many releases the plan allows."""
+        return 0 if isinstance(self.plan.privacy.release, Nothing) else self.plan.privacy.releases
 
     # ---- one adversary
 
@@ -132,7 +133,7 @@ class Price:
     def all_of_it(self, rounds: int) -> Account | None:
         """The plan's own adversary after these rounds and all releases; None where no proof covers it."""
         try:
-            return self.account(rounds, self._count)
+            return self.account(rounds, self.releases)
         except InputError:
             return None
 
@@ -147,9 +148,9 @@ class Price:
         budget = self.plan.privacy.budget
         if budget is None:
             return rounds
-        allowed = _most(rounds, lambda j: budgets.allows(budget, self.account(j, self._count)))
+        allowed = most(rounds, lambda j: budgets.allows(budget, self.account(j, self.releases)))
         if allowed == 0:
-            one = self.account(1, self._count)
+            one = self.account(1, self.releases)
             spent = "a leak" if one.leak else f"{budgets.used(budget, one):.4g}"
             remedy = f"does not pay for a single round, which costs {spent}; add noise"
             raise InputError(_key(budget), budget.limit, remedy)
@@ -161,7 +162,7 @@ class Price:
         if budget is None:
             return
         try:
-            total = self.account(self.plan.rounds, self._count)
+            total = self.account(self.plan.rounds, self.releases)
         except InputError as e:
             raise InputError(_key(budget), budget.limit, f"cannot be kept: {e}") from None
         if total.leak and total.epsilon is None and total.rho is None:
@@ -170,7 +171,7 @@ class Price:
             remedy = f"participation {part} has no price for a single round; use all or cap:N"
             raise InputError(_key(budget), budget.limit, remedy)
         if not budgets.allows(budget, total):
-            paid = _most(self.plan.rounds, lambda j: budgets.allows(budget, self.account(j, self._count)))
+            paid = most(self.plan.rounds, lambda j: budgets.allows(budget, self.account(j, self.releases)))
             counted = "the release" if self.plan.privacy.releases == 1 else f"{self.plan.privacy.releases} releases"
             remedy = f"pays for {paid} of the {self.plan.rounds} rounds, {counted} included; run fewer or add noise"
             raise InputError(_key(budget), budget.limit, remedy)
@@ -183,7 +184,7 @@ class Price:
         plan = self.plan
         if plan.algorithm.model.undeclared:
             return plan.algorithm.model.undeclared
-        own = (plan.privacy.threat, self._count)
+        own = (plan.privacy.threat, self.releases)
         asked: list[tuple[Threat, int]] = [own] if plan.P == 1 else list(dict.fromkeys((own, (Links(), 0))))
         why = dict[str, None]()
         for threat, releases in asked:
@@ -201,15 +202,17 @@ class Price:
     def statement(self, rounds: int | None = None) -> Statement:
         """About so many rounds (the plan's) and all releases, against everybody that could look."""
         plan, p, rounds = self.plan, self.plan.privacy, self.plan.rounds if rounds is None else rounds
-        promise = (str(p.level), str(p.adjacency), p.delta)
         if self.sensitivity is None:
-            return Statement(rounds, str(plan.scheme.law), (), (), self.unprotected, *promise)
+            return self._said(rounds, (), ())
 
         def ask(threat: Threat, released: bool) -> Account:
-            return self.account(rounds, self._count if released else 0, threat)
+            return self.account(rounds, self.releases if released else 0, threat)
 
-        found = statement_of(plan.P, bool(plan.scheme.sigma_pair), p.release, ask)
-        return Statement(rounds, str(plan.scheme.law), *found, self.unprotected, *promise)
+        return self._said(rounds, *statement_of(plan.P, bool(plan.scheme.sigma_pair), p.release, ask))
+
+    def _said(self, rounds: int, accounts: tuple[Account, ...], refused: tuple[tuple[str, str], ...]) -> Statement:
+        p, law = self.plan.privacy, str(self.plan.scheme.law)
+        return Statement(rounds, law, accounts, refused, self.unprotected, str(p.level), str(p.adjacency), p.delta)
 
     # ---- what a ledger holds
 
@@ -248,10 +251,6 @@ class Price:
         return paid, Cost.of(rho, sigma * math.sqrt(2.0 * rho), sigma, shares)
 
     # ---- inside
-
-    @property
-    def _count(self) -> int:
-        return self.plan.privacy.releases if self.releases else 0
 
     def _bound(self, threat: Threat, released: bool, with_sums: bool) -> Bound:
         key = (threat, released, with_sums)
@@ -302,7 +301,7 @@ def _events(spent: Account | None, rounds: int, sigma: float, law: Law) -> tuple
     return tuple(Cost.of(cost, delta, sigma, law) for cost, delta in zip(spent.costs, spent.deltas, strict=True))
 
 
-def _most(most: int, holds: Callable[[int], bool]) -> int:
+def most(most: int, holds: Callable[[int], bool]) -> int:
     """The largest n <= most that holds, 0 if none: what is paid for n is paid for fewer."""
     low, high = 0, most
     while low < high:

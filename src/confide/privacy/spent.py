@@ -1,84 +1,134 @@
-"""What a unit has spent so far: the plan's statement, with the number of what has left in place of the plan's own."""
+"""How much of the plan's budget is left for a server whose data earlier runs have used, and what it has spent so far.
+
+Earlier ledgers are added up as rho (zCDP), which composes by addition whatever the noise was; the plan's own account
+may be finer, so what this says is never too much. Without earlier spending the plan pays for all of its rounds and all
+of its releases: `price.agreed` has proved it.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
+from confide.base.errors import InputError
 from confide.laws.conversion import summed_epsilon
-from confide.plans.threat import Threat
-from confide.privacy.accountant import Account
-from confide.privacy.agreement import Prices
+from confide.plans.plan import Plan
+from confide.privacy import ledger
+from confide.privacy.course import Account
+from confide.privacy.ledger import Book, Promise, broken, dataset_id, promise_of, read_all
+from confide.privacy.price import Price, most
 from confide.privacy.statement import rounded_up, strength
 
 ADDED_UP: Final = "rho of messages, releases and earlier ledgers added up, then as zero-concentrated privacy"
 
 
-def so_far(prices: Prices, published: int, releases: int, earlier: float | None) -> dict[str, Any]:
+class Allowance(NamedTuple):
+    """What the budget pays for.
+
+    Attributes:
+        publications: after what was spent and before one release.
+        releases: of those that the plan allows, then.
+        spent: rho of the earlier ledgers, None where some of them have no bound.
+        said: for people.
+    """
+
+    publications: int
+    releases: int
+    spent: float | None
+    said: str
+
+
+def allowance(price: Price, dataset: str, ledgers: Sequence[Path]) -> Allowance:
+    plan, budget, allowed = price.plan, price.plan.privacy.budget, price.releases
+    books = _books(plan, dataset, ledgers)
+    spent = ledger.spent(books).rho
+    rounds = plan.rounds
+    if budget is None:
+        earlier = f"; earlier ledgers spent rho {_shown(spent)}" if books else ""
+        said = f"the plan has no budget: all {rounds} rounds" + (f" and {_counted(allowed)}" if allowed else "")
+        return Allowance(rounds, plan.privacy.releases, spent, said + earlier)
+    messages, release = price.costs()
+
+    def pays(publications: int, releases: int) -> bool:
+        rho = _total(spent, [cost.rho for cost in messages[:publications]], release, releases)
+        if rho is None:
+            return False
+        used = rho if budget.rho is not None else summed_epsilon(rho, plan.privacy.delta)
+        return used <= budget.limit * (1 + 1e-12)
+
+    left, releases = rounds, allowed
+    if books:
+        left = most(rounds, lambda j: pays(j, min(1, allowed)))
+        releases = most(allowed, lambda a: pays(left, a))
+    name = "epsilon" if budget.rho is None else "rho"
+    said = f"{name} {budget.limit:g} pays for {left} of {rounds} rounds"
+    if books:
+        said += f", since {len(books)} earlier ledgers spent rho {_shown(spent)}"
+    return Allowance(left, releases, spent, said + (f", and for {_counted(releases)}" if allowed else ""))
+
+
+def so_far(price: Price, published: int, releases: int, earlier: float | None) -> dict[str, Any]:
     """A statement as plain data, for `privacy.statement`: one number, and who is not protected at all.
 
     The number is about the plan's own adversary, whose prices are those of the ledgers. Messages alone have the finer
-    account of `Prices.epsilon_after`; with releases or earlier ledgers all is added up as rho. Without earlier ledgers
-    it is never more than what the plan promises for all that it allows.
+    account of `Price.after`; with releases or earlier ledgers all is added up as rho. Without earlier ledgers it is
+    never more than what the plan promises for all that it allows.
 
     Args:
         published: publications that were paid for.  releases: likewise.
         earlier: rho of earlier ledgers on the same data; None where they have no bound.
     """
-    plan, said = prices.plan, prices.statement
-    parts = [earlier, *(cost.rho for cost in prices.messages[:published])]
-    if releases:
-        parts += [None if prices.release is None else prices.release.rho] * releases
-    rho = None if None in parts else sum(x for x in parts if x is not None)
+    plan, said, p = price.plan, price.statement(), price.plan.privacy
+    messages, release = price.costs()
+    rho = _total(earlier, [cost.rho for cost in messages[:published]], release, releases)
+    threat = str(p.threat)
     # Only a row that counts the release says what is promised after it.
-    promised = [
-        a for a in said.accounts if a.threat == plan.threat and (plan.release == "none" or "release" in a.adversary)
-    ]
+    promised = [a for a in said.accounts if a.threat == threat and (not price.releases or "release" in a.adversary)]
     if releases == 0 and earlier == 0.0:
-        epsilon = prices.epsilon_after(published)
+        epsilon = price.after(published)
     else:
-        epsilon = None if rho is None else summed_epsilon(rho, plan.delta)
+        epsilon = None if rho is None else summed_epsilon(rho, p.delta)
         epsilon = None if epsilon == math.inf else epsilon
-        if earlier == 0.0 and releases <= plan.releases and promised and promised[-1].epsilon is not None:
+        if earlier == 0.0 and releases <= p.releases and promised and promised[-1].epsilon is not None:
             epsilon = promised[-1].epsilon if epsilon is None else min(epsilon, promised[-1].epsilon)
-    words = Threat.parse(plan.threat).words
-    last = promised[-1] if promised else Account(plan.threat, words, plan.level, plan.adjacency, None, plan.delta)
+    blank = Account(threat, p.threat.adversary, str(p.level), str(p.adjacency), None, p.delta)
+    last = promised[-1] if promised else blank
     spent = replace(last, epsilon=epsilon, rho=rho, mu_gdp=None, epsilon_pure=None, exact=False)
-    refused = [{"threat": who, "reason": why} for who, why in said.refused if who == plan.threat]
+    refused = [{"threat": who, "reason": why} for who, why in said.refused if who == threat]
     if epsilon is None and not last.leak and not refused:
-        refused = [{"threat": plan.threat, "reason": "what was spent has no bound"}]
+        refused = [{"threat": threat, "reason": "what was spent has no bound"}]
     leaks = [a for a in said.accounts if a.leak]
-    shown = leaks if epsilon is None else [spent, *(a for a in leaks if a.threat != plan.threat)]
+    shown = leaks if epsilon is None else [spent, *(a for a in leaks if a.threat != threat)]
     accounts = [a.to_dict() for a in shown]
     if releases or earlier != 0.0:
-        accounts = [
-            a | {"conversion": ADDED_UP} if a["threat"] == plan.threat and not a["leak"] else a for a in accounts
-        ]
+        accounts = [a | {"conversion": ADDED_UP} if a["threat"] == threat and not a["leak"] else a for a in accounts]
     return {
         "rounds": published,
         "noise": said.noise,
-        "level": plan.level,
-        "adjacency": plan.adjacency,
-        "delta": plan.delta,
+        "level": said.level,
+        "adjacency": said.adjacency,
+        "delta": said.delta,
         "accounts": accounts,
         "refused": [] if epsilon is not None else refused,
         "unprotected": list(said.unprotected),
     }
 
 
-def status_of(prices: Prices, published: int, releases: int, earlier: float | None) -> dict[str, Any]:
+def status_of(price: Price, published: int, releases: int, earlier: float | None) -> dict[str, Any]:
     """What a server's status says of it: the number, whose it is, and the statement."""
-    plan, said = prices.plan, so_far(prices, published, releases, earlier)
-    own = next((a for a in said["accounts"] if a["threat"] == plan.threat and not a["leak"]), None)
+    p, said = price.plan.privacy, so_far(price, published, releases, earlier)
+    own = next((a for a in said["accounts"] if a["threat"] == str(p.threat) and not a["leak"]), None)
     return {
         "epsilon": None if own is None else own["epsilon"],
         "rho": None if own is None else own["rho"],
-        "threat": plan.threat,
-        "adversary": Threat.parse(plan.threat).words if own is None else own["adversary"],
-        "level": plan.level,
-        "adjacency": plan.adjacency,
-        "delta": plan.delta,
+        "threat": str(p.threat),
+        "adversary": p.threat.adversary if own is None else own["adversary"],
+        "level": said["level"],
+        "adjacency": said["adjacency"],
+        "delta": p.delta,
         "statement": said,
     }
 
@@ -90,3 +140,33 @@ def promise(status: dict[str, Any]) -> str:
 
 def number(epsilon: float | None) -> str:
     return "no bound" if epsilon is None else f"{rounded_up(epsilon)} ({strength(epsilon)})"
+
+
+def _total(
+    earlier: float | None, messages: Sequence[float | None], release: ledger.Cost | None, releases: int
+) -> float | None:
+    """rho of all of it; None where a part has no bound."""
+    each = [] if release is None else [release.rho] * releases
+    parts = [earlier, *messages, *each]
+    known = [x for x in parts if x is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def _counted(releases: int) -> str:
+    return f"{releases} release{'s' * (releases != 1)}"
+
+
+def _books(plan: Plan, dataset: str, ledgers: Sequence[Path]) -> list[Book]:
+    """The earlier ledgers, each of these data and with the promise of the plan: what is unlike has no sum."""
+    found = read_all(ledgers)
+    for book in found:
+        reason = broken(promise_of(book), "the ledger", Promise.of(plan.privacy), "the plan")
+        if book.dataset != dataset_id(dataset):
+            reason = f"is not of the data set {dataset!r}; only ledgers of the same data are added up, name those"
+        if reason is not None:
+            raise InputError("ledgers", book.where, reason)
+    return found
+
+
+def _shown(rho: float | None) -> str:
+    return "without bound" if rho is None else f"{rho:.4g}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
 from itertools import zip_longest
@@ -13,8 +13,11 @@ from typing import Any, Final
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.law import Law
-from confide.plans.threat import Release, Threat
-from confide.privacy.accountant import Account, account
+from confide.plans import words
+from confide.plans.words import Colluders, Links, Neighbours, Nothing, OwnClient, OwnServer, Release, Threat
+from confide.privacy.accountant import account
+from confide.privacy.course import Account
+from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import SumNoise
 from confide.rounds.schemes import Scheme
@@ -30,7 +33,7 @@ RELEASE: Final = re.compile(r"(, and (?:the release|\d+ releases)) \((.*)\)$")  
 
 @dataclass(frozen=True)
 class Statement:
-    """Accounts for every adversary that a careful reader asks for; what cannot be answered is in `refused`."""
+    """One account for each adversary of `statement_of`; who has none is in `refused`, with the reason."""
 
     rounds: int
     noise: str
@@ -65,52 +68,72 @@ def statement(
     rounds: int,
     noise: Law | str | None = None,
     threat: Threat | str = "links",
-    release: Release | str = "none",
+    release: Reveal | str = "none",
     delta: float = 1e-5,
     sum_noise: SumNoise | None = None,
     secure: bool = True,
 ) -> Statement:
-    """Links, the worst single colluder, all neighbours, own clients, own server, and the receiver of a release.
+    """A statement without a plan, from the arguments of `account`; of a plan `Price.statement` makes it.
 
-    Servers and clients receive a release too; only who listens on links may do without it. `threat` is the adversary
-    that the plan names: the shares of a release are sized for it.
+    Args:
+        threat: the adversary that the shares of a release are sized for.
     """
     graphs = [graph] if isinstance(graph, Graph) else list(graph)
+    law = Law.parse(noise or scheme.law)
     if isinstance(release, str):
-        named = Threat.parse(threat) if isinstance(threat, str) else threat
-        release = Release.parse(release).for_threat(named, graphs)
-    P = graphs[0].P
-    asked: list[tuple[Threat, Release]] = [(Threat(), Release())]
+        release = Reveal.sized(words.release(release), words.threat(threat), graphs)
+    reveal = release
+
+    def ask(who: Threat, released: bool) -> Account:
+        return account(
+            scheme, graphs, sensitivity, rounds=rounds, noise=law, threat=who, release=reveal if released else Reveal(),
+            delta=delta, sum_noise=sum_noise, secure=secure,
+        )  # fmt: skip
+
+    found, refused = statement_of(graphs[0].P, bool(scheme.sigma_pair), reveal.release, ask)
+    promise = (str(sensitivity.level), str(sensitivity.adjacency), delta)
+    return Statement(rounds, str(law), found, refused, (), *promise)
+
+
+def statement_of(
+    P: int, pairs: bool, release: Release, ask: Callable[[Threat, bool], Account]
+) -> tuple[tuple[Account, ...], tuple[tuple[str, str], ...]]:
+    """One account for each of: links, any one colluder, all neighbours, own client, own server, and the receiver of a
+    release; and (threat, reason) of those that have none.
+
+    Servers and clients receive a release too; only who listens on links may do without it.
+
+    Args:
+        pairs: whether two servers share noise. Only that is weakened by a colluder; elsewhere two colluders stand for
+            all, as the worst target is not one of them.
+        ask: (adversary, whether it sees the release) -> its account.
+    """
+    revealed = not isinstance(release, Nothing)
+    asked: list[tuple[Threat, bool]] = [(Links(), False)]
     if P > 1:
-        # Only noise that two servers share is weakened by a colluder; elsewhere two stand for all: the worst target
-        # is not one of them.
-        singles = range(P) if scheme.sigma_pair else range(2)
-        asked += [(Threat("colluders", frozenset({m})), release) for m in singles]
-        asked.append((Threat("neighbours"), release))
-    asked += [(Threat("own-client"), release), (Threat("own-server"), release)]
-    if release.kind != "none":
-        asked.append((Threat(), release))
+        asked += [(Colluders(frozenset({m})), revealed) for m in range(P if pairs else 2)]
+        asked.append((Neighbours(), revealed))
+    asked += [(OwnClient(), revealed), (OwnServer(), revealed)]
+    if revealed:
+        asked.append((Links(), True))
     found: list[Account] = []
     refused: list[tuple[str, str]] = []
     for who, released in asked:
+        one_of_all = isinstance(who, Colluders)
         try:
-            one = account(
-                scheme, graphs, sensitivity, rounds=rounds, noise=noise, threat=who, release=released, delta=delta,
-                sum_noise=sum_noise, secure=secure,
-            )  # fmt: skip
+            one = ask(who, released)
         except InputError as e:
-            again = who.kind == "links" and released.kind != "none"  # links are asked about twice
-            refused.append((str(who), f"with the release ({released}): {e}" if again else str(e)))
+            again = isinstance(who, Links) and released  # links are asked about twice
+            refused.append((str(who), f"with the release ({release}): {e}" if again else str(e)))
             continue
-        if who.kind == "colluders":
-            one = replace(one, adversary=one.adversary.replace(who.words, ANY_ONE))
-        if who.kind == "colluders" and found and found[-1].threat.startswith("colluders"):
+        if one_of_all:
+            one = replace(one, adversary=one.adversary.replace(who.adversary, ANY_ONE))
+        if one_of_all and found and found[-1].adversary == one.adversary:
             if _worse(one, found[-1]):
                 found[-1] = one
         else:
             found.append(one)
-    promise = {"level": sensitivity.level, "adjacency": sensitivity.adjacency, "delta": delta}
-    return Statement(rounds, str(noise or scheme.law), tuple(found), tuple(refused), **promise)  # type: ignore[arg-type]
+    return tuple(found), tuple(refused)
 
 
 def lines(plain: dict[str, Any]) -> list[str]:
@@ -223,10 +246,10 @@ def _refusals(plain: dict[str, Any]) -> dict[str, list[str]]:
     """Likewise; a number that no theorem covers is none."""
     found: dict[str, list[str]] = {}
     for r in plain["refused"]:
-        who = Threat.parse(r["threat"])
-        words = ANY_ONE if len(who.colluders) == 1 else who.words
+        who = words.threat(r["threat"])
+        named = ANY_ONE if len(words.colluders(who)) == 1 else who.adversary
         everybody = found.setdefault(f"NO NUMBER: {r['reason']}", [])
-        everybody += [] if words in everybody else [words]
+        everybody += [] if named in everybody else [named]
     for a in plain["accounts"]:
         if not a["leak"] and not a.get("valid", True):
             found.setdefault("NO NUMBER: no theorem covers this view", []).append(_who(a))

@@ -132,14 +132,18 @@ class GFL:
         except InputError as e:
             raise InputError(f"algorithm.{e.field}", e.value, e.remedy) from None
 
+    def per_client(self, clients: int, seed: int) -> tuple[Ints, Ints]:
+        """E_{p,k} and batch size of so many clients, unit by unit."""
+        E = _per_client("algorithm.local_steps", self.local_steps, clients, seed, 0)
+        return E, _per_client("algorithm.batch", self.batch, clients, seed, 1)
+
     def settle(self, federation: Federation, seed: int) -> tuple[Ints, Ints]:
         """E_{p,k} and batch size of every client, checked against the data."""
         short = np.flatnonzero(self.sampled > federation.K)
         if len(short):
             remedy = f"unit {short[0]} has only {federation.K[short[0]]} clients; sample at most that many"
             raise InputError("algorithm.sampled", self.sampled, remedy)
-        E = _per_client("algorithm.local_steps", self.local_steps, federation.clients, seed, 0)
-        batch = _per_client("algorithm.batch", self.batch, federation.clients, seed, 1)
+        E, batch = self.per_client(federation.clients, seed)
         if not self.replacement:
             large = np.flatnonzero(batch > federation.N)
             if len(large):

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confide.privacy.agreement import Unit, make, price
 
 from confide.base.errors import InputError
 from confide.deploy.keys.announcement import announce, experiment, other_sizes, read
 from confide.deploy.keys.authority import Authority
 from confide.plans.config import parse
-from confide.privacy.agreement import Unit, make, price
 
 BASE: dict[str, Any] = {
     "rounds": 6,
