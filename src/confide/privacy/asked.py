@@ -15,8 +15,8 @@ from confide.base import canonical
 from confide.base.errors import InputError
 from confide.plans.plan import LARGEST, Plan
 from confide.privacy.ledger import LONGEST, Book, compose, epsilon_of, promise_of, read, read_all, sharing, spent
-from confide.privacy.of_run import LEDGER, Accounting, check_whole
-from confide.privacy.statement import rounded_up
+from confide.privacy.run_ledger import LEDGER, check_whole
+from confide.privacy.statement import Statement, rounded_up
 
 Kind = Literal["ledger", "plan", "config"]
 
@@ -33,7 +33,7 @@ def kind_of(path: Path) -> Kind:
     if {"hash", "dataset"} <= line.keys() or {"hash", "event"} <= line.keys():
         return "ledger"
     content = _json(canonical.read_bytes(path, "X", LARGEST)) if first.lstrip()[:1] == b"{" else {}
-    if {"graph", "scheme", "adjacency"} <= content.keys():
+    if {"graph", "scheme", "privacy"} <= content.keys() or {"graph", "scheme", "adjacency"} <= content.keys():
         return "plan"
     if {"plan", "ledger", "signature"} <= content.keys():
         raise InputError("X", str(path), "is a signed bundle; `confide verify` checks it and prints its statement")
@@ -54,15 +54,18 @@ def kind_of_all(paths: Sequence[Path]) -> Kind:
 
 def price_plan(path: Path) -> dict[str, Any]:
     """The whole statement that follows from a plan of a simulation or of a deployment."""
-    from confide.privacy.bundle import price
+    from confide.privacy.price import agreed, price
 
     plan = Plan.load(path)
-    return _priced(price(plan).statement.to_dict(), plan, "plan")
+    found = price(plan) if plan.deployment is None else agreed(plan)
+    return _priced(found.statement(), plan, "plan")
 
 
 def price_config(path: Path) -> dict[str, Any]:
     """The statement of the run of a config, or of the config in a run.json, without running it."""
+    from confide.plans import build
     from confide.plans import config as settings
+    from confide.privacy.price import price
 
     record = _json(canonical.read_bytes(path, "X", LARGEST))
     if not record:
@@ -77,14 +80,15 @@ def price_config(path: Path) -> dict[str, Any]:
         remedy = "a run of this config is not accounted; set algorithm.clip and algorithm.bound"
         raise InputError("algorithm.clip", "none", remedy)
     with settings.named_as_in_config():
-        accounting = Accounting.of(x.privacy, x.problem, x.graph, x.algorithm, x.rounds, x.seed)
-        rounds = accounting.affordable(x.rounds)
-        return _priced(accounting.summary(rounds)["statement"], accounting.plan(rounds), "config")
+        plan = build.of_run(x.problem, x.graph, x.algorithm, x.rounds, x.seed, x.privacy)
+        found = price(plan)
+        return _priced(found.statement(found.affordable(plan.rounds)), plan, "config")
 
 
-def _priced(statement: dict[str, Any], plan: Plan, kind: Kind) -> dict[str, Any]:
-    names = ("level", "adjacency", "threat", "delta")
-    return statement | {"of": kind, "plan": plan.hash} | {name: getattr(plan, name) for name in names}
+def _priced(statement: Statement, plan: Plan, kind: Kind) -> dict[str, Any]:
+    p = plan.privacy
+    promise = {"level": str(p.level), "adjacency": str(p.adjacency), "threat": str(p.threat), "delta": p.delta}
+    return statement.to_dict() | {"of": kind, "plan": plan.hash} | promise
 
 
 def add_up(paths: Sequence[Path], delta: float) -> dict[str, Any]:

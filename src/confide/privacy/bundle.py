@@ -23,6 +23,8 @@ from confide.base import canonical
 from confide.base.errors import InputError, RunError
 from confide.base.files import atomic_file
 from confide.plans.plan import Plan
+from confide.plans.text import encoded
+from confide.plans.words import Nothing
 from confide.privacy.ledger import (
     FREE,
     Book,
@@ -41,6 +43,8 @@ from confide.privacy.ledger import (
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+    from confide.privacy.price import Price
 
 
 FORMAT = 2
@@ -383,6 +387,8 @@ def _skips(book: Book) -> list[Check]:
 
 def _priced(plan: Plan) -> Price | str:
     """What a plan costs, computed anew; or why it has no price."""
+    from confide.privacy.price import agreed, price
+
     try:
         return price(plan) if plan.deployment is None else agreed(plan)
     except InputError as e:

@@ -81,7 +81,7 @@ def so_far(price: Price, published: int, releases: int, earlier: float | None) -
         published: publications that were paid for.  releases: likewise.
         earlier: rho of earlier ledgers on the same data; None where they have no bound.
     """
-    plan, said, p = price.plan, price.statement(), price.plan.privacy
+    said, p = price.statement(), price.plan.privacy
     messages, release = price.costs()
     rho = _total(earlier, [cost.rho for cost in messages[:published]], release, releases)
     threat = str(p.threat)
