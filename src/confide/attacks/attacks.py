@@ -25,6 +25,7 @@ from confide.base.errors import RunError
 from confide.base.randomness import Purpose, generator, key
 from confide.graph.graph import Graph
 from confide.laws.conversion import renyi_epsilon
+from confide.laws.law import GAUSSIAN, Law
 from confide.privacy.participation import amplified_curve
 from confide.privacy.sensitivity import Participation, Sensitivity
 from confide.problems.problem import Problem
@@ -264,7 +265,7 @@ def naive_amplification(chance: float = 0.25, rounds: int = 8, moved: float = 0.
     attained = lower.epsilon_of([lower.mixture_look(there, [(1.0, 0.0)])], delta)
     part = Participation("amplified", chance)
     s = Sensitivity(moved / 2.0, 1.0, sampled=1, clients=round(1.0 / chance), participation=part)
-    naive = renyi_epsilon(amplified_curve(s, "gaussian", np.ones(rounds))[0], delta)
+    naive = renyi_epsilon(amplified_curve(s, GAUSSIAN, np.ones(rounds))[0], delta)
     return Attack(
         "naive amplification, homomorphic",
         "amplification by subsampling, round by round, is refuted where the state remembers: more than it says is "
@@ -275,7 +276,7 @@ def naive_amplification(chance: float = 0.25, rounds: int = 8, moved: float = 0.
     )
 
 
-def demonstrations(graphs: Sequence[Graph], law: str, seed: int) -> list[Attack]:
+def demonstrations(graphs: Sequence[Graph], law: Law, seed: int) -> list[Attack]:
     """All of them on the graphs of a run and data of our own: nobody's data are read."""
     from confide.problems import clicks, regression
 

@@ -270,7 +270,7 @@ class Bench:
             return Found(rounds, math.inf)
         moved, seen = self.moved(gaps.psi), self.looks(threat, unit, rounds)
         mean = self.released(threat, unit, gaps) if released else 0.0
-        if scheme.law == "laplace":
+        if not scheme.law.normal:
             return None if noise else self.laplace(moved, seen, mean, released)
         snr = np.array([1.0 / math.hypot(1.0 / np.linalg.norm(x), noise) if x.any() else 0.0 for x in seen])
         mu = math.hypot(float(np.linalg.norm(np.linalg.norm(moved, axis=1) * snr)), mean)
@@ -321,7 +321,7 @@ class Bench:
         if not np.isfinite(first.psi).all():
             return Found(1, math.inf)
         absent = e.algorithm.dropout or e.algorithm.failures.unit or e.algorithm.failures.units
-        if e.algorithm.scheme.law != "gaussian" or absent:
+        if not e.algorithm.scheme.law.normal or absent:
             return None
         # Where nothing but the pushes tells who was drawn, every round is like the first.
         tells = self.pricing.sensitivity.clip == "example" and e.problem.model.rho > 0.0 and len(set(unit.E)) > 1

@@ -20,9 +20,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.engines.release import Releasing, seeded
 from confide.graph.graph import Graph
+from confide.laws.law import Conversion, Law, Norm
 from confide.plans.config import Experiment
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.federation import Federation
@@ -128,12 +130,12 @@ def drive(
     """
     P = e.graph[0].P
 
-    def none(purpose: Purpose, ids: tuple[int, ...], law: str, sigma: float, size: int) -> State:
+    def none(purpose: Purpose, ids: tuple[int, ...], law: Law, sigma: float, size: int) -> State:
         return np.zeros(size, w.dtype)
 
     given = noise or none
 
-    def matching(purpose: Purpose, ids: tuple[int, ...], law: str, sigma: float, size: int) -> State:
+    def matching(purpose: Purpose, ids: tuple[int, ...], law: Law, sigma: float, size: int) -> State:
         same = given(purpose, ids, law, sigma, size)
         if purpose is Purpose.NETWORK_NOISE:
             return same + (first.last["psi"] - second.last["psi"]) / P
@@ -177,7 +179,7 @@ def world(e: Experiment, unit: Unit, side: Side, rounds: int, noise: NoiseSource
 def direction(e: Experiment) -> Floats:
     """Of all pushes: along one axis, or all of them where Laplace noise meets an l2 clip."""
     M, clip = e.problem.federation.M, e.algorithm.clip
-    spread = e.algorithm.scheme.law == "laplace" and clip is not None and clip.norm == "l2"
+    spread = e.algorithm.scheme.law.norm is Norm.L1 and clip is not None and clip.norm == "l2"
     return np.full(M, M**-0.5) if spread else np.eye(M)[0]
 
 
@@ -275,9 +277,11 @@ def heard(scheme: Scheme, graph: Graph, p: int, colluders: frozenset[int]) -> Fl
         return np.zeros(0)
     if scheme.sigma == 0.0:
         return np.full(1, np.inf)
-    if scheme.law == "laplace":
+    if scheme.law.normal:
+        return np.full(1, math.sqrt(float(signal @ np.linalg.solve(noise @ noise.T, signal))))
+    if Conversion.LAPLACE in scheme.law.conversions:
         return np.asarray(signal / np.abs(noise).sum(axis=1))
-    return np.full(1, math.sqrt(float(signal @ np.linalg.solve(noise @ noise.T, signal))))
+    raise _untested(scheme)
 
 
 def loudness(e: Experiment, s: Sensitivity, unit: Unit) -> float:
@@ -307,9 +311,15 @@ def loudness(e: Experiment, s: Sensitivity, unit: Unit) -> float:
     z = np.concatenate(found)
     if not len(z):
         return 1.0
-    if scheme.law == "laplace":
+    if scheme.law.normal:
+        return min(1.0, float(math.sqrt(z @ z / chi2.ppf(RISK, len(z)))))
+    if Conversion.LAPLACE in scheme.law.conversions:
         return min(1.0, float(2.0 * math.sqrt(2.0) * np.abs(z).sum() / chi2.ppf(RISK, 2 * len(z))))
-    return min(1.0, float(math.sqrt(z @ z / chi2.ppf(RISK, len(z)))))
+    raise _untested(scheme)
+
+
+def _untested(scheme: Scheme) -> InputError:
+    return InputError("scheme.noise", scheme.law.name, "no test of this noise is known, so that nothing attacks it")
 
 
 def release_loudness(e: Experiment, rounds: int, sigma: float) -> float:

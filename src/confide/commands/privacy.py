@@ -102,18 +102,19 @@ def account(
     if one_of("theorem", theorem, ("confide", "paper")) == "paper":
         _paper(step, bound, sigma, rounds, as_json)
         return
+    from confide.laws.law import Law
     from confide.privacy.accountant import account as spend
     from confide.rounds.schemes import scheme as make
 
-    one_of("noise", noise, ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace"))
+    law = Law.parse(noise)
     s = _sensitivity(locals())
-    made = make(scheme, sigma, noise=noise.removeprefix("discrete-"), sigma_pair=sigma_pair)
+    made = make(scheme, sigma, noise=law.continuous, sigma_pair=sigma_pair)
     inside = _sum_noise(sum_sigma, sum_honest, sum_corrupted, 24 if fraction_bits is None else fraction_bits, s)
     servers = _graph(graph, weights)
-    if noise.startswith("discrete-"):
+    if law.on_grid:
         made, servers, s = _on_grid(made, servers, s, inside, rounds, fraction_bits)
     a = spend(
-        made, servers, s, rounds=rounds, noise=noise, threat=threat, release=release, delta=delta,
+        made, servers, s, rounds=rounds, noise=law, threat=threat, release=release, delta=delta,
         sum_noise=inside,
     )  # fmt: skip
     if as_json:

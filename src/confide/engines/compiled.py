@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.errors import InputError
 from confide.base.randomness import Purpose, mix, repetition_seed, words_for
 from confide.engines import kernel
 from confide.engines.recording import Recording
 from confide.graph.graph import Graph
+from confide.laws.law import Law
 from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
@@ -162,7 +164,7 @@ def _rule(problem: Problem, algorithm: GFL, cap: int | None) -> kernel.Rule:
         bound=float(clip.bound) if clip else 0.0,
         l1=clip is not None and clip.norm == "l1",
         dropout=float(algorithm.dropout),
-        law=("laplace", "gaussian").index(s.law),
+        law=_number(s.law),
         noise_on=("server", "link", "network").index(s.noise_on),
         exchange=("graph", "average", "nothing").index(s.exchange),
         own_noise=s.own_noise,
@@ -170,6 +172,13 @@ def _rule(problem: Problem, algorithm: GFL, cap: int | None) -> kernel.Rule:
         sigma_pair=float(s.sigma_pair),
         sigma_client=float(s.sigma_client),
     )
+
+
+def _number(law: Law) -> int:
+    """Of a law in the kernel, whose last branch is the Gaussian."""
+    if law.kernel not in (kernel.LAPLACE, kernel.GAUSSIAN):
+        raise InputError("scheme.noise", law.name, "the compiled engine does not draw it; use engine 'reference'")
+    return law.kernel
 
 
 def _network(graphs: Sequence[Graph], algorithm: GFL, rounds: int) -> kernel.Network:

@@ -336,6 +336,7 @@ def _metrics(record: dict[str, Any], columns: dict[str, NDArray[Any]], models: F
 def describe(problem: Problem, graphs: tuple[Graph, ...], algorithm: GFL, **rest: Any) -> dict[str, Any]:
     """The inputs of a run as plain data."""
     settings, local = asdict(replace(algorithm, local=sgd)), algorithm.local
+    settings["scheme"]["law"] = algorithm.scheme.law.name
     settings["local"] = "sgd" if local is sgd else f"{local.__module__}.{getattr(local, '__qualname__', repr(local))}"
     return {
         "problem": dict(problem.spec),

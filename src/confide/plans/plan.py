@@ -20,6 +20,7 @@ from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.files import atomic_file
 from confide.base.validation import number, one_of, positive, positive_int, whole
+from confide.laws.law import Law
 from confide.plans import plan_deployment
 from confide.plans.threat import Threat
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from confide.rounds.schemes import Scheme
 
 VERSION = 2
-LAWS = ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace")
 NOISE_ON = ("server", "link", "network")
 CLIPS = ("none", "example", "update")
 NORMS = ("l1", "l2")
@@ -177,9 +177,9 @@ class Plan:
         return list(_differences("", self.to_dict(), other.to_dict()))
 
 
-def scheme_fields(scheme: Scheme, law: str | None = None) -> dict[str, Any]:
+def scheme_fields(scheme: Scheme, law: Law | None = None) -> dict[str, Any]:
     """The fields of a `Scheme` that a plan holds; `law` where the deployed noise is the discrete one."""
-    return {name: getattr(scheme, name) for name in _SCHEME} | ({} if law is None else {"law": law})
+    return {name: getattr(scheme, name) for name in _SCHEME} | {"law": str(law or scheme.law)}
 
 
 def _checked(p: Plan) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def _scheme(value: object) -> dict[str, Any]:
     carry = s["carry"]
     return {
         "name": _word("plan.scheme.name", s["name"]),
-        "law": one_of("plan.scheme.law", s["law"], LAWS),
+        "law": Law.parse(s["law"], "plan.scheme.law").name,
         "carry": None if carry is None else _float("plan.scheme.carry", carry, 0.0, 1.0),
         "noise_on": one_of("plan.scheme.noise_on", s["noise_on"], NOISE_ON),
     } | {name: _nonnegative(f"plan.scheme.{name}", s[name]) for name in ("sigma", "sigma_pair", "sigma_client")}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.validation import number, one_of, positive, positive_int, whole
+from confide.laws.law import LAWS
 
 if TYPE_CHECKING:
     from confide.plans.plan import Plan
@@ -87,8 +88,8 @@ def _has_what_nodes_need(plan: Plan) -> None:
     s = plan.scheme
     if s["name"] in _EDGELESS or s["noise_on"] == "network":
         raise InputError("plan.scheme.name", s["name"], "has no flows on edges; deploy a scheme that has")
-    if (s["sigma"] or s["sigma_pair"]) and not s["law"].startswith("discrete-"):
-        remedy = f"noise that leaves a machine is drawn on the grid: discrete-{s['law']}"
+    if (s["sigma"] or s["sigma_pair"]) and not LAWS[s["law"]].on_grid:
+        remedy = f"noise that leaves a machine is drawn on the grid: {LAWS[s['law']].discrete}"
         raise InputError("plan.scheme.law", s["law"], remedy)
     if s["sigma_client"]:
         remedy = "must be 0: in a deployment the secure sum hides the clients"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
+from confide.laws.law import DISCRETE_GAUSSIAN, Law
 from confide.laws.noise import LARGEST_SCALE
 from confide.plans import sums
 from confide.plans.config import Experiment, named_as_in_config
@@ -134,7 +135,7 @@ def make(
     E, batch = algorithm.settle(problem.federation, experiment.seed)
     with named_as_in_config():
         sensitivity = privacy.sensitivity(problem, algorithm, experiment.seed)
-        law = f"discrete-{algorithm.scheme.law}"
+        law = algorithm.scheme.law.discrete
         pricing = Pricing(
             algorithm.scheme,
             [on_grid(experiment.graph[0])],
@@ -225,10 +226,10 @@ def price(plan: Plan) -> Prices:
     said = replace(said, unprotected=open_to, accounts=_with_clocks(plan, said.accounts))
     if total is not None and total.by == "sum":
         assert d.inside is not None  # noqa: S101 - it was the proof
-        costs = _costs(total, d.inside.sigma, "discrete-gaussian", plan.rounds)
+        costs = _costs(total, d.inside.sigma, DISCRETE_GAUSSIAN, plan.rounds)
         return Prices(costs, None if plan.release == "none" else FREE, said, plan, d, "sum")
     spent, _ = _answered(plan, d._replace(inside=None), plan.rounds, "none")
-    costs = _costs(spent, plan.scheme["sigma"], plan.scheme["law"], plan.rounds)
+    costs = _costs(spent, plan.scheme["sigma"], Law.parse(plan.scheme["law"]), plan.rounds)
     return Prices(costs, _release_cost(plan, spent, total), said, plan, d)
 
 
@@ -294,7 +295,7 @@ def _counted(plan: Plan) -> str:
     return "the release" if plan.releases == 1 else f"{plan.releases} releases"
 
 
-def _costs(spent: Account | None, sigma: float, law: str, rounds: int) -> tuple[Cost, ...]:
+def _costs(spent: Account | None, sigma: float, law: Law, rounds: int) -> tuple[Cost, ...]:
     if spent is None or not spent.costs:
         return (event_cost(None, 0.0, sigma, law),) * rounds
     return tuple(event_cost(cost, delta, sigma, law) for cost, delta in zip(spent.costs, spent.deltas, strict=True))
@@ -302,7 +303,7 @@ def _costs(spent: Account | None, sigma: float, law: str, rounds: int) -> tuple[
 
 def _release_cost(plan: Plan, messages: Account | None, total: Account | None) -> Cost | None:
     """Shares of a release are discrete Gaussian, whatever the messages' noise: its cost is a rho."""
-    release, law = Release.parse(plan.release), "discrete-gaussian"
+    release, law = Release.parse(plan.release), DISCRETE_GAUSSIAN
     if release.kind == "none":
         return None
     if total is None or messages is None or total.rho is None or messages.rho is None:
@@ -314,11 +315,11 @@ def _release_cost(plan: Plan, messages: Account | None, total: Account | None) -
 def _scheme(plan: Plan) -> Scheme:
     s = plan.scheme
     with _named_as_in_plan():
-        law = s["law"].removeprefix("discrete-")
+        law = Law.parse(s["law"])
         found = scheme(
-            s["name"], s["sigma"], noise=law, sigma_pair=s["sigma_pair"], sigma_client=s["sigma_client"]
+            s["name"], s["sigma"], noise=law.continuous, sigma_pair=s["sigma_pair"], sigma_client=s["sigma_client"]
         )  # fmt: skip
-    for name, value in scheme_fields(found, s["law"]).items():
+    for name, value in scheme_fields(found, law).items():
         if value != s[name]:
             raise InputError(f"plan.scheme.{name}", s[name], f"the scheme {found.name!r} has {value!r}")
     return scheme_on_grid(found)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from confide.base.errors import InputError
 from confide.base.validation import number, positive
 from confide.graph.graph import Graph
+from confide.laws.law import GAUSSIAN, Law
 from confide.plans.threat import Release, Threat
 from confide.privacy.accountant import Account, account
 from confide.privacy.sensitivity import Sensitivity
@@ -77,7 +78,7 @@ def calibrate(
     budget: Budget,
     *,
     rounds: int,
-    noise: str = "gaussian",
+    noise: Law | str = GAUSSIAN,
     threat: Threat | str = "links",
     release: str = "none",
     pair_ratio: float = PAIR_RATIO,
@@ -88,18 +89,18 @@ def calibrate(
     `release` is "none", "local", "centroid:SIGMA" (its noise given) or "centroid": its noise is sized too, the
     messages getting `share` of the budget and the release the rest, unless one of the two costs nothing.
     """
-    law, graphs = noise.removeprefix("discrete-"), [graph] if isinstance(graph, Graph) else list(graph)
+    noise, graphs = Law.parse(noise), [graph] if isinstance(graph, Graph) else list(graph)
     threat = Threat.parse(threat) if isinstance(threat, str) else threat
 
     def at(sigma: float, released: str) -> Account:
-        s = _noisy(name, sigma, law, pair_ratio)
+        s = _noisy(name, sigma, noise.continuous, pair_ratio)
         return account(
             s, graphs, sensitivity, rounds=rounds, noise=noise, threat=threat, release=released, delta=budget.delta
         )
 
     def done(sigma: float, released: str) -> Calibrated:
         sized = Release.parse(released).for_threat(threat, graphs)
-        return Calibrated(_noisy(name, sigma, law, pair_ratio), sized, at(sigma, released))
+        return Calibrated(_noisy(name, sigma, noise.continuous, pair_ratio), sized, at(sigma, released))
 
     noiseless = name in NOISELESS
     if release != "centroid":
@@ -185,6 +186,6 @@ def _least(spend: Callable[[float], Account], budget: Budget) -> float:
     return high
 
 
-def _noisy(name: str, sigma: float, law: str, pair_ratio: float) -> Scheme:
+def _noisy(name: str, sigma: float, law: Law, pair_ratio: float) -> Scheme:
     pair = pair_ratio * sigma if name == "pairwise" else 0.0
     return scheme(name, 0.0 if name in NOISELESS else sigma, noise=law, sigma_pair=pair)

@@ -29,7 +29,8 @@ from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.files import atomic_file, sync_folder
 from confide.base.validation import number, one_of, whole
-from confide.plans.plan import ADJACENCIES, LAWS, LEVELS, Plan
+from confide.laws.law import LAWS
+from confide.plans.plan import ADJACENCIES, LEVELS, Plan
 from confide.plans.threat import Threat
 
 FORMAT = 2
@@ -347,12 +348,16 @@ def draws_of(books: Iterable[Book]) -> int:
     """More than the discrete draws behind these events, which nobody counted; 0 where all noise is continuous."""
     from confide.laws.conversion import MANY_DRAWS
 
-    return MANY_DRAWS * any(e.cost.law.startswith("discrete") for book in books for e in book.events)
+    return MANY_DRAWS * any(LAWS[name].on_grid for name in _laws(books))
+
+
+def _laws(books: Iterable[Book]) -> set[str]:
+    return {event.cost.law for book in books for event in book.events} - {"none"}
 
 
 def all_gaussian(books: Iterable[Book]) -> bool:
     """Whether everything was paid in continuous Gaussian noise, for which rho says all: mu_GDP = sqrt(2 rho)."""
-    return all(event.cost.law in ("gaussian", "none") for book in books for event in book.events)
+    return all(LAWS[name].normal for name in _laws(books))
 
 
 def read(path: str | Path, head: str | None = None) -> Book:

@@ -12,6 +12,7 @@ from typing import Any
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
+from confide.laws.law import DISCRETE_GAUSSIAN, GAUSSIAN, Law
 from confide.plans.plan import LARGEST, Plan, scheme_fields
 from confide.plans.settings import Privacy
 from confide.plans.threat import Release, Threat
@@ -116,7 +117,7 @@ class Pricing:
     def statement(self, rounds: int) -> Statement:
         """What has no price although the settings name it is said first."""
         if self.undeclared:
-            return Statement(rounds, self.scheme.law, (), (), self.undeclared)
+            return Statement(rounds, str(self.scheme.law), (), (), self.undeclared)
 
         def why_not(threat: str, release: str) -> str:
             try:
@@ -151,7 +152,7 @@ class Pricing:
         if self.sum_noise is not None and total is not None and total.by == "sum":
             sigma = self.sum_noise.sigma
             each = list(zip(total.costs or (None,) * rounds, total.deltas, strict=True))  # None: only as a whole
-            paid = [event_cost(c, 0.0 if c is None else d, sigma, "discrete-gaussian") for c, d in each]
+            paid = [event_cost(c, 0.0 if c is None else d, sigma, DISCRETE_GAUSSIAN) for c, d in each]
             return paid, None if released.kind == "none" else FREE
         law, sigma = self.scheme.law, self.scheme.sigma
         spent = replace(self, sum_noise=None)._answered(rounds, "none")
@@ -164,7 +165,7 @@ class Pricing:
             paid = [event_cost(c, d, sigma, law) for c, d in zip(spent.costs, spent.deltas, strict=True)]
         if released.kind == "none":
             return paid, None
-        shares = "gaussian" if self.sensitivity.rounding is None else "discrete-gaussian"
+        shares = GAUSSIAN if self.sensitivity.rounding is None else DISCRETE_GAUSSIAN
         if total is None or total.leak or total.rho is None or spent is None or spent.rho is None:
             return paid, event_cost(None, 0.0, released.sigma, shares)
         rho = max(0.0, total.rho - spent.rho) / self.releases
@@ -192,14 +193,14 @@ def without_price(P: int, threat: str, release: str, why_not: Callable[[str, str
     return tuple(dict.fromkeys(f"there is no epsilon against {who}: {why}" for who, why in found if why))
 
 
-def event_cost(cost: float | None, sensitivity: float, sigma: float, law: str) -> Cost:
-    """Of a rho, for Gaussian noise, or of a pure epsilon, which has a rho too; None has no bound."""
-    law = law if sigma else "none"
+def event_cost(cost: float | None, sensitivity: float, sigma: float, law: Law) -> Cost:
+    """Of a pure epsilon, which has a rho too, or of a rho, whichever the law charges; None has no bound."""
+    name = law.name if sigma else "none"
     if cost is None:
-        return Cost(None, None, sensitivity, sigma, law)
-    if law.endswith("laplace"):
-        return Cost(min(cost * cost / 2.0, cost), cost, sensitivity, sigma, law)
-    return Cost(cost, None if cost else 0.0, sensitivity, sigma, law)
+        return Cost(None, None, sensitivity, sigma, name)
+    if law.pure and sigma:
+        return Cost(min(cost * cost / 2.0, cost), cost, sensitivity, sigma, name)
+    return Cost(cost, None if cost else 0.0, sensitivity, sigma, name)
 
 
 def sensitivity_of(plan: Plan, *, clients: int | None, regulariser: float, rounding: Rounding | None) -> Sensitivity:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.base.errors import InputError
-from confide.laws.conversion import laplace_renyi, pure_renyi
+from confide.laws.law import Law
 from confide.privacy.sensitivity import Sensitivity
 
 Floats = NDArray[np.float64]
@@ -24,7 +24,7 @@ CELLS = 64  # of the deviation's grid per unit of s, where the carry is neither 
 
 
 def random_curve(
-    *, q: float, added: float, keep: Floats, factor: Floats, noise: str, final: float
+    *, q: float, added: float, keep: Floats, copies: Floats, sigma: float, noise: Law, final: float
 ) -> tuple[Curve, list[str]]:
     """Rényi divergence bound when a client takes part in each round independently with probability q.
 
@@ -32,10 +32,13 @@ def random_curve(
     only overstate it; each round costs R_a(x). One pass over the rounds gives E exp((a - 1) sum of costs).
 
     Args:
-        factor: precision 1/sigma^2 of Gaussian noise, or copies/b of Laplace noise, in each round.
-        noise: the law; of discrete Laplace only the pure epsilon is used.
+        copies: of independent noise in each round, with standard deviation `sigma` and the law `noise`.
         final: of a release: (carry / P) / sigma, whose noise is Gaussian.
     """
+    renyi = noise.renyi
+    if renyi is None:
+        remedy = "no Rényi curve of it is known, which participation by chance asks for; use all or cap:N"
+        raise InputError("noise", noise.name, remedy)
     T = len(keep)
     steady = bool(np.all((keep == 0.0) | (keep == 1.0)))
     cells = 1 if steady else CELLS
@@ -66,8 +69,9 @@ def random_curve(
                 up[-1] = np.logaddexp.reduce(log_mass[-cells - 1 :])  # what would leave the grid stays at its end
                 absent = math.log1p(-q) + log_mass if q < 1.0 else np.full(size, -np.inf)
                 log_mass = np.logaddexp(absent, math.log(q) + up)
-                log_mass = log_mass + (a - 1.0) * _cost(grid, float(factor[j]), float(a), noise)
-            log_mass = log_mass + (a - 1.0) * _cost(grid, final**2, float(a), "gaussian")
+                if copies[j] > 0.0:
+                    log_mass = log_mass + (a - 1.0) * renyi(grid, sigma, float(copies[j]), float(a))
+            log_mass = log_mass + (a - 1.0) * (a * final**2 * grid**2 / 2.0)
             found[n] = np.logaddexp.reduce(log_mass) / (a - 1.0)
         return np.where(np.isfinite(found), found, np.inf)
 
@@ -77,15 +81,15 @@ def random_curve(
     ]
 
 
-def amplified_curve(s: Sensitivity, noise: str, factor: Floats) -> tuple[Curve, list[str]]:
+def amplified_curve(s: Sensitivity, noise: Law, factor: Floats) -> tuple[Curve, list[str]]:
     """Gaussian noise behind a sample of L of K clients without replacement (Wang, Balle & Kasiviswanathan 2019).
 
     The bound compares samples in which one whole client is exchanged for another, so that it needs the swap distance
     2 mu B / L at every level and adjacency: one example, or no contribution, is a special case of other data. What
     nothing clips must not tell who was drawn: with a regulariser outside the clip all clients take equally many steps.
     """
-    if noise != "gaussian":
-        raise InputError("noise", noise, "amplification is implemented for Gaussian noise; use random:Q or all")
+    if not noise.normal:
+        raise InputError("noise", noise.name, "amplification is implemented for Gaussian noise; use random:Q or all")
     if s.clip == "example" and s.regulariser and s.steps[0] != s.steps[1]:
         remedy = (
             "with a regulariser outside the clip and unequal local steps the decay tells who was drawn; use random:Q, "
@@ -126,11 +130,3 @@ def _gather(log_mass: Floats, to: NDArray[np.int64], size: int) -> Floats:
     mass = np.bincount(to, np.exp(log_mass - top), minlength=size)
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(mass) + top)
-
-
-def _cost(x: Floats, factor: float, order: float, noise: str) -> Floats:
-    if factor == 0.0:
-        return np.zeros_like(x)
-    if noise.endswith("gaussian"):
-        return order * factor * x**2 / 2.0
-    return (pure_renyi if noise == "discrete-laplace" else laplace_renyi)(factor * x, order)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
+from confide.laws.law import GAUSSIAN, Law
 from confide.privacy.calibrate import Budget, Calibrated, calibrate
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import Statement, statement
@@ -73,7 +74,7 @@ def compare(
     measure: Measure,
     *,
     rounds: int,
-    noise: str = "gaussian",
+    noise: Law | str = GAUSSIAN,
     threat: str = "links",
     release: str = "none",
     dim: int = 1,
@@ -128,7 +129,7 @@ def best_split(
     """
     two = [sized(share) for share in MEASURED]
     variances, errors = [c.scheme.sigma**2 for c in two], [measure(c)[0] for c in two]
-    if two[0].scheme.law != "gaussian":  # seconds for every share that is tried
+    if not two[0].scheme.law.normal:  # seconds for every share that is tried
         return min(zip(MEASURED, two, errors, strict=True), key=lambda x: x[2] + of_release(x[1]))[0]
     slope = max(0.0, (errors[0] - errors[1]) / (variances[0] - variances[1]))
 
@@ -153,7 +154,7 @@ def plan(
     *,
     rounds: int,
     scheme: str = "auto",
-    noise: str = "gaussian",
+    noise: Law | str = GAUSSIAN,
     threat: str = "links",
     release: str = "centroid",
     hessian: float = 1.0,

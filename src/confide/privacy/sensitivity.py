@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.base.validation import number, one_of, positive, positive_int, whole
+from confide.laws.law import Norm
 from confide.privacy import monotone
 from confide.privacy.rounding import Rounding
 
@@ -277,9 +278,9 @@ class Sensitivity:
                 return False
         return not (remembers and self.monotone)
 
-    def to_norm(self, law: str) -> tuple[float, list[str]]:
+    def to_norm(self, norm: Norm) -> tuple[float, list[str]]:
         """Factor from the clip's norm to the norm of the noise, with what it rests on."""
-        if law.endswith("gaussian"):
+        if norm is Norm.L2:
             return 1.0, ["l1 clipping bounds the l2 norm too"] if self.norm == "l1" else []
         l2_fact = self.proof.kind == "convex-glm"
         if self.norm == "l1" and not l2_fact:
@@ -289,13 +290,13 @@ class Sensitivity:
             raise InputError("dim", None, f"{why}; Laplace noise needs l1, a factor sqrt(M): give --dim M")
         return math.sqrt(self.dim), [f"l1 sensitivity = sqrt(M) times l2, M = {self.dim}"]
 
-    def ones(self, law: str) -> float:
+    def ones(self, norm: Norm) -> float:
         """Norm of the vector of ones in which `deltas` counts roundings: l1 only where the noise asks for it."""
         if self.rounding is None:
             return 0.0
         if self.dim is None:
             raise InputError("dim", None, "every coordinate is rounded; give M")
-        return float(self.dim) if not law.endswith("gaussian") and self.to_norm(law)[0] == 1.0 else math.sqrt(self.dim)
+        return float(self.dim) if norm is Norm.L1 and self.to_norm(norm)[0] == 1.0 else math.sqrt(self.dim)
 
     def assumptions(self, remembers: bool) -> list[str]:
         what = {

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
+from confide.laws.law import Law
 from confide.plans.threat import Release, Threat
 from confide.privacy.accountant import Account, account
 from confide.privacy.sensitivity import Sensitivity
@@ -62,7 +63,7 @@ def statement(
     sensitivity: Sensitivity,
     *,
     rounds: int,
-    noise: str | None = None,
+    noise: Law | str | None = None,
     threat: Threat | str = "links",
     release: Release | str = "none",
     delta: float = 1e-5,
@@ -109,7 +110,7 @@ def statement(
         else:
             found.append(one)
     promise = {"level": sensitivity.level, "adjacency": sensitivity.adjacency, "delta": delta}
-    return Statement(rounds, noise or scheme.law, tuple(found), tuple(refused), **promise)  # type: ignore[arg-type]
+    return Statement(rounds, str(noise or scheme.law), tuple(found), tuple(refused), **promise)  # type: ignore[arg-type]
 
 
 def lines(plain: dict[str, Any]) -> list[str]:

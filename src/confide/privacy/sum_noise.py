@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 from confide.base.errors import InputError
 from confide.base.validation import number, one_of, positive, positive_int, whole
 from confide.laws import conversion, discrete_gaussian
+from confide.laws.law import Conversion, Norm
 from confide.plans.threat import Threat
 from confide.privacy.sensitivity import Sensitivity
 
@@ -229,10 +230,10 @@ def by_sums(noise: SumNoise, s: Sensitivity, rounds: int, threat: Threat, blank:
     costs = s.charged(np.array([noise.rho(delta) for delta in moved]), remembers=False).tolist()
     rho, draws = math.fsum(costs), rounds * noise.honest * noise.dim
     squared = discrete_gaussian.mu_squared(rho, math.sqrt(noise.honest) * noise.share_quanta, noise.share_quanta)
-    convert: dict[str, Callable[[float], float]] = {conversion.ZCDP: lambda delta: conversion.zcdp_epsilon(rho, delta)}
+    convert: dict[str, Callable[[float], float]] = {Conversion.ZCDP: lambda delta: conversion.zcdp_epsilon(rho, delta)}
     mu = None if squared is None else math.sqrt(squared)
     if mu is not None:
-        convert[conversion.ROUNDED] = lambda delta: conversion.gaussian_epsilon(mu, delta)
+        convert[Conversion.ROUNDED] = lambda delta: conversion.gaussian_epsilon(mu, delta)
     who = noise.words if threat.kind == "own-server" else threat.words
     found = replace(
         blank,
@@ -248,7 +249,9 @@ def by_sums(noise: SumNoise, s: Sensitivity, rounds: int, threat: Threat, blank:
     if not drawn:
         return found
     q = s.participation.value
-    curve = {conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda a: _drawn(q, np.asarray(costs), a), delta)}
+    curve = {
+        str(Conversion.RENYI): lambda delta: conversion.renyi_epsilon(lambda a: _drawn(q, np.asarray(costs), a), delta)
+    }
     sometimes = replace(found, leak=False, rho=None, mu_gdp=None, costs=()).priced(curve, draws)
     always = math.inf if found.epsilon is None else found.epsilon
     if sometimes.epsilon is None or sometimes.epsilon >= always:
@@ -303,7 +306,7 @@ def smaller(messages: Callable[[], Account], sums: Callable[[], Account]) -> Acc
 
 def _moved(noise: SumNoise, s: Sensitivity, rounds: int, notes: list[str]) -> list[float]:
     """Delta_1..Delta_T on psi: fresh queries, so that nothing is kept from round to round."""
-    _, why = s.to_norm("gaussian")
+    _, why = s.to_norm(Norm.L2)
     notes += why
     found: list[float] = s.deltas(lambda j, before: np.zeros(1), rounds, remembers=False).tolist()
     if s.level != "example":

@@ -15,6 +15,7 @@ from confide.base import randomness
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, choose, key, uniform, words
 from confide.graph.graph import Graph
+from confide.laws.law import GAUSSIAN, Law
 from confide.problems.problem import Problem
 from confide.rounds.aggregate import PlainSum, SecureSum
 from confide.rounds.algorithm import GFL, Failures
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-NoiseSource = Callable[[Purpose, tuple[int, ...], str, float, int], State]
+NoiseSource = Callable[[Purpose, tuple[int, ...], Law, float, int], State]
 """(purpose, (round, ids...), law, sigma, size) -> noise as a state: floats, or int64 quanta in fixed point."""
 
 
@@ -157,7 +158,7 @@ class Reference:
         """The paper's noise on client links, or a share of the noise inside the secure sum."""
         alg = self.algorithm
         if alg.aggregation is not None and alg.aggregation.sigma:
-            law, sigma = "gaussian", alg.aggregation.share(alg.sampled)
+            law, sigma = GAUSSIAN, alg.aggregation.share(alg.sampled)
         elif alg.scheme.sigma_client:
             law, sigma = alg.scheme.law, alg.scheme.sigma_client
         else:
@@ -213,11 +214,10 @@ def prepare(
 
 def float_noise(streams: int | Streams) -> NoiseSource:
     """Noise for simulations, of a seed or of the run's secret."""
-    laws = {"laplace": randomness.laplace_of, "gaussian": randomness.gaussian_of}
 
-    def source(purpose: Purpose, ids: tuple[int, ...], law: str, sigma: float, size: int) -> State:
+    def source(purpose: Purpose, ids: tuple[int, ...], law: Law, sigma: float, size: int) -> State:
         drawn = randomness.stream(streams, purpose, ids, randomness.words_for(size))
-        return sigma * laws[law](drawn, size)
+        return sigma * law.reals(drawn, size)
 
     return source
 
@@ -226,7 +226,7 @@ def integer_noise(streams: int | Streams, arith: FixedArithmetic) -> NoiseSource
     """The same rounded to the grid: for simulations; a deployment draws discrete noise from the OS instead."""
     draw = float_noise(streams)
 
-    def source(purpose: Purpose, ids: tuple[int, ...], law: str, sigma: float, size: int) -> State:
+    def source(purpose: Purpose, ids: tuple[int, ...], law: Law, sigma: float, size: int) -> State:
         return np.rint(draw(purpose, ids, law, sigma, size) / arith.quantum).astype(np.int64)
 
     return source

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from confide.base.errors import InputError
 from confide.base.validation import number, one_of
 from confide.graph.graph import Graph
+from confide.laws.law import LAPLACE, Law
 
 Floats = NDArray[np.float64]
-LAWS = ("laplace", "gaussian")
 NOISE_ON = ("server", "link", "network")
 EXCHANGES = ("graph", "average", "nothing")
 
@@ -34,7 +34,7 @@ class Scheme:
             "network" (one for all servers).
         exchange: "graph" (flows on the edges), "average" (the exact network mean), "nothing".
         own_noise: for "link", whether the server's own term carries noise g_pp too.
-        law: family of every draw; `sigma` is always the standard deviation per coordinate.
+        law: of every draw, on the reals; a name will do. `sigma` is always the standard deviation per coordinate.
         sigma: noise of a server, link or network, after `noise_on`.
         sigma_pair: noise that the two ends of an edge share with opposite signs (pairwise).
         sigma_client: the paper's noise g_{p,k} on the links from clients.
@@ -45,13 +45,13 @@ class Scheme:
     noise_on: str = "server"
     exchange: str = "graph"
     own_noise: bool = True
-    law: str = "laplace"
+    law: Law = LAPLACE
     sigma: float = 0.0
     sigma_pair: float = 0.0
     sigma_client: float = 0.0
 
     def __post_init__(self) -> None:
-        one_of("scheme.noise", self.law, LAWS)
+        object.__setattr__(self, "law", Law.parse(self.law, "scheme.noise", on_grid=False))
         one_of("scheme.noise_on", self.noise_on, NOISE_ON)
         one_of("scheme.exchange", self.exchange, EXCHANGES)
         if (self.noise_on == "network") != (self.exchange == "average"):
@@ -93,7 +93,7 @@ def scheme(
     name: str,
     sigma: float = 0.0,
     *,
-    noise: str = "laplace",
+    noise: Law | str = LAPLACE,
     sigma_pair: float = 0.0,
     sigma_client: float = 0.0,
 ) -> Scheme:
@@ -110,7 +110,8 @@ def scheme(
         family = Scheme(name, carry=number("scheme.name", carry, 0.0, 1.0))
     else:
         family = FAMILIES[one_of("scheme.name", name, NAMES)] if name != "partial:C" else _partial_needs_c()
-    return replace(family, sigma=sigma, law=noise, sigma_pair=sigma_pair, sigma_client=sigma_client)
+    law = Law.parse(noise, "scheme.noise", on_grid=False)
+    return replace(family, sigma=sigma, law=law, sigma_pair=sigma_pair, sigma_client=sigma_client)
 
 
 def _partial_needs_c() -> Scheme:

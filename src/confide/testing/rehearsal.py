@@ -26,6 +26,7 @@ from confide.deploy.store.books import Books, Vector, as_bytes
 from confide.deploy.store.record import MemoryRecord, Record
 from confide.deploy.store.store import MemoryStore, Store
 from confide.graph.graph import Graph
+from confide.laws.law import GAUSSIAN
 from confide.plans.plan import Plan
 from confide.privacy.agreement import Prices
 from confide.privacy.ledger import Cost
@@ -98,7 +99,7 @@ def scripted(
             own_weight=float(g.own_weights[p]),
             weights=weights,
             decays=(0.0,),
-            costs=(Cost(1.0, None, 1.0, scheme.sigma, f"discrete-{scheme.law}"),) * rounds,
+            costs=(Cost(1.0, None, 1.0, scheme.sigma, str(scheme.law.discrete)),) * rounds,
             allowed=rounds if allowed is None else allowed,
             identities=tuple(server_identity(q).public for q in range(g.P)),
             edges=tuple((int(i), int(j)) for i, j in g.edges),
@@ -176,6 +177,6 @@ def _client(
     share = 0.0 if a is None else a["sigma"] / math.sqrt(a["quorum"] - a["corrupted"])  # on psi, as `Secure.share`
 
     def draw(i: int, size: int) -> Vector:
-        return np.asarray(noise(Purpose.CLIENT_NOISE, (i, p, k), "gaussian", share, size), np.int64)
+        return np.asarray(noise(Purpose.CLIENT_NOISE, (i, p, k), GAUSSIAN, share, size), np.int64)
 
     return Client(terms, trains, record, member, noise=draw if share else None)

@@ -21,6 +21,7 @@ from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import TO_ALL, Books, Changes, as_bytes
 from confide.deploy.store.store import MemoryStore, Store
 from confide.graph.graph import Graph
+from confide.laws.law import Law
 from confide.rounds.arithmetic import State
 from confide.rounds.combine import perturb
 from confide.rounds.reference import integer_noise
@@ -195,7 +196,7 @@ class Stage:
         sha = digest({TO_ALL: next(iter(each.values()))} if one else each)
         require(self.watch.published[p, i] == sha, f"I3: the message of {p} in round {i} is another")
 
-    def _noise(self, purpose: Purpose, ids: tuple[int, ...], law: str, sigma: float, size: int) -> State:
+    def _noise(self, purpose: Purpose, ids: tuple[int, ...], law: Law, sigma: float, size: int) -> State:
         if purpose == Purpose.PAIR_NOISE or not self._fresh:
             found = self._seeded(purpose, ids, law, sigma, size)
         else:

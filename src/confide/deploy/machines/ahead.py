@@ -8,6 +8,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from confide.base.randomness import Purpose
+from confide.laws.law import Law
 from confide.rounds.arithmetic import State
 from confide.rounds.reference import NoiseSource
 
@@ -18,9 +19,9 @@ class Ahead:
     def __init__(self, noise: NoiseSource) -> None:
         self._noise = noise
         self._thread = ThreadPoolExecutor(1, "noise")
-        self._next: tuple[tuple[str, float, int], Future[State]] | None = None
+        self._next: tuple[tuple[Law, float, int], Future[State]] | None = None
 
-    def __call__(self, purpose: Purpose, ids: tuple[int, ...], law: str, sigma: float, size: int) -> State:
+    def __call__(self, purpose: Purpose, ids: tuple[int, ...], law: Law, sigma: float, size: int) -> State:
         if purpose is not Purpose.SERVER_NOISE:
             return self._noise(purpose, ids, law, sigma, size)
         wanted, ready = (law, sigma, size), self._next

@@ -7,7 +7,6 @@ ends get the same integers without a word between them, a restarted end gets the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,8 +14,9 @@ import numpy as np
 
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose
-from confide.base.validation import number, one_of, positive
-from confide.laws.noise import LAWS, SecretStream, discrete_gaussian, discrete_laplace
+from confide.base.validation import number, positive
+from confide.laws.law import Law
+from confide.laws.noise import SecretStream
 from confide.rounds.arithmetic import State
 from confide.rounds.reference import NoiseSource
 from confide.secure.keys import KeyPair, Secret, derive
@@ -48,7 +48,7 @@ def secret_noise(
         raise InputError("plan", f"{len(plan)} bytes", "must be a hash of 32 bytes")
     own = SecretStream() if stream is None else stream
 
-    def source(purpose: Purpose, ids: tuple[int, ...], law: str, sigma: float, size: int) -> State:
+    def source(purpose: Purpose, ids: tuple[int, ...], law: Law, sigma: float, size: int) -> State:
         if purpose in (Purpose.SERVER_NOISE, Purpose.LINK_NOISE):
             return _discrete(own, law, sigma, quantum, size)
         if purpose != Purpose.PAIR_NOISE:
@@ -62,10 +62,8 @@ def secret_noise(
     return source
 
 
-def _discrete(stream: SecretStream, law: str, sigma: float, quantum: float, size: int) -> State:
-    one_of("law", law, LAWS)
+def _discrete(stream: SecretStream, law: Law, sigma: float, quantum: float, size: int) -> State:
+    drawn = law.discrete
     if number("sigma", sigma, least=0.0) == 0.0:  # "pairwise" may leave all noise to the pairs
         return np.zeros(size, np.int64)
-    if law == "laplace":
-        return discrete_laplace(stream, sigma / math.sqrt(2.0) / quantum, size)
-    return discrete_gaussian(stream, sigma / quantum, size)
+    return drawn.integers(stream, sigma, quantum, size)

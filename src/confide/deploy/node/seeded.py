@@ -18,6 +18,7 @@ from confide.base.errors import InputError
 from confide.base.randomness import Purpose, choose, key, repetition_seed, words
 from confide.deploy.store.books import Vector
 from confide.deploy.store.store import At, nowhere
+from confide.laws.law import GAUSSIAN
 from confide.plans.plan import Plan
 from confide.rounds.arithmetic import FixedArithmetic
 from confide.rounds.reference import NoiseSource, integer_noise
@@ -49,7 +50,7 @@ def client_noise(seed: int, plan: Plan, p: int, k: int) -> Callable[[int, int], 
         return None
     noise = server_noise(seed, FixedArithmetic(plan.sampled, d["fraction_bits"]))
     share = a["sigma"] / math.sqrt(a["quorum"] - a["corrupted"])  # on psi, as `Secure.share`
-    return lambda i, size: np.asarray(noise(Purpose.CLIENT_NOISE, (i, p, k), "gaussian", share, size), np.int64)
+    return lambda i, size: np.asarray(noise(Purpose.CLIENT_NOISE, (i, p, k), GAUSSIAN, share, size), np.int64)
 
 
 def release_share(seed: int, p: int) -> Callable[[int, float, int], Vector]:

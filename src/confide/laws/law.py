@@ -1,0 +1,270 @@
+"""The laws of noise, a row each: what a round of it costs, how it is drawn, and which conversions to epsilon hold.
+
+Nobody else asks which law it is. A new law is a row here, with a branch of `engines.kernel.fill_noise` where the
+compiled engine draws it; whatever else needs more than the row says refuses the law until it is taught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from confide.base.errors import InputError
+from confide.base.validation import one_of
+
+if TYPE_CHECKING:  # an auditor who reads a plan loads neither NumPy nor a cipher for it
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from confide.base.randomness import Words
+    from confide.laws.noise import SecretStream
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+
+ROOT = 2.0**0.5  # the standard deviation of a Laplace law of scale 1
+
+
+class Norm(StrEnum):
+    """A length of vectors: the sum of absolute values, or the root of the sum of squares."""
+
+    L1 = "l1"
+    L2 = "l2"
+
+
+class Conversion(StrEnum):
+    """What a number was converted by, for those who compare two of them."""
+
+    GAUSSIAN = "exact Gaussian differential privacy"
+    ROUNDED = "Gaussian differential privacy of the noise's variance less 9 quanta^2"
+    ZCDP = "zCDP to (epsilon, delta)"
+    PURE = "pure epsilon, added up"
+    LAPLACE = "composition of Laplace mechanisms at delta"
+    PURES = "composition of pure epsilons at delta"
+    RENYI = "a Rényi curve to (epsilon, delta)"
+
+
+class Spent(NamedTuple):
+    """What each of several rounds costs.
+
+    Attributes:
+        rho: zero-concentrated.
+        pure: pure epsilon; None where no finite one holds.
+        mu: of Gaussian differential privacy, where the cost is exactly that; None elsewhere.
+    """
+
+    rho: Floats
+    pure: Floats | None
+    mu: Floats | None
+
+
+@dataclass(frozen=True, repr=False)
+class Law:
+    """One law of noise, of independent coordinates.
+
+    Attributes:
+        name: in configs, plans and ledgers, e.g. "discrete-gaussian".
+        words: in statements, before "noise".
+        norm: of the deviation that its cost is about.
+        on_grid: whether it draws integers, which may leave a machine; else reals, for simulations.
+        twin: the law of the same shape on the other side, integers or reals; None if there is none.
+        cost: (deviations, standard deviation, independent copies) -> what each round costs.
+        renyi: (deviations, standard deviation, copies, order) -> Renyi divergence of each; None if no bound is known.
+        conversions: those that hold for a sum of its costs.
+        stream: (words, size) -> draws with standard deviation 1, of the `words_for(size)` words of a seeded stream.
+        secret: (stream, standard deviation, quantum, size) -> whole quanta, by the sampler of a deployment.
+        kernel: its number in the compiled engine; None if that cannot draw it.
+    """
+
+    name: str
+    words: str
+    norm: Norm
+    on_grid: bool
+    twin: str | None
+    cost: Callable[[Floats, float, Floats | float], Spent]
+    renyi: Callable[[Floats, float, float, float], Floats] | None
+    conversions: tuple[Conversion, ...]
+    stream: Callable[[Words, int], Floats] | None = None
+    secret: Callable[[SecretStream, float, float, int], Integers] | None = None
+    kernel: int | None = None
+
+    @classmethod
+    def parse(cls, value: Law | str, field: str = "noise", on_grid: bool | None = None) -> Law:
+        """The law of this name, if it draws integers or reals as asked for.
+
+        Args:
+            field: named in the error.  on_grid: None, and both are taken.
+
+        >>> Law.parse("discrete-laplace").continuous
+        Law('laplace')
+        """
+        known = [law.name for law in LAWS.values() if on_grid in (None, law.on_grid)]
+        return LAWS[one_of(field, value.name if isinstance(value, Law) else value, known)]
+
+    @property
+    def pure(self) -> bool:
+        """Whether a round has a pure epsilon, which is then what a ledger charges; else it charges a rho."""
+        return Conversion.PURE in self.conversions
+
+    @property
+    def normal(self) -> bool:
+        """Whether a draw is exactly normal: sums of draws are normal, and a rho says all, mu = sqrt(2 rho)."""
+        return Conversion.GAUSSIAN in self.conversions
+
+    @property
+    def discrete(self) -> Law:
+        """The same law on the integers."""
+        return self if self.on_grid else self._other("has no form on the integers, and only integers leave a machine")
+
+    @property
+    def continuous(self) -> Law:
+        """The same law on the reals."""
+        return self._other("has no form on the reals, which simulations draw") if self.on_grid else self
+
+    def _other(self, why_not: str) -> Law:
+        if self.twin is None:
+            raise InputError("noise", self.name, why_not)
+        return LAWS[self.twin]
+
+    def reals(self, words: Words, size: int) -> Floats:
+        """Draws with standard deviation 1, of a seeded stream's `words_for(size)` words."""
+        if self.stream is None:
+            raise InputError("noise", self.name, "draws no reals")
+        return self.stream(words, size)
+
+    def integers(self, stream: SecretStream, sigma: float, quantum: float, size: int) -> Integers:
+        """Whole quanta, by the sampler of a deployment."""
+        if self.secret is None:
+            raise InputError("noise", self.name, "has no sampler for noise that leaves a machine")
+        return self.secret(stream, sigma, quantum, size)
+
+    def grid(self, words: Words, sigma: float, quantum: float, size: int) -> Integers:
+        """Whole quanta by the deployed sampler, on a cipher that four words of a seeded stream are the key of.
+
+        The same words give the same integers, so that a simulation can draw what a deployment would.
+
+        >>> from confide.base.randomness import Purpose, stream
+        >>> LAWS["discrete-laplace"].grid(stream(0, Purpose.SERVER_NOISE, (1, 0), 4), sigma=8.0, quantum=0.5, size=4)
+        array([ 2, -1, -1, -1])
+        """
+        from confide.laws.noise import SecretStream
+
+        return self.integers(SecretStream(words[:4].astype("<u8").tobytes()), sigma, quantum, size)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"Law({self.name!r})"
+
+
+def _gaussian_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
+    rho = copies * sigma**-2.0 * deviation**2 / 2.0
+    return Spent(rho, None, (2.0 * rho) ** 0.5)
+
+
+def _discrete_gaussian_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
+    """Its mu depends on how wide it is in quanta: `discrete_gaussian.mu_squared`."""
+    return _gaussian_cost(deviation, sigma, copies)._replace(mu=None)
+
+
+def _laplace_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
+    """Of an epsilon the rho is at most epsilon^2 / 2, and at most epsilon: D_a <= epsilon <= a epsilon."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):  # so little noise that nothing is finite, which whoever adds up sees
+        each = deviation / (sigma / ROOT)
+        return Spent(copies * np.minimum(each**2 / 2.0, each), copies * each, None)
+
+
+def _gaussian_renyi(deviation: Floats, sigma: float, copies: float, order: float) -> Floats:
+    found: Floats = order * (copies * sigma**-2.0) * deviation**2 / 2.0
+    return found
+
+
+def _laplace_renyi(deviation: Floats, sigma: float, copies: float, order: float) -> Floats:
+    from confide.laws.conversion import laplace_renyi
+
+    return laplace_renyi(copies * ROOT / sigma * deviation, order)
+
+
+def _discrete_laplace_renyi(deviation: Floats, sigma: float, copies: float, order: float) -> Floats:
+    """By its pure epsilon alone."""
+    from confide.laws.conversion import pure_renyi
+
+    return pure_renyi(copies * ROOT / sigma * deviation, order)
+
+
+def _normals(words: Words, size: int) -> Floats:
+    from confide.base.randomness import gaussian_of
+
+    return gaussian_of(words, size)
+
+
+def _laplaces(words: Words, size: int) -> Floats:
+    from confide.base.randomness import laplace_of
+
+    return laplace_of(words, size)
+
+
+def _secret_gaussian(stream: SecretStream, sigma: float, quantum: float, size: int) -> Integers:
+    from confide.laws.noise import discrete_gaussian
+
+    return discrete_gaussian(stream, sigma / quantum, size)
+
+
+def _secret_laplace(stream: SecretStream, sigma: float, quantum: float, size: int) -> Integers:
+    from confide.laws.noise import discrete_laplace
+
+    return discrete_laplace(stream, sigma / ROOT / quantum, size)
+
+
+GAUSSIAN = Law(
+    "gaussian",
+    "continuous Gaussian",
+    Norm.L2,
+    on_grid=False,
+    twin="discrete-gaussian",
+    cost=_gaussian_cost,
+    renyi=_gaussian_renyi,
+    conversions=(Conversion.GAUSSIAN,),
+    stream=_normals,
+    kernel=1,
+)
+LAPLACE = Law(
+    "laplace",
+    "continuous Laplace",
+    Norm.L1,
+    on_grid=False,
+    twin="discrete-laplace",
+    cost=_laplace_cost,
+    renyi=_laplace_renyi,
+    conversions=(Conversion.PURE, Conversion.LAPLACE),
+    stream=_laplaces,
+    kernel=0,
+)
+DISCRETE_GAUSSIAN = Law(
+    "discrete-gaussian",
+    "discrete Gaussian",
+    Norm.L2,
+    on_grid=True,
+    twin="gaussian",
+    cost=_discrete_gaussian_cost,
+    renyi=_gaussian_renyi,
+    conversions=(Conversion.ROUNDED, Conversion.ZCDP),
+    secret=_secret_gaussian,
+)
+DISCRETE_LAPLACE = Law(
+    "discrete-laplace",
+    "discrete Laplace",
+    Norm.L1,
+    on_grid=True,
+    twin="laplace",
+    cost=_laplace_cost,
+    renyi=_discrete_laplace_renyi,
+    conversions=(Conversion.PURE, Conversion.PURES),
+    secret=_secret_laplace,
+)
+LAWS = {law.name: law for law in (GAUSSIAN, LAPLACE, DISCRETE_GAUSSIAN, DISCRETE_LAPLACE)}
