@@ -1,10 +1,11 @@
 """A privacy scheme of your own: a scheme is data, so a row is enough. See docs/adding-a-scheme.md."""
 
 import confide
+from confide.laws.law import GAUSSIAN
 from confide.rounds.schemes import Scheme, matrices
 
 # Keep a quarter of the clean model in the own state, publish with Gaussian noise.
-quarter = Scheme("quarter", carry=0.25, law="gaussian", sigma=0.3)
+quarter = Scheme("quarter", carry=0.25, law=GAUSSIAN, sigma=0.3)
 
 graph = confide.Graph.ring(10)
 run = confide.simulate(confide.problems.regression(), graph, confide.GFL(scheme=quarter), rounds=300, repeats=4)

@@ -25,6 +25,7 @@ from confide.attacks.attacks import (
 )
 from confide.base.errors import RunError
 from confide.graph.graph import Graph
+from confide.laws.law import LAWS
 from confide.problems import clicks
 from confide.problems.models import Logistic
 from confide.problems.problem import Problem
@@ -149,7 +150,7 @@ def test_amplification_round_by_round_is_refuted_where_the_state_remembers() -> 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 def test_all_demonstrations_go_as_predicted(law: str) -> None:
-    found = demonstrations(GRAPHS, law, seed=0)
+    found = demonstrations(GRAPHS, LAWS[law], seed=0)
     assert [a.name for a in found if not a.ok] == []
     assert len(found) == 9
     assert {a.words for a in found} == {"succeeds, as predicted", "fails, as predicted"}

@@ -182,7 +182,7 @@ def test_every_key_reaches_its_object() -> None:
     assert (a.clip.kind, a.clip.bound, a.clip.norm) == ("update", 2.0, "l1")
     assert (a.arithmetic, a.fraction_bits) == ("fixed", 20)
     s = a.scheme
-    assert (s.name, s.law, s.sigma, s.sigma_pair) == ("pairwise", "gaussian", 0.5, 0.6)
+    assert (s.name, s.law.name, s.sigma, s.sigma_pair) == ("pairwise", "gaussian", 0.5, 0.6)
 
 
 def test_a_bare_topology_takes_the_problems_size() -> None:

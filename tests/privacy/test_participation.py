@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import dp_accounting as dp
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.conversion import ORDERS, gaussian_epsilon, laplace_renyi, pure_renyi, renyi_epsilon
+from confide.laws.law import GAUSSIAN, LAWS
 from confide.privacy.accountant import account
 from confide.privacy.participation import amplified_curve, random_curve
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
@@ -92,6 +94,12 @@ def enumerated(
     return np.asarray(np.logaddexp.reduce(np.array(logs), axis=0) / (orders - 1))
 
 
+def by_name(noise: str, factor: NDArray[np.float64]) -> dict[str, Any]:
+    """Of the noise, `factor` copies with precision 1, or with scale 1."""
+    law = LAWS[noise]
+    return {"noise": law, "sigma": math.sqrt(2.0) if law.pure else 1.0, "copies": factor}
+
+
 @pytest.mark.parametrize("noise", ["gaussian", "laplace", "discrete-laplace"])
 @pytest.mark.parametrize("q", [0.1, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("carry", [0.0, 1.0, "mixed"])
@@ -102,7 +110,7 @@ def test_random_participation_is_the_mean_over_all_patterns(
     T = 7
     keep = np.array([1.0, 0, 1, 1, 0, 1, 1]) if carry == "mixed" else np.full(T, float(carry))
     factor = np.linspace(0.5, 1.5, T)
-    curve, _ = random_curve(q=q, added=0.4, keep=keep, factor=factor, noise=noise, final=final)
+    curve, _ = random_curve(**by_name(noise, factor), q=q, added=0.4, keep=keep, final=final)
     np.testing.assert_allclose(curve(ORDER), enumerated(q, 0.4, keep, factor, noise, final), rtol=1e-9)
 
 
@@ -112,7 +120,7 @@ def test_between_the_ends_it_is_an_upper_bound_and_close(noise: str, carry: floa
     T, q = 8, 0.3
     for keep in (np.full(T, carry), np.where(np.arange(T) % 2, carry, 1.0)):
         factor = np.full(T, 0.7)
-        curve, _ = random_curve(q=q, added=0.4, keep=keep, factor=factor, noise=noise, final=0.5)
+        curve, _ = random_curve(**by_name(noise, factor), q=q, added=0.4, keep=keep, final=0.5)
         exact = enumerated(q, 0.4, keep, factor, noise, 0.5)
         assert np.all(curve(ORDER) >= exact * (1 - 1e-9))
         assert np.all(curve(ORDER) <= 1.15 * exact)
@@ -127,7 +135,7 @@ def test_it_grows_with_the_rate_and_ends_at_all(name: str) -> None:
     assert every.epsilon is not None
     keep, bounds = np.full(T, s.carries(RING)[0]), []
     for q in rates:
-        curve, _ = random_curve(q=q, added=0.3, keep=keep, factor=np.ones(T), noise="gaussian", final=0.0)
+        curve, _ = random_curve(q=q, added=0.3, keep=keep, **by_name("gaussian", np.ones(T)), final=0.0)
         bounds.append(renyi_epsilon(curve, 1e-5))
         found, note = priced_by(s, f"random:{q}", T)
         assert found == pytest.approx(min(bounds[-1], every.epsilon), rel=1e-12)
@@ -144,7 +152,7 @@ def test_it_grows_with_the_rate_and_ends_at_all(name: str) -> None:
 def test_one_participation_of_many_rounds() -> None:
     """q small: the curve is about q times the cost of the single patterns."""
     T, q, factor = 5, 1e-6, np.ones(5)
-    curve, _ = random_curve(q=q, added=0.1, keep=np.ones(T), factor=factor, noise="gaussian", final=0.0)
+    curve, _ = random_curve(q=q, added=0.1, keep=np.ones(T), **by_name("gaussian", factor), final=0.0)
     single = sum(math.expm1((2 - 1) * 2 / 2 * 0.1**2 * (T - j)) for j in range(T))
     assert curve(np.array([2.0]))[0] == pytest.approx(math.log1p(q * single), rel=1e-4)
 
@@ -222,7 +230,7 @@ def test_amplified_is_that_of_dp_accounting(q: float, adjacency: str) -> None:
     orders = np.unique(np.rint(ORDERS[ORDERS >= 2]))
     orders = np.concatenate([orders[:30], orders[30::13]])  # of the high ones, which cost most, some and the last
     theirs = without_replacement(q, sigma / swap, T, orders)
-    curve, _ = amplified_curve(s, "gaussian", np.full(T, sigma**-2))
+    curve, _ = amplified_curve(s, GAUSSIAN, np.full(T, sigma**-2))
     np.testing.assert_allclose(curve(orders), theirs, rtol=1e-6)
     amplified = renyi_epsilon(curve, 1e-5)
     assert amplified == pytest.approx(
@@ -241,7 +249,7 @@ def test_amplified_is_that_of_dp_accounting(q: float, adjacency: str) -> None:
 def test_amplified_between_whole_orders_lies_on_chords_that_are_above() -> None:
     """(a - 1) R_a is convex, so its chord is a bound; checked at broken orders against a mixture that is attained."""
     s = sens("amplified:0.01", s=1.0)
-    curve, _ = amplified_curve(s, "gaussian", np.full(5, 4.0))
+    curve, _ = amplified_curve(s, GAUSSIAN, np.full(5, 4.0))
     orders = np.array([2.1, 2.5, 3.3, 5.6, 11.5, 30.0, 40.4, 50.0])  # beyond 10 R_a itself is concave
     assert np.all(curve(orders) >= poisson(0.01, 0.5 / 1.0, 5, orders) * (1 - 1e-9))
     whole = np.unique(np.rint(orders))
@@ -258,7 +266,7 @@ def test_no_population_passes_the_amplified_bound(K: int, L: int, adjacency: str
     x, sigma = np.linspace(-9.0, 9.0, 4001), 0.7
     orders, rng = np.array([2.0, 3.0, 8.0]), np.random.default_rng(K * 10 + L)
     curve, _ = amplified_curve(
-        sens(f"amplified:{L / K}", 2.0 / L, adjacency=adjacency), "gaussian", np.array([sigma**-2])
+        sens(f"amplified:{L / K}", 2.0 / L, adjacency=adjacency), GAUSSIAN, np.array([sigma**-2])
     )
     bound, closest = curve(orders), 0.0
     populations = [
@@ -284,7 +292,7 @@ def test_no_population_passes_the_amplified_bound(K: int, L: int, adjacency: str
 
 def test_amplified_never_rounds_the_rate_down_to_nothing() -> None:
     whole = np.array([2.0, 3.0, 5.0])
-    tiny, small = (amplified_curve(sens(f"amplified:{q}", s=1.0), "gaussian", np.full(5, 4.0))[0] for q in (1e-8, 1e-6))
+    tiny, small = (amplified_curve(sens(f"amplified:{q}", s=1.0), GAUSSIAN, np.full(5, 4.0))[0] for q in (1e-8, 1e-6))
     assert np.all(tiny(whole) > 0.0)
     assert np.all(tiny(whole) < small(whole))
 
@@ -306,7 +314,7 @@ def test_amplification_is_refused_where_it_has_no_proof() -> None:
         assert a.epsilon == b.epsilon
         assert "amplified is refused (amplification is implemented for Gaussian noise" in a.assumptions[-1]
         with pytest.raises(InputError, match="implemented for Gaussian") as e:
-            amplified_curve(drawn["amplified"], noise, np.ones(3))
+            amplified_curve(drawn["amplified"], LAWS[noise], np.ones(3))
         assert e.value.field == "noise"
 
 
@@ -317,7 +325,7 @@ def test_who_sees_the_list_gets_no_amplification() -> None:
         {p: priced_by(shared, f"{p}:0.1", 3, threat=threat) for p in ("random", "amplified")}
         for threat in ("links", "own-client")
     )
-    curve, _ = random_curve(q=0.1, added=0.3, keep=np.zeros(3), factor=np.ones(3), noise="gaussian", final=0.0)
+    curve, _ = random_curve(q=0.1, added=0.3, keep=np.zeros(3), **by_name("gaussian", np.ones(3)), final=0.0)
     assert inside["random"][0] == outside["random"][0] == pytest.approx(renyi_epsilon(curve, 1e-5), rel=1e-12)
     assert inside["amplified"][0] == inside["random"][0] > outside["amplified"][0]
     assert "amplified is refused (own-client learns who takes part" in inside["amplified"][1]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from confide.base.errors import InputError
+from confide.laws.law import Norm
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.problems.models import Linear, Logistic
@@ -192,17 +193,16 @@ def test_what_is_attained() -> None:
 
 def test_from_the_norm_of_the_clip_to_the_norm_of_the_noise() -> None:
     for norm in ("l1", "l2"):
-        assert facts(norm=norm).to_norm("gaussian")[0] == 1.0
-        assert facts(norm=norm).to_norm("discrete-gaussian")[0] == 1.0
-    assert facts(norm="l1").to_norm("laplace")[0] == 1.0
-    assert facts(norm="l2", dim=9).to_norm("laplace")[0] == 3.0
-    factor, why = facts("convex-glm:0.1", norm="l1", dim=16).to_norm("discrete-laplace")
+        assert facts(norm=norm).to_norm(Norm.L2)[0] == 1.0
+    assert facts(norm="l1").to_norm(Norm.L1)[0] == 1.0
+    assert facts(norm="l2", dim=9).to_norm(Norm.L1)[0] == 3.0
+    factor, why = facts("convex-glm:0.1", norm="l1", dim=16).to_norm(Norm.L1)
     assert factor == 4.0
     assert "sqrt(M)" in why[0]
     with pytest.raises(InputError, match=r"non-expansiveness is an l2 fact.*sqrt\(M\).*--dim M"):
-        facts("convex-glm:0.1", norm="l1").to_norm("laplace")
+        facts("convex-glm:0.1", norm="l1").to_norm(Norm.L1)
     with pytest.raises(InputError, match="the clip bounds the l2 norm"):
-        facts().to_norm("laplace")
+        facts().to_norm(Norm.L1)
 
 
 @pytest.mark.parametrize(("M", "worst"), [(5, 1.6), (50, 1.96)])

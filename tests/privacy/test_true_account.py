@@ -18,6 +18,7 @@ from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws import conversion, discrete_gaussian
 from confide.laws.conversion import gaussian_delta, gaussian_epsilon, with_draws, zcdp_epsilon
+from confide.laws.law import Conversion
 from confide.laws.noise import statistical_distance
 from confide.plans.threat import Threat
 from confide.privacy.accountant import Account, account
@@ -140,19 +141,19 @@ def test_a_statement_lists_it_as_not_protected() -> None:
 @pytest.mark.parametrize(
     ("law", "quanta", "release", "words", "how"),
     [
-        ("gaussian", None, "none", "continuous Gaussian noise in the messages", conversion.GAUSSIAN),
+        ("gaussian", None, "none", "continuous Gaussian noise in the messages", Conversion.GAUSSIAN),
         (
             "gaussian", 100, "none", "continuous Gaussian noise in the messages, rounded to the grid",
-            conversion.GAUSSIAN,
+            Conversion.GAUSSIAN,
         ),
-        ("discrete-gaussian", None, "none", "discrete Gaussian noise in the messages", conversion.ZCDP),
-        ("discrete-gaussian", 100, "none", "discrete Gaussian noise in the messages", conversion.ROUNDED),
-        ("discrete-gaussian", 20, "none", "discrete Gaussian noise in the messages", conversion.ZCDP),
-        ("laplace", None, "none", "continuous Laplace noise in the messages", conversion.LAPLACE),
-        ("discrete-laplace", None, "none", "discrete Laplace noise in the messages", conversion.PURES),
+        ("discrete-gaussian", None, "none", "discrete Gaussian noise in the messages", Conversion.ZCDP),
+        ("discrete-gaussian", 100, "none", "discrete Gaussian noise in the messages", Conversion.ROUNDED),
+        ("discrete-gaussian", 20, "none", "discrete Gaussian noise in the messages", Conversion.ZCDP),
+        ("laplace", None, "none", "continuous Laplace noise in the messages", Conversion.LAPLACE),
+        ("discrete-laplace", None, "none", "discrete Laplace noise in the messages", Conversion.PURES),
         (
             "discrete-gaussian", None, "centroid:1", "discrete Gaussian noise in the messages; Gaussian shares in the "
-            "release", conversion.ZCDP,
+            "release", Conversion.ZCDP,
         ),
     ],
 )  # fmt: skip
@@ -168,7 +169,7 @@ def test_every_number_says_its_law_and_its_conversion(
 def test_noise_inside_the_sum_says_its_own() -> None:
     inside = SumNoise.sized(0.5, 4, sampled=8, fraction_bits=20, dim=10)
     a = spend(replace(UNIT, level="client", sampled=8), threat="own-server", sum_noise=inside)
-    assert (a.law, a.conversion) == ("discrete Gaussian shares inside the secure sums", conversion.ROUNDED)
+    assert (a.law, a.conversion) == ("discrete Gaussian shares inside the secure sums", Conversion.ROUNDED)
     assert a.draws == 20 * 4 * 10
 
 
@@ -301,5 +302,5 @@ def test_who_is_drawn_at_random_keeps_the_smaller_bound_about_the_sums() -> None
     inside = SumNoise.sized(0.02, 4, sampled=4, fraction_bits=20, dim=10)
     blank = spend(threat="own-server")
     seldom = by_sums(inside, s, 20, Threat("own-server"), replace(blank, leak=False))
-    assert (seldom.conversion, seldom.rho, seldom.leak) == (conversion.RENYI, None, False)
+    assert (seldom.conversion, seldom.rho, seldom.leak) == (Conversion.RENYI, None, False)
     assert not any(x.startswith("leak") for x in seldom.assumptions)

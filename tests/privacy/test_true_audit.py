@@ -15,6 +15,7 @@ import pytest
 from confide.attacks.audit import Row, rows_of
 from confide.base.errors import InputError
 from confide.engines.release import Releasing
+from confide.laws.law import Law
 from confide.plans.config import parse
 from confide.plans.threat import Release, Threat
 from confide.privacy import accountant, of_run, participation, sensitivity, statement
@@ -39,7 +40,7 @@ def clip_as_it_was(v: Any, bound: float, norm: str = "l2") -> Any:
     return np.where(size > bound, v * (bound / np.maximum(size, bound)), v)
 
 
-def without_exchange(s: Sensitivity, noise: str, factor: Any) -> Any:
+def without_exchange(s: Sensitivity, noise: Law, factor: Any) -> Any:
     """Amplification priced with what the data add, not with the exchange of a client for another."""
     return participation.amplified_curve(replace(s, bound=s.bound * s.single / s.swap), noise, factor)
 

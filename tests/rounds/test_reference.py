@@ -12,6 +12,7 @@ import pytest
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.graph.graph import Graph
+from confide.laws.law import GAUSSIAN, Law
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.arithmetic import FixedArithmetic, on_grid
@@ -230,14 +231,14 @@ def test_a_clients_integers_respect_the_clip(ragged: Maker) -> None:
 def test_a_deployments_own_integer_noise_can_be_put_in(ragged: Maker) -> None:
     calls = []
 
-    def source(purpose: Purpose, ids: tuple[int, ...], law: str, sigma: float, size: int) -> np.ndarray:
+    def source(purpose: Purpose, ids: tuple[int, ...], law: Law, sigma: float, size: int) -> np.ndarray:
         calls.append((purpose, ids, law, sigma, size))
         return np.full(size, 1000 * ids[0] + ids[1], dtype=np.int64)
 
     alg = fixed(GFL(scheme("shared", 0.5, noise="gaussian"), **SMALL, clip=Clip("update", 1.0)))
     reference = prepare(ragged(), [GRAPH], alg, 2, seed=3, noise=source)(0)
     done = course(reference, 2, reference.start(np.zeros((4, 2))))
-    assert calls == [(Purpose.SERVER_NOISE, (i, p), "gaussian", 0.5, 2) for i in (1, 2) for p in range(4)]
+    assert calls == [(Purpose.SERVER_NOISE, (i, p), GAUSSIAN, 0.5, 2) for i in (1, 2) for p in range(4)]
     for i, r in enumerate(done, start=1):
         expected = 1000 * i + np.arange(4)[:, None] + np.zeros((4, 2), dtype=np.int64)
         assert np.array_equal(r.sent - r.psi, expected)

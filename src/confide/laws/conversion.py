@@ -16,14 +16,6 @@ Floats = NDArray[np.float64]
 # Of a discrete draw from its law, in total variation: 2^-108 (`noise`), and 3e-77 (`discrete_gaussian`).
 MANY_DRAWS = 2**52  # a million events of 2^32 numbers: more than any ledger has
 DISTANCE = 2.0**-108 * (1.0 + 2.0**-40)
-# What a number was converted by, for those who compare two of them.
-GAUSSIAN = "exact Gaussian differential privacy"
-ROUNDED = "Gaussian differential privacy of the noise's variance less 9 quanta^2"
-ZCDP = "zCDP to (epsilon, delta)"
-PURE = "pure epsilon, added up"
-LAPLACE = "composition of Laplace mechanisms at delta"
-PURES = "composition of pure epsilons at delta"
-RENYI = "a Rényi curve to (epsilon, delta)"
 # Rényi orders for curves without a closed form: dense near 1, where large epsilons live, then geometric.
 ORDERS: Floats = np.unique(np.concatenate([1.0 + np.geomspace(1e-3, 1.0, 40), np.geomspace(2.0, 2048.0, 80)]))
 

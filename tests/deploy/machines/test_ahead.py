@@ -10,6 +10,7 @@ import pytest
 from confide.base.randomness import Purpose
 from confide.deploy.machines.ahead import Ahead
 from confide.deploy.machines.draws import secret_noise
+from confide.laws.law import GAUSSIAN, Law
 from confide.rounds.arithmetic import State
 
 
@@ -20,14 +21,14 @@ class Source:
         self.numbers = count()
         self.fails = False
 
-    def __call__(self, purpose: Purpose, ids: tuple[int, ...], law: str, sigma: float, size: int) -> State:
+    def __call__(self, purpose: Purpose, ids: tuple[int, ...], law: Law, sigma: float, size: int) -> State:
         if self.fails:
             raise OSError("no entropy")
         return np.full(size, next(self.numbers), np.int64)
 
 
 def ask(ahead: Ahead, size: int = 3, purpose: Purpose = Purpose.SERVER_NOISE, sigma: float = 1.0) -> list[int]:
-    return ahead(purpose, (1, 2), "gaussian", sigma, size).tolist()
+    return ahead(purpose, (1, 2), GAUSSIAN, sigma, size).tolist()
 
 
 def test_every_draw_is_handed_out_once() -> None:

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import traceback
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from scipy import stats
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.deploy.machines.draws import edge_secret, secret_noise
+from confide.laws.law import GAUSSIAN, LAPLACE, Law
 from confide.laws.noise import SecretStream, discrete_gaussian, discrete_laplace
 from confide.rounds.reference import NoiseSource
 from confide.secure.keys import BadKeyError, KeyPair, Secret
@@ -42,9 +44,12 @@ def pair_key(a: int, b: int, i: int) -> bytes:
     return hmac.digest(hmac.digest(PLAN, TEXT, "sha256"), info + b"\1", "sha256")
 
 
-def fits(x: Integers, law: str, sigma: float, bins: int = 100) -> float:
+UNTAUGHT = replace(LAPLACE, name="uniform", twin=None)
+
+
+def fits(x: Integers, law: Law, sigma: float, bins: int = 100) -> float:
     """Chi-square p-value of the continuous law in quanta; the grid is far finer than a bin."""
-    quantile = {"laplace": stats.laplace(scale=sigma / math.sqrt(2)), "gaussian": stats.norm(scale=sigma)}[law]
+    quantile = {LAPLACE: stats.laplace(scale=sigma / math.sqrt(2)), GAUSSIAN: stats.norm(scale=sigma)}[law]
     edges = quantile.ppf(np.arange(1, bins) / bins) / QUANTUM
     return float(stats.chisquare(np.bincount(np.searchsorted(edges, x), minlength=bins)).pvalue)
 
@@ -52,11 +57,11 @@ def fits(x: Integers, law: str, sigma: float, bins: int = 100) -> float:
 # The law
 
 
-@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+@pytest.mark.parametrize("law", [LAPLACE, GAUSSIAN], ids=str)
 @pytest.mark.parametrize(
     ("purpose", "ids"), [(SERVER, (3, 1)), (LINK, (3, 1, 4)), (LINK, (3, 1, 1)), (PAIR, (3, 1, 4))]
 )
-def test_the_law_has_the_plans_scale(purpose: Purpose, ids: tuple[int, ...], law: str) -> None:
+def test_the_law_has_the_plans_scale(purpose: Purpose, ids: tuple[int, ...], law: Law) -> None:
     """The key is fixed, so these p-values are too; a scale that is 2 % off, or the other law, is seen."""
     sigma, n = 0.7, 200_000
     x = source()(purpose, ids, law, sigma, n)
@@ -64,7 +69,7 @@ def test_the_law_has_the_plans_scale(purpose: Purpose, ids: tuple[int, ...], law
     assert fits(x, law, sigma) > 0.01
     assert fits(x, law, 1.02 * sigma) < 1e-4
     assert fits(x, law, sigma / 1.02) < 1e-4
-    assert fits(x, "laplace" if law == "gaussian" else "gaussian", sigma) < 1e-9
+    assert fits(x, LAPLACE if law == GAUSSIAN else GAUSSIAN, sigma) < 1e-9
     assert abs(np.std(x * QUANTUM) / sigma - 1) < 0.015
 
 
@@ -72,8 +77,8 @@ def test_small_scales_are_discrete() -> None:
     """At the scale of the grid the discrete law is not the rounded continuous one; P(0) tells them apart."""
     n = 200_000
     for law, sigma, zero in (
-        ("laplace", math.sqrt(2.0), math.tanh(0.5)),  # scale 1
-        ("gaussian", 0.5, 1 / sum(math.exp(-2.0 * x * x) for x in range(-9, 10))),
+        (LAPLACE, math.sqrt(2.0), math.tanh(0.5)),  # scale 1
+        (GAUSSIAN, 0.5, 1 / sum(math.exp(-2.0 * x * x) for x in range(-9, 10))),
     ):
         draw = secret_noise(1.0, {}, PLAN, SecretStream(TEXT))
         zeros = int(np.sum(draw(SERVER, (1, 0), law, sigma, n) == 0))
@@ -85,15 +90,15 @@ def test_it_is_the_stated_sampler() -> None:
     key = pair_key(1, 4, 9)
     laplace = discrete_laplace(SecretStream(key), 0.7 / math.sqrt(2) / QUANTUM, 50)
     gaussian = discrete_gaussian(SecretStream(key), 0.7 / QUANTUM, 50)
-    assert np.array_equal(source()(PAIR, (9, 1, 4), "laplace", 0.7, 50), laplace)
-    assert np.array_equal(source()(PAIR, (9, 1, 4), "gaussian", 0.7, 50), gaussian)
+    assert np.array_equal(source()(PAIR, (9, 1, 4), LAPLACE, 0.7, 50), laplace)
+    assert np.array_equal(source()(PAIR, (9, 1, 4), GAUSSIAN, 0.7, 50), gaussian)
 
 
 @pytest.mark.parametrize("purpose", [SERVER, PAIR])
 def test_no_deviation_is_no_noise(purpose: Purpose) -> None:
     """'pairwise' asks for server noise of deviation 0 where all noise is on the edges."""
     ids = (1, 1, 4) if purpose == PAIR else (1, 1)
-    x = source()(purpose, ids, "laplace", 0.0, 4)
+    x = source()(purpose, ids, LAPLACE, 0.0, 4)
     assert x.dtype == np.int64
     assert x.tolist() == [0, 0, 0, 0]
 
@@ -104,12 +109,12 @@ def test_no_deviation_is_no_noise(purpose: Purpose) -> None:
 def test_own_noise_never_comes_again() -> None:
     """Unlike a simulation's, it does not depend on the round: it goes on with the stream."""
     draw = source()
-    seen = [draw(p, ids, "laplace", 0.7, 8) for p, ids in ((SERVER, (1, 0)), (SERVER, (1, 0)), (LINK, (1, 0, 2)))]
+    seen = [draw(p, ids, LAPLACE, 0.7, 8) for p, ids in ((SERVER, (1, 0)), (SERVER, (1, 0)), (LINK, (1, 0, 2)))]
     assert not any(np.array_equal(x, y) for x, y in itertools.combinations(seen, 2))
 
 
 def test_own_noise_is_seeded_by_the_system() -> None:
-    one, other = (secret_noise(QUANTUM, {}, PLAN)(SERVER, (1, 0), "gaussian", 0.7, 8) for _ in range(2))
+    one, other = (secret_noise(QUANTUM, {}, PLAN)(SERVER, (1, 0), GAUSSIAN, 0.7, 8) for _ in range(2))
     assert not np.array_equal(one, other)
 
 
@@ -119,7 +124,7 @@ def test_own_noise_is_seeded_by_the_system() -> None:
 def test_both_ends_agree() -> None:
     a, b = pair("a"), pair("b")
     here, there = (secret_noise(QUANTUM, {(1, 4): edge_secret(*ends)}, PLAN) for ends in ((a, b.public), (b, a.public)))
-    for i, law in itertools.product((1, 2, 2**32 - 1), ("laplace", "gaussian")):
+    for i, law in itertools.product((1, 2, 2**32 - 1), (LAPLACE, GAUSSIAN)):
         there(SERVER, (i, 4), law, 0.7, 100)  # own noise in between moves nothing
         mine = here(PAIR, (i, 1, 4), law, 0.7, 1000)
         assert np.array_equal(mine, there(PAIR, (i, 1, 4), law, 0.7, 1000))
@@ -129,14 +134,14 @@ def test_both_ends_agree() -> None:
 def test_any_other_plan_edge_round_or_secret_gives_other_noise() -> None:
     size, secrets = 20_000, {(1, 4): Secret(TEXT), (1, 5): Secret(TEXT), (4, 5): Secret(TEXT)}
     draws = [
-        source(secrets)(PAIR, (7, 1, 4), "gaussian", 0.7, size),
-        source(secrets, plan=hashlib.sha256(b"other").digest())(PAIR, (7, 1, 4), "gaussian", 0.7, size),
-        source(secrets)(PAIR, (8, 1, 4), "gaussian", 0.7, size),
-        source(secrets)(PAIR, (7, 1, 5), "gaussian", 0.7, size),
-        source(secrets)(PAIR, (7, 4, 5), "gaussian", 0.7, size),
-        source(secrets)(PAIR, (1, 4, 5), "gaussian", 0.7, size),
-        source({(1, 4): edge_secret(pair("a"), pair("c").public)})(PAIR, (7, 1, 4), "gaussian", 0.7, size),
-        source(secrets)(SERVER, (7, 1), "gaussian", 0.7, size),
+        source(secrets)(PAIR, (7, 1, 4), GAUSSIAN, 0.7, size),
+        source(secrets, plan=hashlib.sha256(b"other").digest())(PAIR, (7, 1, 4), GAUSSIAN, 0.7, size),
+        source(secrets)(PAIR, (8, 1, 4), GAUSSIAN, 0.7, size),
+        source(secrets)(PAIR, (7, 1, 5), GAUSSIAN, 0.7, size),
+        source(secrets)(PAIR, (7, 4, 5), GAUSSIAN, 0.7, size),
+        source(secrets)(PAIR, (1, 4, 5), GAUSSIAN, 0.7, size),
+        source({(1, 4): edge_secret(pair("a"), pair("c").public)})(PAIR, (7, 1, 4), GAUSSIAN, 0.7, size),
+        source(secrets)(SERVER, (7, 1), GAUSSIAN, 0.7, size),
     ]
     for x, y in itertools.combinations(draws, 2):
         assert stats.pearsonr(x, y).pvalue > 1e-3  # 28 pairs
@@ -163,27 +168,27 @@ def test_a_key_that_shares_nothing_is_refused() -> None:
 )
 def test_an_edge_without_a_secret(ids: tuple[int, ...], edges: dict[tuple[int, int], Secret]) -> None:
     with pytest.raises(InputError, match=r"edge_secrets = .*no secret for this edge"):
-        source(edges)(PAIR, ids, "laplace", 0.7, 3)
+        source(edges)(PAIR, ids, LAPLACE, 0.7, 3)
 
 
 @pytest.mark.parametrize("purpose", [p for p in Purpose if p not in (SERVER, LINK, PAIR)])
 def test_no_other_purpose(purpose: Purpose) -> None:
     with pytest.raises(InputError, match="purpose"):
-        source()(purpose, (1, 1, 4), "laplace", 0.7, 3)
+        source()(purpose, (1, 1, 4), LAPLACE, 0.7, 3)
 
 
 @pytest.mark.parametrize(
     ("law", "sigma", "field"),
     [
-        ("uniform", 0.7, "law"),
-        ("uniform", 0.0, "law"),
-        ("laplace", -0.7, "sigma"),
-        ("gaussian", math.nan, "sigma"),
-        ("laplace", 2.0**40, "scale"),
-        ("gaussian", 2.0**40, "sigma"),
+        (UNTAUGHT, 0.7, "noise"),
+        (UNTAUGHT, 0.0, "noise"),
+        (LAPLACE, -0.7, "sigma"),
+        (GAUSSIAN, math.nan, "sigma"),
+        (LAPLACE, 2.0**40, "scale"),
+        (GAUSSIAN, 2.0**40, "sigma"),
     ],
 )
-def test_laws_and_scales(law: str, sigma: float, field: str) -> None:
+def test_laws_and_scales(law: Law, sigma: float, field: str) -> None:
     for purpose, ids in ((SERVER, (1, 1)), (PAIR, (1, 1, 4))):
         with pytest.raises(InputError, match=f"^{field} = "):
             source()(purpose, ids, law, sigma, 3)
@@ -215,10 +220,10 @@ def test_nothing_secret_is_printed() -> None:
     draw = secret_noise(QUANTUM, {(1, 4): Secret(TEXT)}, PLAN)
     assert not shows(f"{draw} {draw!r}", TEXT)
     for call in (
-        lambda: draw(PAIR, (1, 1, 5), "laplace", 0.7, 3),
-        lambda: draw(PAIR, (1, 1, 4), "laplace", -0.7, 3),
-        lambda: draw(PAIR, (1, 1, 4), "laplace", 2.0**40, 3),
-        lambda: draw(PAIR, (2**32, 1, 4), "laplace", 0.7, 3),
+        lambda: draw(PAIR, (1, 1, 5), LAPLACE, 0.7, 3),
+        lambda: draw(PAIR, (1, 1, 4), LAPLACE, -0.7, 3),
+        lambda: draw(PAIR, (1, 1, 4), LAPLACE, 2.0**40, 3),
+        lambda: draw(PAIR, (2**32, 1, 4), LAPLACE, 0.7, 3),
         lambda: edge_secret(KeyPair.of(TEXT), bytes(32)),
     ):
         with pytest.raises(Exception) as error:  # noqa: PT011
