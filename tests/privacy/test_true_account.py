@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from confide.plans.threat import Threat
+from confide.privacy.of_run import Accounting, Pricing
 from numpy.typing import NDArray
 
 import confide
@@ -20,9 +22,7 @@ from confide.laws import conversion, discrete_gaussian
 from confide.laws.conversion import gaussian_delta, gaussian_epsilon, with_draws, zcdp_epsilon
 from confide.laws.law import Conversion
 from confide.laws.noise import statistical_distance
-from confide.plans.threat import Threat
 from confide.privacy.accountant import Account, account
-from confide.privacy.of_run import Accounting, Pricing
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Sensitivity
 from confide.privacy.statement import statement

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from confide.plans.threat import Release, Threat
 
 from confide.attacks.audit import Row, rows_of
 from confide.base.errors import InputError
 from confide.engines.release import Releasing
 from confide.laws.law import Law
 from confide.plans.config import parse
-from confide.plans.threat import Release, Threat
 from confide.privacy import accountant, of_run, participation, sensitivity, statement
 from confide.privacy.sensitivity import Sensitivity
 from confide.rounds.reference import Reference

@@ -24,7 +24,6 @@ from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.engines.release import Releasing, seeded
 from confide.graph.graph import Graph
-from confide.laws import conversion
 from confide.laws.law import Law, Norm
 from confide.plans.config import Experiment
 from confide.privacy.sensitivity import Sensitivity
@@ -280,7 +279,7 @@ def heard(scheme: Scheme, graph: Graph, p: int, colluders: frozenset[int]) -> Fl
         return np.full(1, np.inf)
     if scheme.law.normal:
         return np.full(1, math.sqrt(float(signal @ np.linalg.solve(noise @ noise.T, signal))))
-    if conversion.LAPLACE in scheme.law.conversions:
+    if Conversion.LAPLACE in scheme.law.conversions:
         return np.asarray(signal / np.abs(noise).sum(axis=1))
     raise _untested(scheme)
 
@@ -314,7 +313,7 @@ def loudness(e: Experiment, s: Sensitivity, unit: Unit) -> float:
         return 1.0
     if scheme.law.normal:
         return min(1.0, float(math.sqrt(z @ z / chi2.ppf(RISK, len(z)))))
-    if conversion.LAPLACE in scheme.law.conversions:
+    if Conversion.LAPLACE in scheme.law.conversions:
         return min(1.0, float(2.0 * math.sqrt(2.0) * np.abs(z).sum() / chi2.ppf(RISK, 2 * len(z))))
     raise _untested(scheme)
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from confide.base.errors import InputError
 from confide.base.randomness import Words, gaussian_of, laplace_of
 from confide.base.validation import one_of
-from confide.laws import conversion
 from confide.laws.conversion import laplace_renyi, pure_renyi
 
 if TYPE_CHECKING:
@@ -95,12 +94,12 @@ class Law:
     @property
     def pure(self) -> bool:
         """Whether a round has a pure epsilon, which is then what a ledger charges; else it charges a rho."""
-        return conversion.PURE in self.conversions
+        return Conversion.PURE in self.conversions
 
     @property
     def normal(self) -> bool:
         """Whether a draw is exactly normal: sums of draws are normal, and a rho says all, mu = sqrt(2 rho)."""
-        return conversion.GAUSSIAN in self.conversions
+        return Conversion.GAUSSIAN in self.conversions
 
     @property
     def discrete(self) -> Law:
@@ -199,7 +198,7 @@ GAUSSIAN = Law(
     twin="discrete-gaussian",
     cost=_gaussian_cost,
     renyi=_gaussian_renyi,
-    conversions=(conversion.GAUSSIAN,),
+    conversions=(Conversion.GAUSSIAN,),
     stream=gaussian_of,
     kernel=1,
 )
@@ -211,7 +210,7 @@ LAPLACE = Law(
     twin="discrete-laplace",
     cost=_laplace_cost,
     renyi=_laplace_renyi,
-    conversions=(conversion.PURE, conversion.LAPLACE),
+    conversions=(Conversion.PURE, Conversion.LAPLACE),
     stream=laplace_of,
     kernel=0,
 )
@@ -223,7 +222,7 @@ DISCRETE_GAUSSIAN = Law(
     twin="gaussian",
     cost=_discrete_gaussian_cost,
     renyi=_gaussian_renyi,
-    conversions=(conversion.ROUNDED, conversion.ZCDP),
+    conversions=(Conversion.ROUNDED, Conversion.ZCDP),
     secret=_secret_gaussian,
 )
 DISCRETE_LAPLACE = Law(
@@ -234,7 +233,7 @@ DISCRETE_LAPLACE = Law(
     twin="laplace",
     cost=_laplace_cost,
     renyi=_discrete_laplace_renyi,
-    conversions=(conversion.PURE, conversion.PURES),
+    conversions=(Conversion.PURE, Conversion.PURES),
     secret=_secret_laplace,
 )
 LAWS = {law.name: law for law in (GAUSSIAN, LAPLACE, DISCRETE_GAUSSIAN, DISCRETE_LAPLACE)}

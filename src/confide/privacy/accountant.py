@@ -19,7 +19,7 @@ from confide.base.errors import InputError
 from confide.base.validation import number, positive, positive_int
 from confide.graph import Graph
 from confide.laws import conversion
-from confide.laws.law import Law
+from confide.laws.law import Conversion, Law
 from confide.laws.noise import LARGEST_SIZE
 from confide.plans import words
 from confide.plans.words import (
@@ -267,7 +267,7 @@ def _course(t: Target, asked: _Asked, s: Sensitivity) -> Bound:
     width, shares = None, None
     if s.rounding is not None:
         q = s.rounding.quantum
-        if conversion.ROUNDED in law.conversions and scheme.exchange == "graph":
+        if Conversion.ROUNDED in law.conversions and scheme.exchange == "graph":
             width = scheme.sigma / q
         if centroid:
             shares = Shares(math.sqrt(P - known) * release.share(P) / q, release.share(P) / q)

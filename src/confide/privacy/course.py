@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.laws import conversion, discrete_gaussian
-from confide.laws.law import Law, Spent
+from confide.laws.law import Conversion, Law, Spent
 from confide.laws.noise import LARGEST_SIZE
 
 Floats = NDArray[np.float64]
@@ -169,10 +169,10 @@ class Course:
         given["costs"] = tuple(self.spent.rho[:rounds].tolist())
         rounded = not self.law.normal or (shared > 0.0 and self.shares is not None)  # shares on a grid are discrete
         if mu is not None:
-            how = conversion.ROUNDED if rounded else conversion.GAUSSIAN
+            how = Conversion.ROUNDED if rounded else Conversion.GAUSSIAN
             convert[how] = lambda delta: conversion.gaussian_epsilon(mu, delta)
         if rounded:
-            convert[conversion.ZCDP] = lambda delta: conversion.zcdp_epsilon(rho, delta)
+            convert[Conversion.ZCDP] = lambda delta: conversion.zcdp_epsilon(rho, delta)
         found = replace(self.blank, rho=rho, mu_gdp=mu, exact=self.exact and not rounded, **given)
         return found.priced(convert, draws)
 
@@ -183,16 +183,16 @@ class Course:
         every = np.repeat(each / np.maximum(counts, 1.0), counts.astype(int))
         pure = float(every.sum())
         if shared:  # either all in rho, or the messages at delta 0 and the release at delta
-            convert[f"{conversion.PURE}, and {conversion.ZCDP} for the release"] = lambda delta: (
+            convert[f"{Conversion.PURE}, and {Conversion.ZCDP} for the release"] = lambda delta: (
                 pure + conversion.zcdp_epsilon(shared, delta)
             )
-            convert[conversion.ZCDP] = lambda delta: conversion.zcdp_epsilon(sent + shared, delta)
+            convert[Conversion.ZCDP] = lambda delta: conversion.zcdp_epsilon(sent + shared, delta)
             return replace(self.blank, **given).priced(convert, draws)
-        convert[conversion.PURE] = lambda delta: pure
-        if conversion.LAPLACE in self.law.conversions:
-            convert[conversion.LAPLACE] = lambda delta: conversion.laplace_epsilon(every, delta)
+        convert[Conversion.PURE] = lambda delta: pure
+        if Conversion.LAPLACE in self.law.conversions:
+            convert[Conversion.LAPLACE] = lambda delta: conversion.laplace_epsilon(every, delta)
         else:
-            convert[conversion.PURES] = lambda delta: conversion.pure_epsilon(every, delta)
+            convert[Conversion.PURES] = lambda delta: conversion.pure_epsilon(every, delta)
         found = replace(self.blank, epsilon_pure=pure, exact=self.exact, **given).priced(convert, draws)
         return replace(found, exact=found.exact and found.epsilon == pure)  # its conversion to a delta is a bound
 
@@ -234,7 +234,7 @@ class ByChance:
 
     def at(self, rounds: int, releases: int) -> Account:
         values = self.curve(releases)[:, rounds - 1]
-        convert = {conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda orders: values, delta)}
+        convert = {Conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda orders: values, delta)}
         return replace(self.blank, target=self.target).priced(convert, self.draws(rounds, releases))
 
 

@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from confide.base.errors import InputError
 from confide.base.validation import number, one_of, positive, positive_int, whole
 from confide.laws import conversion, discrete_gaussian
-from confide.laws.law import Norm
+from confide.laws.law import Conversion, Norm
 from confide.plans.words import Adjacency, Amplified, Level, OwnClient, OwnServer, Random, Threat
 from confide.privacy.sensitivity import Sensitivity
 
@@ -232,18 +232,18 @@ class Sums:
         rho, draws = math.fsum(costs), rounds * noise.honest * noise.dim
         squared = discrete_gaussian.mu_squared(rho, math.sqrt(noise.honest) * noise.share_quanta, noise.share_quanta)
         convert: dict[str, Callable[[float], float]] = {
-            conversion.ZCDP: lambda delta: conversion.zcdp_epsilon(rho, delta)
+            Conversion.ZCDP: lambda delta: conversion.zcdp_epsilon(rho, delta)
         }
         mu = None if squared is None else math.sqrt(squared)
         if mu is not None:
-            convert[conversion.ROUNDED] = lambda delta: conversion.gaussian_epsilon(mu, delta)
+            convert[Conversion.ROUNDED] = lambda delta: conversion.gaussian_epsilon(mu, delta)
         given = replace(self.blank, rho=rho, mu_gdp=mu, deltas=self.deltas[:rounds], costs=costs)
         always = given.priced(convert, draws)
         return always if self.rate is None else self._by_chance(self.rate, always, draws)
 
     def _by_chance(self, q: float, always: Account, draws: int) -> Account:
         costs = np.asarray(always.costs)
-        curve = {conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda a: _drawn(q, costs, a), delta)}
+        curve = {Conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda a: _drawn(q, costs, a), delta)}
         sometimes = replace(always, leak=False, rho=None, mu_gdp=None, costs=()).priced(curve, draws)
         most = math.inf if always.epsilon is None else always.epsilon
         if sometimes.epsilon is None or sometimes.epsilon >= most:
