@@ -288,14 +288,13 @@ class _Course:
 
 
 def choose_engine(engine: str, problem: Problem, algorithm: GFL) -> str:
-    from confide.engines.compiled import supports
+    from confide.engines.compiled import unable
 
     one_of("engine", engine, ("auto", "compiled", "reference"))
-    able = supports(problem, algorithm)
-    if engine == "compiled" and not able:
-        remedy = "it runs linear and logistic models in float with the built-in local step; use 'reference'"
-        raise InputError("engine", engine, remedy)
-    return engine if engine != "auto" else "compiled" if able else "reference"
+    why_not = unable(problem, algorithm)
+    if engine == "compiled" and why_not is not None:
+        raise InputError("engine", engine, f"{why_not}; use 'reference'")
+    return engine if engine != "auto" else "reference" if why_not else "compiled"
 
 
 def make_engine(

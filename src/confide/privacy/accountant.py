@@ -2,8 +2,9 @@
 
 Named schemes have closed forms (privacy.md, sections 1, 2, 4, 5): given the messages, psi of the target is seen
 through Gaussian or Laplace noise of its own in every round, with precision `factor`, and the state keeps a share `c`
-of its deviation. Any other linear scheme goes through `view.expose`; tests hold the two equal to 1e-10. Noise inside
-the secure sums (`sum_noise`) is a second proof about every adversary; the smaller epsilon is the answer.
+of its deviation. A scheme that they do not cover goes to the general accountant (`general.expose`) or is refused; tests
+hold the two equal to 1e-10. Noise inside the secure sums (`sum_noise`) is a second proof about every adversary; the
+smaller epsilon is the answer.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from confide.graph.graph import Graph
 from confide.laws import conversion, discrete_gaussian
 from confide.laws.noise import LARGEST_SIZE
 from confide.plans.threat import Release, Threat
+from confide.privacy.general import TOLERANCE, Exposure, expose_each, rounds_of
 from confide.privacy.participation import amplified_curve, random_curve
 from confide.privacy.sensitivity import Participation, Sensitivity
 from confide.privacy.sum_noise import SumNoise, by_sums, release_rho, smaller
-from confide.privacy.view import Exposure, Round, expose_each
-from confide.rounds.schemes import Scheme
+from confide.rounds.schemes import Exchange, Place, Scheme, Wiring
 
 Floats = NDArray[np.float64]
+LONGEST = 4 * 10**7  # of servers times rounds squared: what the general accountant holds and multiplies
 NOISES = ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace")
 
 
@@ -164,8 +166,10 @@ def account(
     seen = _seen(scheme, secure)
     blank = _blank(sensitivity, threat, release, delta)
 
+    price = _by_messages if covers(scheme) else _by_general
+
     def by_messages() -> Account:
-        return _by_messages(scheme, graphs, sensitivity, rounds, noise, threat, release, blank, seen)
+        return price(scheme, graphs, sensitivity, rounds, noise, threat, release, blank, seen)
 
     if sum_noise is None:
         return by_messages()
@@ -176,8 +180,20 @@ def account(
     return smaller(by_messages, lambda: by_sums(sum_noise, real, rounds, threat, blank))
 
 
+def covers(s: Scheme) -> bool:
+    """Whether the closed forms are about this scheme: by its rows, never by its name."""
+    places = s.places - {Place.CLIENT}
+    if not s.plain or (Place.CLIENT in s.places and Place.LINK not in places):
+        return False
+    if s.exchange != Exchange.GRAPH or places <= {Place.SERVER}:
+        return True
+    if places == {Place.LINK, Place.OWN} and s.size(Place.LINK) != s.size(Place.OWN):
+        return False
+    return s.carry == 0.0 and places in ({Place.SERVER, Place.EDGE}, {Place.LINK}, {Place.LINK, Place.OWN})
+
+
 def account_general(
-    rounds: Sequence[Round],
+    rounds: Sequence[Wiring],
     sensitivity: Sensitivity,
     *,
     colluders: Sequence[int] = (),
@@ -189,17 +205,18 @@ def account_general(
         raise InputError("rounds", 0, "must be at least 1")
     if not 0.0 < number("delta", delta) < 1.0:
         raise InputError("delta", delta, "must lie strictly between 0 and 1")
-    P, T = rounds[0].matrices.W.shape[0], len(rounds)
+    P = rounds[0].W.shape[0]
     threat = Threat("colluders", frozenset(colluders)) if len(colluders) else Threat()
     threat.check(P)
-    if sensitivity.participation.kind not in ("all", "cap"):
-        raise InputError("participation", str(sensitivity.participation), "the general accountant knows all and cap:N")
+    _check_participation(sensitivity)
     honest = [p for p in range(P) if p not in threat.colluders]
     chosen = honest if targets is None else list(targets)
     if not chosen or not set(chosen) <= set(honest):
         raise InputError("targets", chosen, f"must be honest servers: {honest}")
     exposed = expose_each(rounds, chosen, threat.colluders)
-    found = [_spend_exposed(e, p, T, sensitivity, threat, delta) for e, p in zip(exposed, chosen, strict=True)]
+    blank = Account(str(threat), threat.words, sensitivity.level, sensitivity.adjacency, None, delta)
+    blank = replace(blank, law="continuous Gaussian noise in the messages")
+    found = [_spend_exposed(e, p, sensitivity, blank) for e, p in zip(exposed, chosen, strict=True)]
     return max(found, key=lambda a: math.inf if a.epsilon is None else a.epsilon)
 
 
@@ -262,7 +279,7 @@ def _by_one_bound(
     scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, rounds: int, noise: str, threat: Threat, release: Release,
     blank: Account, seen: str,
 ) -> Account:  # fmt: skip
-    if scheme.name == "pairwise" and scheme.sigma_pair and (noise != "gaussian" or s.rounding is not None):
+    if scheme.sigma_pair and (noise != "gaussian" or s.rounding is not None):
         # Rounded one by one, noises are no function of their sum: 0.2 quanta wide, 25.0 was attained where 20.7 is due.
         remedy = "edge noise that cancels between two ends has a proof for Gaussian noise only, not for what is rounded"
         raise InputError("noise", noise, remedy)
@@ -323,7 +340,7 @@ def _law(noise: str, s: Sensitivity, release: Release) -> str:
 def _about_noise(scheme: Scheme, noise: str, release: Release, seen: str) -> tuple[str, ...]:
     masked = "secure" if seen.startswith("the sum") else "plain"
     found = [f"{masked} aggregation: the own server sees {seen}; noise is drawn once per round"]
-    if scheme.exchange == "average":
+    if scheme.exchange == Exchange.AVERAGE:
         found.append(
             "a trusted centre, or a secure sum over all servers, shows the noisy mean and nothing else; nobody knows "
             "its noise"
@@ -343,23 +360,27 @@ def _about_noise(scheme: Scheme, noise: str, release: Release, seen: str) -> tup
     return tuple(found)
 
 
+def _own_server(seen: str) -> str:
+    if not seen.startswith("the sum"):
+        return f"the own server sees {seen}: aggregation is plain, and nothing masks a client"
+    return (
+        f"the own server sees {seen} in clear: secure aggregation masks single clients, but nothing is "
+        "differentially private against it unless noise is inside the secure sum"
+    )
+
+
 def _leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Release, seen: str) -> str | None:
     """Why this adversary learns a noiseless function of the data, or None."""
-    if threat.kind == "own-server" and not seen.startswith("the sum"):
-        return f"the own server sees {seen}: aggregation is plain, and nothing masks a client"
     if threat.kind == "own-server":
-        return (
-            f"the own server sees {seen} in clear: secure aggregation masks single clients, but nothing is "
-            "differentially private against it unless noise is inside the secure sum"
-        )
-    silent = scheme.exchange == "nothing" or graphs[0].P == 1
+        return _own_server(seen)
+    silent = scheme.exchange == Exchange.NOTHING or graphs[0].P == 1
     if not silent and scheme.sigma == 0.0:
         if scheme.sigma_pair:
             return "edge noises cancel over the network: without local noise their sum reveals the sum of the models"
         return "messages carry no noise"
-    keeps = any(np.any(scheme.carries(g) > 0) for g in graphs) or scheme.noise_on == "link"
-    keeps = silent or (keeps and scheme.exchange != "average")
-    if scheme.noise_on == "link" and scheme.own_noise and (threat.kind == "own-client" or release.kind == "local"):
+    keeps = any(np.any(scheme.carries(g) > 0) for g in graphs) or scheme.by_link
+    keeps = silent or (keeps and scheme.exchange != Exchange.AVERAGE)
+    if Place.OWN in scheme.places and (threat.kind == "own-client" or release.kind == "local"):
         # w_p shows psi_p through g_pp: neither clean nor covered by a theorem here.
         what = f"{threat}, release {release}"
         raise InputError("threat", what, "per-link's own noise hides part of w_p; no bound is proven for this view")
@@ -395,11 +416,11 @@ def _facts(scheme: Scheme, graph: Graph, threat: Threat, honest: list[int]) -> F
     """One round's carry, precision of Gaussian noise and copies of Laplace noise, a row for each honest server."""
     P, sigma = graph.P, scheme.sigma
     carry, ones = scheme.carries(graph)[honest], np.ones(len(honest))
-    if scheme.exchange == "nothing" or P == 1:
+    if scheme.exchange == Exchange.NOTHING or P == 1:
         return np.stack([ones, 0 * ones, 0 * ones], axis=1)
-    if scheme.exchange == "average":
+    if scheme.exchange == Exchange.AVERAGE:
         return np.stack([0 * ones, ones * (P * sigma) ** -2.0, ones / P], axis=1)
-    if scheme.noise_on == "link":
+    if scheme.by_link:
         degrees = graph.degrees[honest].astype(np.float64)
         return np.stack([graph.own_weights[honest], degrees * sigma**-2.0, degrees], axis=1)
     precision = ones * sigma**-2.0
@@ -422,9 +443,9 @@ def _pairwise_precisions(scheme: Scheme, graph: Graph, colluders: frozenset[int]
 
 def _roundings(scheme: Scheme, graph: Graph, p: int) -> int:
     """Products that server p rounds when it publishes, in each coordinate (`rounding`)."""
-    if scheme.exchange != "graph" or scheme.sigma == 0.0:
+    if scheme.exchange != Exchange.GRAPH or scheme.sigma == 0.0:
         return 0
-    if scheme.noise_on == "link":
+    if scheme.by_link:
         return int(graph.degrees[p])
     return int(0.0 < scheme.carries(graph)[p] < 1.0)
 
@@ -472,7 +493,7 @@ def _spend(
     common: dict[str, Any] = {"target": t.p, "deltas": tuple(deltas.tolist()), "assumptions": tuple(notes)}
     convert: dict[str, Callable[[float], float]] = {}
     # per-link's own noise is assumed known, which no data attains.
-    hidden = scheme.noise_on == "link" and scheme.own_noise
+    hidden = Place.OWN in scheme.places
     exact = s.participation.kind == "all" and not noise.startswith("discrete") and not hidden and s.attained(remembers)
     if gaussian:
         sent = float(np.sum(t.factor * deltas**2)) / 2.0
@@ -519,7 +540,7 @@ def _mu(
     """mu of Gaussian differential privacy, where both the messages' noise and a release's shares have one."""
     parts: list[float | None] = [2.0 * sent]
     if noise == "discrete-gaussian" and sent:
-        wide = s.rounding is not None and scheme.exchange == "graph"
+        wide = s.rounding is not None and scheme.exchange == Exchange.GRAPH
         parts = [discrete_gaussian.mu_squared(sent, scheme.sigma / s.rounding.quantum) if wide and s.rounding else None]
     if shared and s.rounding is None:
         parts.append(2.0 * shared)
@@ -569,30 +590,91 @@ def _curve(t: _Target, s: Sensitivity, noise: str, final: float, threat: Threat,
     )
 
 
-def _spend_exposed(e: Exposure, p: int, T: int, s: Sensitivity, threat: Threat, delta: float) -> Account:
-    blank = Account(str(threat), threat.words, s.level, s.adjacency, None, delta, target=p)
+def _by_general(
+    scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, rounds: int, noise: str, threat: Threat, release: Release,
+    blank: Account, seen: str,
+) -> Account:  # fmt: skip
+    """The account of a scheme that no closed form covers, by its rows; what has no proof is refused."""
+    P, without = graphs[0].P, f"{scheme.name!r} has no closed form, and the general accountant knows"
+    if threat.kind == "own-server":
+        return replace(blank, leak=True, assumptions=(f"leak: {_own_server(seen)}",))
+    if noise != "gaussian":
+        raise InputError("noise", noise, f"{without} continuous Gaussian noise alone")
+    if s.rounding is not None:
+        raise InputError("algorithm.arithmetic", "fixed", f"{without} real numbers alone; use float")
+    _check_participation(s, without)
+    if P * rounds**2 > LONGEST:
+        raise InputError("rounds", rounds, f"{without} at most {math.isqrt(LONGEST // P)} rounds of {P} servers")
+    blank = replace(blank, law=_law(noise, s, release), assumptions=_about_noise(scheme, noise, release, seen))
+    wirings, against = rounds_of(scheme, [graphs[j % len(graphs)] for j in range(rounds)]), dict[Any, list[int]]()
+    for p in range(P):
+        others = frozenset[int]().union(*(threat.against(g, p) for g in graphs))
+        if p not in others:
+            against.setdefault(others, []).append(p)
+    found = []
+    for others, targets in against.items():
+        for p, e in zip(targets, expose_each(wirings, targets, others), strict=True):
+            if e.others >= TOLERANCE:
+                remedy = f"other servers' models tell of server {p} beyond all messages; no bound is proven"
+                raise InputError("scheme.name", scheme.name, remedy)
+            hidden = release.hidden(P, threat.shares(graphs, p)) if release.kind == "centroid" else math.inf
+            found.append(_end(e, p, s, blank, threat, release, P * hidden / math.sqrt(release.count)))
+    return _of_all(found, noise)
+
+
+def _end(
+    e: Exposure, p: int, s: Sensitivity, blank: Account, threat: Threat, release: Release, hidden: float
+) -> Account:
+    """The account of one target, its models counted where they are shown; `hidden`: noise on the sum of all of them."""
+    keeps, shown = bool(np.any(np.abs(e.kept) > 1e-12)), threat.kind == "own-client" or release.kind == "local"
+    if keeps and shown and e.revealed:
+        what = f"{threat}, release {release}"
+        raise InputError(
+            "threat", what, "noise that stays hidden is a part of the model that is shown; no bound is proven"
+        )
+    if keeps and (shown or hidden == 0.0):
+        e = replace(e, leak=True)
+    return _spend_exposed(e, p, s, blank, hidden)
+
+
+def _check_participation(s: Sensitivity, without: str = "the general accountant knows") -> None:
+    if s.participation.kind not in ("all", "cap"):
+        raise InputError("participation", str(s.participation), f"{without} all and cap:N alone")
+
+
+def _spend_exposed(e: Exposure, p: int, s: Sensitivity, blank: Account, hidden: float = math.inf) -> Account:
+    """The account of one target from all looks at it; `hidden`: the noise on a last look at its model."""
+    blank = replace(blank, target=p)
     if e.leak:
-        return replace(blank, leak=True, assumptions=("leak: the view determines a noiseless function of the data",))
+        why = "leak: the view determines a noiseless function of the data"
+        return replace(blank, leak=True, assumptions=(why, *blank.assumptions))
     remembers = bool(np.any(np.abs(e.kept) > 1e-12))
-    deltas = s.deltas(lambda j, before: np.asarray(np.abs(e.kept[j - 1, :j]) @ before), T, remembers)
-    # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
-    mu_squared = float(np.sum(s.charged(deltas * (np.abs(e.S) @ deltas), remembers)))
-    notes = s.assumptions(remembers)
+    deltas = s.deltas(lambda j, before: np.asarray(np.abs(e.kept[j - 1, :j]) @ before), len(e.kept), remembers)
+
+    def mu_squared(S: Floats) -> float:
+        # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
+        some = deltas[: len(S)]
+        return float(np.sum(s.charged(some * (np.abs(S) @ some), remembers)))
+
+    after = np.array([mu_squared(S) for S in e.after_rounds()])
+    released = float(np.abs(e.kept[-1]) @ deltas) / hidden if remembers else 0.0
+    mu = math.sqrt(after[-1] + released**2)
+    notes = [*blank.assumptions, *s.assumptions(remembers)]
     if e.revealed:
         notes.append(f"{e.revealed} hidden noises were given to the adversary, so that updates may be adaptive")
-    valid = e.others < 1e-9
+    valid = e.others < TOLERANCE
     if not valid:
         notes.append("other servers' states change with the target's data given this view: the number is not a bound")
-    mu = math.sqrt(mu_squared)
+    attained = s.participation.kind == "all" and s.attained(remembers) and not e.revealed
     return replace(
         blank,
-        epsilon=conversion.gaussian_epsilon(mu, delta),
-        law="continuous Gaussian noise in the messages",
+        epsilon=conversion.gaussian_epsilon(mu, blank.delta),
         conversion=conversion.GAUSSIAN,
-        rho=mu_squared / 2.0,
+        rho=mu**2 / 2.0,
         mu_gdp=mu,
         valid=valid,
-        exact=bool(np.all(e.S >= -1e-12)) and s.participation.kind == "all" and s.attained(remembers),
+        exact=attained and bool(np.all(e.S >= -1e-12)),
         deltas=tuple(deltas.tolist()),
+        costs=tuple((np.diff(np.maximum.accumulate(after), prepend=0.0) / 2.0).tolist()),
         assumptions=tuple(notes),
     )
