@@ -50,7 +50,7 @@ CHUNK_SECONDS = 0.1  # between two looks at the clock: short enough for Ctrl-C, 
 
 class Engine(Protocol):
     def start(self) -> State:
-        """The states of all servers before round 1."""
+        """What a repetition carries from round to round, before round 1: first the states of all servers."""
 
     def advance(self, repetition: int, w: State, first: int, last: int, out: Recording) -> int:
         """Run rounds first..last on w in place; 0, or the round in which the states blew up."""
@@ -136,7 +136,9 @@ def simulate(
         metrics |= _epsilon_so_far(accounting, recording, course.done, rounds)
     models, released = np.stack([work.models(w) for w in course.states]), None
     if releasing is not None and course.done and not course.broke:  # where it broke tells of the data
-        released = _release(releasing, course.states, models, None if secret is not None else seed)
+        released = _release(
+            releasing, [w[: problem.federation.P] for w in course.states], models, None if secret is not None else seed
+        )
     return Run(
         metrics=metrics,
         models=models,

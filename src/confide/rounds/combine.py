@@ -30,6 +30,13 @@ PURPOSE = {
 }
 
 
+def place(purpose: Purpose, ids: tuple[int, ...]) -> Place:
+    """Where a draw is: noise of links and of the own term have one purpose."""
+    if purpose == Purpose.LINK_NOISE and ids[0] == ids[1]:
+        return Place.OWN
+    return next(at for at, given in PURPOSE.items() if given == purpose)
+
+
 class Perturbed(NamedTuple):
     own: State  # s_p, kept
     sent: dict[int, State]  # the message to each neighbour: one array for all where noise is per server
