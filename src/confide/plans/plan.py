@@ -20,7 +20,6 @@ from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.files import atomic_file
 from confide.base.validation import number, one_of, positive, positive_int, whole
-from confide.laws.law import Law
 from confide.plans import plan_deployment
 from confide.plans.threat import Threat
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from confide.rounds.schemes import Scheme
 
 VERSION = 2
+LAWS = ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace")
 NOISE_ON = ("server", "link", "network")
 CLIPS = ("none", "example", "update")
 NORMS = ("l1", "l2")
@@ -177,9 +177,16 @@ class Plan:
         return list(_differences("", self.to_dict(), other.to_dict()))
 
 
-def scheme_fields(scheme: Scheme, law: Law | None = None) -> dict[str, Any]:
+def scheme_fields(scheme: Scheme, law: str | None = None) -> dict[str, Any]:
     """The fields of a `Scheme` that a plan holds; `law` where the deployed noise is the discrete one."""
-    return {name: getattr(scheme, name) for name in _SCHEME} | {"law": str(law or scheme.law)}
+    from confide.rounds.schemes import Exchange, named
+
+    on = "network" if scheme.exchange == Exchange.AVERAGE else "link" if scheme.by_link else "server"
+    found = {name: on if name == "noise_on" else getattr(scheme, name) for name in _SCHEME}
+    if not named(scheme):
+        rows = [f"{n.at} {n.sigma!r} taps {n.taps!r}" for n in scheme.noises]
+        found["rows"] = "; ".join((scheme.exchange, *rows, *(("receivers",) if scheme.receivers else ())))
+    return found | ({} if law is None else {"law": law})
 
 
 def _checked(p: Plan) -> dict[str, Any]:
@@ -268,14 +275,17 @@ def _turns(value: object, P: int) -> tuple[dict[str, Any], ...]:
 
 def _scheme(value: object) -> dict[str, Any]:
     given = {"sigma_pair": 0.0, "sigma_client": 0.0} | (dict(value) if isinstance(value, Mapping) else {})
-    s = canonical.check_keys("plan.scheme", given if isinstance(value, Mapping) else value, _SCHEME)
+    own = ("rows",) if "rows" in given else ()
+    s = canonical.check_keys("plan.scheme", given if isinstance(value, Mapping) else value, (*_SCHEME, *own))
     carry = s["carry"]
     return {
         "name": _word("plan.scheme.name", s["name"]),
-        "law": Law.parse(s["law"], "plan.scheme.law").name,
+        "law": one_of("plan.scheme.law", s["law"], LAWS),
         "carry": None if carry is None else _float("plan.scheme.carry", carry, 0.0, 1.0),
         "noise_on": one_of("plan.scheme.noise_on", s["noise_on"], NOISE_ON),
-    } | {name: _nonnegative(f"plan.scheme.{name}", s[name]) for name in ("sigma", "sigma_pair", "sigma_client")}
+        **{name: _nonnegative(f"plan.scheme.{name}", s[name]) for name in ("sigma", "sigma_pair", "sigma_client")},
+        **{name: _line(f"plan.scheme.{name}", s[name]) for name in own},
+    }
 
 
 def _aggregation(name: str, value: object) -> dict[str, Any]:
@@ -338,6 +348,12 @@ def _threat(value: object, P: int) -> str:
     except InputError as e:
         raise InputError("plan.threat", value, e.remedy) from None
     return str(threat)
+
+
+def _line(name: str, value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 10_000:
+        raise InputError(name, value, "must be a line of text")
+    return value
 
 
 def _word(name: str, value: object) -> str:

@@ -86,6 +86,8 @@ def agrees(plan: Plan) -> None:
 
 def _has_what_nodes_need(plan: Plan) -> None:
     s = plan.scheme
+    if "rows" in s:
+        raise InputError("plan.scheme.name", s["name"], "is not the scheme of this name; deploy one of confide's own")
     if s["name"] in _EDGELESS or s["noise_on"] == "network":
         raise InputError("plan.scheme.name", s["name"], "has no flows on edges; deploy a scheme that has")
     if (s["sigma"] or s["sigma_pair"]) and not LAWS[s["law"]].on_grid:

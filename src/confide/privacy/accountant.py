@@ -2,8 +2,9 @@
 
 Named schemes have closed forms (privacy.md, sections 1, 2, 4, 5): given the messages, psi of the target is seen
 through Gaussian or Laplace noise of its own in every round, with precision `factor`, and the state keeps a share `c`
-of its deviation. Any other linear scheme goes through `view.expose`; tests hold the two equal to 1e-10. Noise inside
-the secure sums (`sum_noise`) is a second proof about every adversary; the smaller epsilon is the answer.
+of its deviation. A scheme that they do not cover goes to the general accountant (`general.expose`) or is refused; tests
+hold the two equal to 1e-10. Noise inside the secure sums (`sum_noise`) is a second proof about every adversary; the
+smaller epsilon is the answer.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.base.errors import InputError
-from confide.base.validation import number, positive, positive_int
+from confide.base.validation import number, one_of, positive, positive_int
 from confide.graph.graph import Graph
 from confide.laws import conversion, discrete_gaussian
-from confide.laws.law import Conversion, Law
 from confide.laws.noise import LARGEST_SIZE
 from confide.plans.threat import Release, Threat
+from confide.privacy.general import TOLERANCE, Exposure, expose_each, rounds_of
 from confide.privacy.participation import amplified_curve, random_curve
 from confide.privacy.sensitivity import Participation, Sensitivity
 from confide.privacy.sum_noise import SumNoise, by_sums, release_rho, smaller
-from confide.privacy.view import Exposure, Round, expose_each
-from confide.rounds.schemes import Scheme
+from confide.rounds.schemes import Exchange, Place, Scheme, Wiring
 
 Floats = NDArray[np.float64]
+LONGEST = 4 * 10**7  # of servers times rounds squared: what the general accountant holds and multiplies
+NOISES = ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace")
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Account:
         """With the smallest epsilon of these conversions from delta, of so many discrete draws."""
         epsilon, how = conversion.smallest(convert, self.delta, draws)
         if math.isfinite(epsilon) or not draws:
-            return replace(self, epsilon=epsilon, conversion=str(how), draws=draws)
+            return replace(self, epsilon=epsilon, conversion=how, draws=draws)
         why = (
             f"leak: so little noise that no epsilon holds at delta {self.delta:g}: {draws:.3g} discrete draws, each "
             "within 2^-108 of its law, add more than that to delta"
@@ -114,11 +116,12 @@ class Account:
 
 @dataclass(frozen=True)
 class _Target:
-    """One server under one adversary: carries c_1..c_T, and the independent copies of noise on its messages."""
+    """One server under one adversary: carries c_1..c_T, precisions f_1..f_T, and the noise's independent copies."""
 
     p: int
     carry: Floats
-    copies: Floats  # with standard deviation `_sigma`; of normal noise any precision is so many copies
+    factor: Floats  # of Gaussian noise: mu^2 = sum f_j Delta_j^2
+    copies: Floats  # of Laplace noise: epsilon = sum copies_j Delta_j / b
 
     @property
     def remembers(self) -> bool:
@@ -131,7 +134,7 @@ def account(
     sensitivity: Sensitivity,
     *,
     rounds: int,
-    noise: Law | str | None = None,
+    noise: str | None = None,
     threat: Threat | str = "links",
     release: Release | str = "none",
     delta: float = 1e-5,
@@ -142,13 +145,13 @@ def account(
 
     Args:
         graph: one graph, or several that take turns.
-        noise: the law actually drawn, or its name; `scheme.law` by default. `scheme.sigma` is its standard deviation.
+        noise: the law actually drawn; `scheme.law` by default. `scheme.sigma` is its standard deviation.
         release: in words, its shares of noise are sized for `threat`; a `Release` says for how many they are.
         sum_noise: noise that the clients put inside every secure sum.
         secure: whether updates are masked, so that the own server sees their sum only; else it sees each in clear.
     """
     threat = Threat.parse(threat) if isinstance(threat, str) else threat
-    law = Law.parse(noise or scheme.law)
+    noise = one_of("noise", noise or scheme.law, NOISES)
     rounds = positive_int("rounds", rounds)
     if not 0.0 < number("delta", delta) < 1.0:
         raise InputError("delta", delta, "must lie strictly between 0 and 1")
@@ -163,8 +166,10 @@ def account(
     seen = _seen(scheme, secure)
     blank = _blank(sensitivity, threat, release, delta)
 
+    price = _by_messages if covers(scheme) else _by_general
+
     def by_messages() -> Account:
-        return _by_messages(scheme, graphs, sensitivity, rounds, law, threat, release, blank, seen)
+        return price(scheme, graphs, sensitivity, rounds, noise, threat, release, blank, seen)
 
     if sum_noise is None:
         return by_messages()
@@ -175,8 +180,20 @@ def account(
     return smaller(by_messages, lambda: by_sums(sum_noise, real, rounds, threat, blank))
 
 
+def covers(s: Scheme) -> bool:
+    """Whether the closed forms are about this scheme: by its rows, never by its name."""
+    places = s.places - {Place.CLIENT}
+    if not s.plain or (Place.CLIENT in s.places and Place.LINK not in places):
+        return False
+    if s.exchange != Exchange.GRAPH or places <= {Place.SERVER}:
+        return True
+    if places == {Place.LINK, Place.OWN} and s.size(Place.LINK) != s.size(Place.OWN):
+        return False
+    return s.carry == 0.0 and places in ({Place.SERVER, Place.EDGE}, {Place.LINK}, {Place.LINK, Place.OWN})
+
+
 def account_general(
-    rounds: Sequence[Round],
+    rounds: Sequence[Wiring],
     sensitivity: Sensitivity,
     *,
     colluders: Sequence[int] = (),
@@ -188,17 +205,18 @@ def account_general(
         raise InputError("rounds", 0, "must be at least 1")
     if not 0.0 < number("delta", delta) < 1.0:
         raise InputError("delta", delta, "must lie strictly between 0 and 1")
-    P, T = rounds[0].matrices.W.shape[0], len(rounds)
+    P = rounds[0].W.shape[0]
     threat = Threat("colluders", frozenset(colluders)) if len(colluders) else Threat()
     threat.check(P)
-    if sensitivity.participation.kind not in ("all", "cap"):
-        raise InputError("participation", str(sensitivity.participation), "the general accountant knows all and cap:N")
+    _check_participation(sensitivity)
     honest = [p for p in range(P) if p not in threat.colluders]
     chosen = honest if targets is None else list(targets)
     if not chosen or not set(chosen) <= set(honest):
         raise InputError("targets", chosen, f"must be honest servers: {honest}")
     exposed = expose_each(rounds, chosen, threat.colluders)
-    found = [_spend_exposed(e, p, T, sensitivity, threat, delta) for e, p in zip(exposed, chosen, strict=True)]
+    blank = Account(str(threat), threat.words, sensitivity.level, sensitivity.adjacency, None, delta)
+    blank = replace(blank, law="continuous Gaussian noise in the messages")
+    found = [_spend_exposed(e, p, sensitivity, blank) for e, p in zip(exposed, chosen, strict=True)]
     return max(found, key=lambda a: math.inf if a.epsilon is None else a.epsilon)
 
 
@@ -229,7 +247,7 @@ def _blank(s: Sensitivity, threat: Threat, release: Release, delta: float) -> Ac
 
 
 def _by_messages(
-    scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, rounds: int, law: Law, threat: Threat, release: Release,
+    scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, rounds: int, noise: str, threat: Threat, release: Release,
     blank: Account, seen: str,
 ) -> Account:  # fmt: skip
     """The account that rests on the noise of servers and links alone.
@@ -239,13 +257,13 @@ def _by_messages(
     """
     part = s.participation
     if part.kind not in ("random", "amplified"):
-        return _by_one_bound(scheme, graphs, s, rounds, law, threat, release, blank, seen)
+        return _by_one_bound(scheme, graphs, s, rounds, noise, threat, release, blank, seen)
     found: list[tuple[str, Account]] = []
     refused: list[tuple[str, InputError]] = []
     for kind in ("amplified", "random", "all") if part.kind == "amplified" else ("random", "all"):
         given = replace(s, participation=Participation(kind, part.value if kind != "all" else 0.0))
         try:
-            found.append((kind, _by_one_bound(scheme, graphs, given, rounds, law, threat, release, blank, seen)))
+            found.append((kind, _by_one_bound(scheme, graphs, given, rounds, noise, threat, release, blank, seen)))
         except InputError as e:
             refused.append((kind, e))
     if not found:
@@ -258,22 +276,22 @@ def _by_messages(
 
 
 def _by_one_bound(
-    scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, rounds: int, law: Law, threat: Threat, release: Release,
+    scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, rounds: int, noise: str, threat: Threat, release: Release,
     blank: Account, seen: str,
 ) -> Account:  # fmt: skip
-    if scheme.name == "pairwise" and scheme.sigma_pair and (not law.normal or s.rounding is not None):
+    if scheme.sigma_pair and (noise != "gaussian" or s.rounding is not None):
         # Rounded one by one, noises are no function of their sum: 0.2 quanta wide, 25.0 was attained where 20.7 is due.
         remedy = "edge noise that cancels between two ends has a proof for Gaussian noise only, not for what is rounded"
-        raise InputError("noise", law.name, remedy)
-    blank = replace(blank, law=_law(law, s, release), assumptions=_about_noise(scheme, law, release, seen))
+        raise InputError("noise", noise, remedy)
+    blank = replace(blank, law=_law(noise, s, release), assumptions=_about_noise(scheme, noise, release, seen))
     why = _leak(scheme, graphs, threat, release, seen)
     if why is not None:
         return replace(blank, leak=True, assumptions=(f"leak: {why}", *blank.assumptions))
     honest = [p for p in range(graphs[0].P) if p not in threat.colluders]
     try:
         targets = _targets(scheme, graphs, threat, honest, rounds, release)
-        found = [_spend(t, scheme, graphs, s, blank, law, release, threat) for t in targets]
-        worst = _of_all(found, law)
+        found = [_spend(t, scheme, graphs, s, blank, noise, release, threat) for t in targets]
+        worst = _of_all(found, noise)
     except OverflowError:
         worst = replace(blank, epsilon=math.inf)
     if not all(map(math.isfinite, (worst.epsilon or 0.0, worst.rho or 0.0))):
@@ -281,7 +299,7 @@ def _by_one_bound(
     return worst
 
 
-def _of_all(found: list[Account], law: Law) -> Account:
+def _of_all(found: list[Account], noise: str) -> Account:
     """The worst of several targets; its pure epsilon, rho and costs are made to hold for every one of them.
 
     One target may be the worst of few rounds and another of many, or one in pure epsilon and another at delta. A ledger
@@ -295,7 +313,7 @@ def _of_all(found: list[Account], law: Law) -> Account:
     rho = [a.rho for a in found if a.rho is not None]
     mu = [a.mu_gdp for a in found if a.mu_gdp is not None]
     costs = np.array([a.costs for a in found])
-    if law.pure:  # a pure epsilon has a rho too, and neither may add up to less
+    if noise.endswith("laplace"):  # a pure epsilon has a rho too, and neither may add up to less
         costs = costs.max(axis=0)
     elif costs.size:
         costs = np.diff(np.cumsum(costs, axis=1).max(axis=0), prepend=0.0)
@@ -309,31 +327,32 @@ def _of_all(found: list[Account], law: Law) -> Account:
     )
 
 
-def _law(law: Law, s: Sensitivity, release: Release) -> str:
-    shown = f"{law.words} noise in the messages"
-    if not law.on_grid and s.rounding is not None:
+def _law(noise: str, s: Sensitivity, release: Release) -> str:
+    kind, _, name = noise.rpartition("-")
+    shown = f"{kind or 'continuous'} {name.capitalize()} noise in the messages"
+    if not kind and s.rounding is not None:
         shown += ", rounded to the grid"
     if release.kind == "centroid":
         shown += f"; {'discrete ' if s.rounding is not None else ''}Gaussian shares in the release"
     return shown
 
 
-def _about_noise(scheme: Scheme, law: Law, release: Release, seen: str) -> tuple[str, ...]:
+def _about_noise(scheme: Scheme, noise: str, release: Release, seen: str) -> tuple[str, ...]:
     masked = "secure" if seen.startswith("the sum") else "plain"
     found = [f"{masked} aggregation: the own server sees {seen}; noise is drawn once per round"]
-    if scheme.exchange == "average":
+    if scheme.exchange == Exchange.AVERAGE:
         found.append(
             "a trusted centre, or a secure sum over all servers, shows the noisy mean and nothing else; nobody knows "
             "its noise"
         )
-    if law.on_grid:
+    if noise.startswith("discrete"):
         found.append(
             "discrete noise on an integer grid; the sampler is within 2^-108 of it in total variation "
             "(confide.privacy.noise): N draws add (1 + e^epsilon) N 2^-108 to delta, which is paid from this delta"
         )
     else:
         found.append("real-valued noise: true of the mathematics, simulated in floating point")
-    if law.on_grid and not law.pure and release.kind == "centroid":
+    if noise == "discrete-gaussian" and release.kind == "centroid":
         found.append(
             "release: of shares at least 2 quanta wide, whose sum is as good as discrete Gaussian (rho grows by less "
             "than 1e-15 P M); for narrower ones see confide.privacy.sum_noise.release_rho"
@@ -341,23 +360,27 @@ def _about_noise(scheme: Scheme, law: Law, release: Release, seen: str) -> tuple
     return tuple(found)
 
 
+def _own_server(seen: str) -> str:
+    if not seen.startswith("the sum"):
+        return f"the own server sees {seen}: aggregation is plain, and nothing masks a client"
+    return (
+        f"the own server sees {seen} in clear: secure aggregation masks single clients, but nothing is "
+        "differentially private against it unless noise is inside the secure sum"
+    )
+
+
 def _leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Release, seen: str) -> str | None:
     """Why this adversary learns a noiseless function of the data, or None."""
-    if threat.kind == "own-server" and not seen.startswith("the sum"):
-        return f"the own server sees {seen}: aggregation is plain, and nothing masks a client"
     if threat.kind == "own-server":
-        return (
-            f"the own server sees {seen} in clear: secure aggregation masks single clients, but nothing is "
-            "differentially private against it unless noise is inside the secure sum"
-        )
-    silent = scheme.exchange == "nothing" or graphs[0].P == 1
+        return _own_server(seen)
+    silent = scheme.exchange == Exchange.NOTHING or graphs[0].P == 1
     if not silent and scheme.sigma == 0.0:
         if scheme.sigma_pair:
             return "edge noises cancel over the network: without local noise their sum reveals the sum of the models"
         return "messages carry no noise"
-    keeps = any(np.any(scheme.carries(g) > 0) for g in graphs) or scheme.noise_on == "link"
-    keeps = silent or (keeps and scheme.exchange != "average")
-    if scheme.noise_on == "link" and scheme.own_noise and (threat.kind == "own-client" or release.kind == "local"):
+    keeps = any(np.any(scheme.carries(g) > 0) for g in graphs) or scheme.by_link
+    keeps = silent or (keeps and scheme.exchange != Exchange.AVERAGE)
+    if Place.OWN in scheme.places and (threat.kind == "own-client" or release.kind == "local"):
         # w_p shows psi_p through g_pp: neither clean nor covered by a theorem here.
         what = f"{threat}, release {release}"
         raise InputError("threat", what, "per-link's own noise hides part of w_p; no bound is proven for this view")
@@ -373,39 +396,37 @@ def _leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Rele
 def _targets(
     scheme: Scheme, graphs: Sequence[Graph], threat: Threat, honest: list[int], rounds: int, release: Release
 ) -> list[_Target]:
-    """Servers that can be the worst: epsilon grows with carry, copies and, where there is a release, with
+    """Servers that can be the worst: epsilon grows with carry, precision, copies and, where there is a release, with
     the shares of its noise that are known, so the largest are enough."""
     facts = np.array([_facts(scheme, g, threat, honest) for g in graphs]).transpose(1, 0, 2)
     known = [threat.shares(graphs, p) if release.kind == "centroid" else 0 for p in honest]
     column = np.broadcast_to(np.array(known, dtype=np.float64)[:, None, None], (len(honest), len(graphs), 1))
-    facts = np.concatenate([facts, column], axis=2)  # (honest, graphs, 3)
+    facts = np.concatenate([facts, column], axis=2)  # (honest, graphs, 4)
     _, first = np.unique(facts.reshape(len(honest), -1), axis=0, return_index=True)
     keys, remembers = facts[first], np.any(facts[first, :, 0] > 0, axis=1)
     turn, found = np.arange(rounds) % len(graphs), []
     for n, key in zip(first, keys, strict=True):
         above = np.all(keys >= key, axis=(1, 2)) & np.any(keys > key, axis=(1, 2))
         if not np.any(above & (remembers == np.any(key[:, 0] > 0))):
-            found.append(_Target(honest[n], *facts[n][turn, :2].T))
+            found.append(_Target(honest[n], *facts[n][turn, :3].T))
     return found
 
 
 def _facts(scheme: Scheme, graph: Graph, threat: Threat, honest: list[int]) -> Floats:
-    """One round's carry and copies of noise, a row for each honest server."""
+    """One round's carry, precision of Gaussian noise and copies of Laplace noise, a row for each honest server."""
+    P, sigma = graph.P, scheme.sigma
     carry, ones = scheme.carries(graph)[honest], np.ones(len(honest))
-    if scheme.exchange == "nothing" or graph.P == 1:
-        return np.stack([ones, 0 * ones], axis=1)
-    if scheme.exchange == "average":
-        return np.stack([0 * ones, ones], axis=1)
-    if scheme.noise_on == "link":
-        return np.stack([graph.own_weights[honest], graph.degrees[honest].astype(np.float64)], axis=1)
+    if scheme.exchange == Exchange.NOTHING or P == 1:
+        return np.stack([ones, 0 * ones, 0 * ones], axis=1)
+    if scheme.exchange == Exchange.AVERAGE:
+        return np.stack([0 * ones, ones * (P * sigma) ** -2.0, ones / P], axis=1)
+    if scheme.by_link:
+        degrees = graph.degrees[honest].astype(np.float64)
+        return np.stack([graph.own_weights[honest], degrees * sigma**-2.0, degrees], axis=1)
+    precision = ones * sigma**-2.0
     if scheme.sigma_pair and threat.kind != "neighbours":  # who know every edge noise of the target
-        ones = _pairwise_precisions(scheme, graph, threat.colluders)[honest] * scheme.sigma**2
-    return np.stack([carry, ones], axis=1)
-
-
-def _sigma(scheme: Scheme, P: int) -> float:
-    """Standard deviation of the noise through which psi is seen; a mean over all servers shows 1/P of it."""
-    return (scheme.sigma or math.inf) * (P if scheme.exchange == "average" else 1)
+        precision = _pairwise_precisions(scheme, graph, threat.colluders)[honest]
+    return np.stack([carry, precision, ones], axis=1)
 
 
 def _pairwise_precisions(scheme: Scheme, graph: Graph, colluders: frozenset[int]) -> Floats:
@@ -422,22 +443,22 @@ def _pairwise_precisions(scheme: Scheme, graph: Graph, colluders: frozenset[int]
 
 def _roundings(scheme: Scheme, graph: Graph, p: int) -> int:
     """Products that server p rounds when it publishes, in each coordinate (`rounding`)."""
-    if scheme.exchange != "graph" or scheme.sigma == 0.0:
+    if scheme.exchange != Exchange.GRAPH or scheme.sigma == 0.0:
         return 0
-    if scheme.noise_on == "link":
+    if scheme.by_link:
         return int(graph.degrees[p])
     return int(0.0 < scheme.carries(graph)[p] < 1.0)
 
 
 def _spend(
-    t: _Target, scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, blank: Account, law: Law, release: Release,
+    t: _Target, scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, blank: Account, noise: str, release: Release,
     threat: Threat,
 ) -> Account:  # fmt: skip
     """The account of one target."""
     T, P = len(t.carry), graphs[0].P
     roundings = 0 if s.rounding is None else max(_roundings(scheme, g, t.p) for g in graphs)
     remembers = t.remembers or roundings > 0
-    factor_to_norm, norm_notes = s.to_norm(law.norm)
+    factor_to_norm, norm_notes = s.to_norm(noise)
     notes = [*blank.assumptions, *s.assumptions(remembers), *norm_notes]
     known = threat.shares(graphs, t.p)
     released = 0.0 if release.kind != "centroid" else float(t.carry[-1]) / P  # Delta w_c = c Delta_T / P
@@ -446,18 +467,18 @@ def _spend(
             "release: a secure sum over servers reveals only the mean plus noise, to everybody; every server adds a "
             f"Gaussian share, and {P - known} of {P} shares are not known to this adversary"
         )
-    sigma = _sigma(scheme, P)
+    gaussian = noise.endswith("gaussian")
     if s.participation.kind in ("random", "amplified"):
         if s.rounding is not None and (remembers or s.level == "example"):
             remedy = "roundings add up whoever takes part, which this proof does not know; use all or cap:N"
             raise InputError("participation", str(s.participation), remedy)
         hidden = release.hidden(P, known)
         final = math.sqrt(release.count) * released / hidden if released else 0.0
-        curve, why = _curve(t, s, law, final, threat, sigma)
-        draws = _draws(t, s, law, release.count * (P - known) * (s.rounding is not None and released > 0.0))
-        by_curve = {str(Conversion.RENYI): lambda delta: conversion.renyi_epsilon(curve, delta)}
+        curve, why = _curve(t, s, noise, final, threat, scheme.sigma)
+        draws = _draws(t, s, noise, release.count * (P - known) * (s.rounding is not None and released > 0.0))
+        by_curve = {conversion.RENYI: lambda delta: conversion.renyi_epsilon(curve, delta)}
         return replace(blank, target=t.p, assumptions=(*notes, *why)).priced(by_curve, draws)
-    t, ones = replace(t, copies=s.charged(t.copies, remembers)), s.ones(law.norm)
+    t, ones = replace(t, factor=s.charged(t.factor, remembers), copies=s.charged(t.copies, remembers)), s.ones(noise)
     deltas = factor_to_norm * s.deltas(
         lambda j, before: np.asarray(t.carry[j - 1] * before[-1]), T, remembers, ones=ones, roundings=roundings
     )
@@ -468,55 +489,59 @@ def _spend(
         one = _release_rho(t, float(deltas[-1]), factor_to_norm, roundings * ones, s, P, release, known)
         shared = release.count * one
     on_grid = s.rounding is not None
-    draws = _draws(t, s, law, release.count * (P - known) if on_grid and shared else 0)
+    draws = _draws(t, s, noise, release.count * (P - known) if on_grid and shared else 0)
     common: dict[str, Any] = {"target": t.p, "deltas": tuple(deltas.tolist()), "assumptions": tuple(notes)}
     convert: dict[str, Callable[[float], float]] = {}
     # per-link's own noise is assumed known, which no data attains.
-    hidden = scheme.noise_on == "link" and scheme.own_noise
-    exact = s.participation.kind == "all" and not law.on_grid and not hidden and s.attained(remembers)
-    spent = law.cost(deltas, sigma, t.copies)
-    sent = float(np.sum(spent.rho))
-    if spent.pure is None:
-        rho, mu = sent + shared, _mu(sent, shared, law, scheme, s, P, release, known)
-        common["costs"] = tuple(spent.rho.tolist())
-        rounded = not law.normal or (shared > 0.0 and on_grid)  # shares on a grid are discrete
+    hidden = Place.OWN in scheme.places
+    exact = s.participation.kind == "all" and not noise.startswith("discrete") and not hidden and s.attained(remembers)
+    if gaussian:
+        sent = float(np.sum(t.factor * deltas**2)) / 2.0
+        rho, mu = sent + shared, _mu(sent, shared, noise, scheme, s, P, release, known)
+        common["costs"] = tuple((t.factor * deltas**2 / 2.0).tolist())
+        rounded = noise == "discrete-gaussian" or (shared > 0.0 and on_grid)  # shares on a grid are discrete
         if mu is not None:
-            how = Conversion.ROUNDED if rounded else Conversion.GAUSSIAN
+            how = conversion.ROUNDED if rounded else conversion.GAUSSIAN
             convert[how] = lambda delta: conversion.gaussian_epsilon(mu, delta)
         if rounded:
-            convert[Conversion.ZCDP] = lambda delta: conversion.zcdp_epsilon(rho, delta)
+            convert[conversion.ZCDP] = lambda delta: conversion.zcdp_epsilon(rho, delta)
         return replace(blank, rho=rho, mu_gdp=mu, exact=exact and not rounded, **common).priced(convert, draws)
-    common["costs"], common["rho"] = tuple(spent.pure.tolist()), sent + shared
-    every = np.repeat(spent.pure / np.maximum(t.copies, 1.0), t.copies.astype(int))
+    scale = scheme.sigma / math.sqrt(2.0) if scheme.sigma else math.inf
+    ratios = deltas / scale if scale < math.inf else np.zeros(T)
+    common["costs"] = tuple((t.copies * ratios).tolist())
+    every = np.repeat(ratios, t.copies.astype(int)) if np.all(t.copies == np.rint(t.copies)) else t.copies * ratios
+    # Of an epsilon the rho is at most epsilon^2 / 2, and at most epsilon: D_a <= epsilon <= a epsilon.
+    common["rho"] = float(np.minimum(every**2 / 2.0, every).sum()) + shared
     pure = float(every.sum())
     if shared:  # either all in rho, or the messages at delta 0 and the release at delta
-        convert[f"{Conversion.PURE}, and {Conversion.ZCDP} for the release"] = lambda delta: (
+        convert[f"{conversion.PURE}, and {conversion.ZCDP} for the release"] = lambda delta: (
             pure + conversion.zcdp_epsilon(shared, delta)
         )
-        convert[Conversion.ZCDP] = lambda delta: conversion.zcdp_epsilon(common["rho"], delta)
+        convert[conversion.ZCDP] = lambda delta: conversion.zcdp_epsilon(common["rho"], delta)
         return replace(blank, **common).priced(convert, draws)
-    convert[Conversion.PURE] = lambda delta: pure
-    if Conversion.LAPLACE in law.conversions:
-        convert[Conversion.LAPLACE] = lambda delta: conversion.laplace_epsilon(every, delta)
+    convert[conversion.PURE] = lambda delta: pure
+    if noise == "laplace":
+        convert[conversion.LAPLACE] = lambda delta: conversion.laplace_epsilon(every, delta)
     else:
-        convert[Conversion.PURES] = lambda delta: conversion.pure_epsilon(every, delta)
+        convert[conversion.PURES] = lambda delta: conversion.pure_epsilon(every, delta)
     found = replace(blank, epsilon_pure=pure, exact=exact, **common).priced(convert, draws)
     return replace(found, exact=found.exact and found.epsilon == pure)  # its conversion to a delta is a bound
 
 
-def _draws(t: _Target, s: Sensitivity, law: Law, shares: int) -> int:
+def _draws(t: _Target, s: Sensitivity, noise: str, shares: int) -> int:
     """Discrete draws that the target's proof counts on: its own messages' in every round, and the release's."""
-    each = float(np.maximum(t.copies, 1.0).sum()) if law.on_grid else 0.0
+    each = float(np.maximum(t.copies, 1.0).sum()) if noise.startswith("discrete") else 0.0
     return math.ceil(each + shares) * (s.dim or LARGEST_SIZE)  # nobody draws more coordinates at a time
 
 
 def _mu(
-    sent: float, shared: float, law: Law, scheme: Scheme, s: Sensitivity, P: int, release: Release, known: int
+    sent: float, shared: float, noise: str, scheme: Scheme, s: Sensitivity, P: int, release: Release, known: int
 ) -> float | None:
     """mu of Gaussian differential privacy, where both the messages' noise and a release's shares have one."""
-    parts: list[float | None] = [2.0 * sent if law.normal or not sent else None]
-    if sent and Conversion.ROUNDED in law.conversions and s.rounding is not None and scheme.exchange == "graph":
-        parts = [discrete_gaussian.mu_squared(sent, scheme.sigma / s.rounding.quantum)]
+    parts: list[float | None] = [2.0 * sent]
+    if noise == "discrete-gaussian" and sent:
+        wide = s.rounding is not None and scheme.exchange == Exchange.GRAPH
+        parts = [discrete_gaussian.mu_squared(sent, scheme.sigma / s.rounding.quantum) if wide and s.rounding else None]
     if shared and s.rounding is None:
         parts.append(2.0 * shared)
     elif shared and s.rounding is not None:
@@ -541,7 +566,7 @@ def _release_rho(
     )  # fmt: skip
 
 
-def _curve(t: _Target, s: Sensitivity, law: Law, final: float, threat: Threat, sigma: float) -> tuple[Any, list[str]]:
+def _curve(t: _Target, s: Sensitivity, noise: str, final: float, threat: Threat, sigma: float) -> tuple[Any, list[str]]:
     if s.participation.kind == "amplified":
         if threat.kind in ("own-client", "own-server"):
             remedy = f"{threat.kind} learns who takes part; amplification counts only for those who cannot"
@@ -549,46 +574,107 @@ def _curve(t: _Target, s: Sensitivity, law: Law, final: float, threat: Threat, s
         if t.remembers:
             remedy = "the state remembers earlier participations (carry > 0): amplification has no proof; use random:Q"
             raise InputError("participation", str(s.participation), remedy)
-        return amplified_curve(s, law, t.copies * sigma**-2.0)
+        return amplified_curve(s, noise, t.factor)
     if t.remembers and s.monotone:
         remedy = "without a declared smoothness a deviation grows whoever takes part, which random:Q does not know"
         raise InputError("participation", str(s.participation), f"{remedy}; use all or cap:N")
-    factor_to_norm, _ = s.to_norm(law.norm)
+    factor_to_norm, _ = s.to_norm(noise)
+    gaussian = noise.endswith("gaussian")
     return random_curve(
         q=s.participation.value,
         added=factor_to_norm * s.added(t.remembers),
         keep=(s.contraction if t.remembers else 1.0) * t.carry,
-        copies=t.copies,
-        sigma=sigma,
-        noise=law,
+        factor=t.factor if gaussian else t.copies * math.sqrt(2.0) / sigma if sigma else t.copies,
+        noise=noise,
         final=final / factor_to_norm,  # an l2 distance, x is in the norm of the messages' noise
     )
 
 
-def _spend_exposed(e: Exposure, p: int, T: int, s: Sensitivity, threat: Threat, delta: float) -> Account:
-    blank = Account(str(threat), threat.words, s.level, s.adjacency, None, delta, target=p)
+def _by_general(
+    scheme: Scheme, graphs: Sequence[Graph], s: Sensitivity, rounds: int, noise: str, threat: Threat, release: Release,
+    blank: Account, seen: str,
+) -> Account:  # fmt: skip
+    """The account of a scheme that no closed form covers, by its rows; what has no proof is refused."""
+    P, without = graphs[0].P, f"{scheme.name!r} has no closed form, and the general accountant knows"
+    if threat.kind == "own-server":
+        return replace(blank, leak=True, assumptions=(f"leak: {_own_server(seen)}",))
+    if noise != "gaussian":
+        raise InputError("noise", noise, f"{without} continuous Gaussian noise alone")
+    if s.rounding is not None:
+        raise InputError("algorithm.arithmetic", "fixed", f"{without} real numbers alone; use float")
+    _check_participation(s, without)
+    if P * rounds**2 > LONGEST:
+        raise InputError("rounds", rounds, f"{without} at most {math.isqrt(LONGEST // P)} rounds of {P} servers")
+    blank = replace(blank, law=_law(noise, s, release), assumptions=_about_noise(scheme, noise, release, seen))
+    wirings, against = rounds_of(scheme, [graphs[j % len(graphs)] for j in range(rounds)]), dict[Any, list[int]]()
+    for p in range(P):
+        others = frozenset[int]().union(*(threat.against(g, p) for g in graphs))
+        if p not in others:
+            against.setdefault(others, []).append(p)
+    found = []
+    for others, targets in against.items():
+        for p, e in zip(targets, expose_each(wirings, targets, others), strict=True):
+            if e.others >= TOLERANCE:
+                remedy = f"other servers' models tell of server {p} beyond all messages; no bound is proven"
+                raise InputError("scheme.name", scheme.name, remedy)
+            hidden = release.hidden(P, threat.shares(graphs, p)) if release.kind == "centroid" else math.inf
+            found.append(_end(e, p, s, blank, threat, release, P * hidden / math.sqrt(release.count)))
+    return _of_all(found, noise)
+
+
+def _end(
+    e: Exposure, p: int, s: Sensitivity, blank: Account, threat: Threat, release: Release, hidden: float
+) -> Account:
+    """The account of one target, its models counted where they are shown; `hidden`: noise on the sum of all of them."""
+    keeps, shown = bool(np.any(np.abs(e.kept) > 1e-12)), threat.kind == "own-client" or release.kind == "local"
+    if keeps and shown and e.revealed:
+        what = f"{threat}, release {release}"
+        raise InputError(
+            "threat", what, "noise that stays hidden is a part of the model that is shown; no bound is proven"
+        )
+    if keeps and (shown or hidden == 0.0):
+        e = replace(e, leak=True)
+    return _spend_exposed(e, p, s, blank, hidden)
+
+
+def _check_participation(s: Sensitivity, without: str = "the general accountant knows") -> None:
+    if s.participation.kind not in ("all", "cap"):
+        raise InputError("participation", str(s.participation), f"{without} all and cap:N alone")
+
+
+def _spend_exposed(e: Exposure, p: int, s: Sensitivity, blank: Account, hidden: float = math.inf) -> Account:
+    """The account of one target from all looks at it; `hidden`: the noise on a last look at its model."""
+    blank = replace(blank, target=p)
     if e.leak:
-        return replace(blank, leak=True, assumptions=("leak: the view determines a noiseless function of the data",))
+        why = "leak: the view determines a noiseless function of the data"
+        return replace(blank, leak=True, assumptions=(why, *blank.assumptions))
     remembers = bool(np.any(np.abs(e.kept) > 1e-12))
-    deltas = s.deltas(lambda j, before: np.asarray(np.abs(e.kept[j - 1, :j]) @ before), T, remembers)
-    # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
-    mu_squared = float(np.sum(s.charged(deltas * (np.abs(e.S) @ deltas), remembers)))
-    notes = s.assumptions(remembers)
+    deltas = s.deltas(lambda j, before: np.asarray(np.abs(e.kept[j - 1, :j]) @ before), len(e.kept), remembers)
+
+    def mu_squared(S: Floats) -> float:
+        # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
+        some = deltas[: len(S)]
+        return float(np.sum(s.charged(some * (np.abs(S) @ some), remembers)))
+
+    after = np.array([mu_squared(S) for S in e.after_rounds()])
+    released = float(np.abs(e.kept[-1]) @ deltas) / hidden if remembers else 0.0
+    mu = math.sqrt(after[-1] + released**2)
+    notes = [*blank.assumptions, *s.assumptions(remembers)]
     if e.revealed:
         notes.append(f"{e.revealed} hidden noises were given to the adversary, so that updates may be adaptive")
-    valid = e.others < 1e-9
+    valid = e.others < TOLERANCE
     if not valid:
         notes.append("other servers' states change with the target's data given this view: the number is not a bound")
-    mu = math.sqrt(mu_squared)
+    attained = s.participation.kind == "all" and s.attained(remembers) and not e.revealed
     return replace(
         blank,
-        epsilon=conversion.gaussian_epsilon(mu, delta),
-        law="continuous Gaussian noise in the messages",
-        conversion=str(Conversion.GAUSSIAN),
-        rho=mu_squared / 2.0,
+        epsilon=conversion.gaussian_epsilon(mu, blank.delta),
+        conversion=conversion.GAUSSIAN,
+        rho=mu**2 / 2.0,
         mu_gdp=mu,
         valid=valid,
-        exact=bool(np.all(e.S >= -1e-12)) and s.participation.kind == "all" and s.attained(remembers),
+        exact=attained and bool(np.all(e.S >= -1e-12)),
         deltas=tuple(deltas.tolist()),
+        costs=tuple((np.diff(np.maximum.accumulate(after), prepend=0.0) / 2.0).tolist()),
         assumptions=tuple(notes),
     )

@@ -16,7 +16,7 @@ from confide.laws.law import DISCRETE_GAUSSIAN, GAUSSIAN, Law
 from confide.plans.plan import LARGEST, Plan, scheme_fields
 from confide.plans.settings import Privacy
 from confide.plans.threat import Release, Threat
-from confide.privacy.accountant import Account, account
+from confide.privacy.accountant import Account, account, covers
 from confide.privacy.calibrate import affordable_rounds
 from confide.privacy.ledger import (
     FREE,
@@ -39,7 +39,7 @@ from confide.privacy.sum_noise import SumNoise
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import FixedArithmetic, largest_state, on_grid, scheme_on_grid
-from confide.rounds.schemes import Scheme, scheme
+from confide.rounds.schemes import Exchange, Scheme, scheme
 
 PLAN, LEDGER = "plan.json", "ledger.jsonl"
 PLANS = "plans"  # beside them, of the runs before in the same folder, by hash
@@ -379,7 +379,10 @@ def _check_absence(algorithm: GFL, graphs: Sequence[Graph]) -> None:
     """An absent unit keeps its whole deviation, which a graph with a smaller own weight would have shrunk."""
     scheme, failures = algorithm.scheme, algorithm.failures
     absent = failures.unit or failures.units or (algorithm.aggregation is not None and algorithm.dropout)
-    by_graph = scheme.exchange == "graph" and (scheme.noise_on == "link" or scheme.carry is None)
+    if not covers(scheme) and (absent or failures):
+        remedy = "has no closed form, and the general accountant knows rounds in which all servers and links are up"
+        raise InputError("scheme.name", scheme.name, remedy)
+    by_graph = scheme.exchange == Exchange.GRAPH and (scheme.by_link or scheme.carry is None)
     if absent and by_graph and any((g.own_weights != graphs[0].own_weights).any() for g in graphs[1:]):
         remedy = (
             f"takes turns between graphs with other own weights: what a unit that misses a round keeps has no bound "

@@ -14,7 +14,7 @@ from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.law import Law
 from confide.plans.threat import Release, Threat
-from confide.privacy.accountant import Account, account
+from confide.privacy.accountant import Account, account, covers
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import SumNoise
 from confide.rounds.schemes import Scheme
@@ -82,9 +82,9 @@ def statement(
     P = graphs[0].P
     asked: list[tuple[Threat, Release]] = [(Threat(), Release())]
     if P > 1:
-        # Only noise that two servers share is weakened by a colluder; elsewhere two stand for all: the worst target
-        # is not one of them.
-        singles = range(P) if scheme.sigma_pair else range(2)
+        # Of the closed forms only noise that two servers share is weakened by a colluder; elsewhere two stand for all:
+        # the worst target is not one of them.
+        singles = range(P) if scheme.sigma_pair or not covers(scheme) else range(2)
         asked += [(Threat("colluders", frozenset({m})), release) for m in singles]
         asked.append((Threat("neighbours"), release))
     asked += [(Threat("own-client"), release), (Threat("own-server"), release)]
