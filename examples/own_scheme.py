@@ -2,12 +2,12 @@
 
 import confide
 from confide.laws.law import GAUSSIAN
-from confide.rounds.schemes import Scheme, matrices
+from confide.rounds.schemes import Noise, Place, Scheme
 
 # Keep a quarter of the clean model in the own state, publish with Gaussian noise.
-quarter = Scheme("quarter", carry=0.25, law=GAUSSIAN, sigma=0.3)
+quarter = Scheme("quarter", GAUSSIAN, (Noise(Place.SERVER, 0.3),), carry=0.25)
 
 graph = confide.Graph.ring(10)
 run = confide.simulate(confide.problems.regression(), graph, confide.GFL(scheme=quarter), rounds=300, repeats=4)
 print(run)
-print("noise that reaches each state, by server drawn:\n", matrices(quarter, graph).R[0].round(3))
+print("noise that reaches each state, by server drawn:\n", quarter.wiring(graph).R[0][0].round(3))

@@ -22,7 +22,7 @@ from confide.graph.graph import Graph
 from confide.problems.federation import Federation
 from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
-from confide.rounds.schemes import FAMILIES, Scheme, scheme
+from confide.rounds.schemes import FAMILIES, KEYS, Exchange, Scheme, scheme
 from exploring import more
 
 # The same examples in every run, so that a red one is about the change that it tests; `make explore` looks for others.
@@ -34,12 +34,11 @@ settings.load_profile("explore" if "CONFIDE_EXPLORE" in os.environ else "steady"
 
 Outcome = tuple[int, str, str]
 commands = cache(typer.main.get_command)  # every call of the app would read all its options again
-SILENT = ("none", "local-only")
 
 
 def every_scheme() -> list[Scheme]:
     """Each family with its noise on, so that a new row of FAMILIES is tested without being named here."""
-    plain = [scheme(name, sigma=0.0 if name in SILENT else 0.7) for name in FAMILIES]
+    plain = [scheme(name, sigma=0.0 if s.places.isdisjoint(KEYS["sigma"]) else 0.7) for name, s in FAMILIES.items()]
     pairs = [scheme("pairwise", sigma, sigma_pair=0.8) for sigma in (0.0, 0.7)]
     return [*plain, *pairs, scheme("partial:0.3", 0.7)]
 
@@ -54,7 +53,7 @@ def each_scheme(request: pytest.FixtureRequest) -> Scheme:
     return request.param
 
 
-@pytest.fixture(params=[s for s in every_scheme() if s.exchange != "average"], ids=label)
+@pytest.fixture(params=[s for s in every_scheme() if s.exchange != Exchange.AVERAGE], ids=label)
 def each_fixed_scheme(request: pytest.FixtureRequest) -> Scheme:
     """Those that run in fixed point and with failures: all but the baseline 'central'."""
     return request.param

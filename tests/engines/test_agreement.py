@@ -20,7 +20,7 @@ from confide.problems.models import Linear
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.clipping import Clip
-from confide.rounds.schemes import Scheme, scheme
+from confide.rounds.schemes import Exchange, Scheme, scheme
 from exploring import more
 
 Maker = Callable[..., Problem]
@@ -90,7 +90,7 @@ def test_every_local_step(ragged: Maker, model: str, replacement: bool, clip: Cl
 def test_every_scheme_with_failures_dropouts_and_two_graphs(ragged: Maker, each_scheme: Scheme) -> None:
     graphs = [GRAPH, Graph.path(4, weights="metropolis")]
     alg = GFL(each_scheme, **SMALL, dropout=0.4)
-    if each_scheme.exchange != "average":
+    if each_scheme.exchange != Exchange.AVERAGE:
         links = (*BROKEN.links, (2, 1, 0), (2, 2, 3))
         alg = replace(alg, failures=replace(BROKEN, links=links))
     run = agree(ragged(), graphs, alg, rounds=10)

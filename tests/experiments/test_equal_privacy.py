@@ -86,7 +86,7 @@ def test_less_noise_would_cost_more(tiny: q.EqualPrivacy) -> None:
     for way in ("shared", "homomorphic", "released", "pairwise-30", "central", "per-link"):
         c = tiny.point("mild", way, 2.0).calibrated
         assert c is not None
-        less = replace(c.scheme, sigma=0.9 * c.scheme.sigma, sigma_pair=0.9 * c.scheme.sigma_pair)
+        less = c.scheme.resized(sigma=0.9 * c.scheme.sigma, sigma_pair=0.9 * c.scheme.sigma_pair)
         s = tiny.tasks["mild"].sensitivity
         spent = account(less, graph, s, rounds=q.ROUNDS, release=c.release, delta=q.DELTA).epsilon
         assert spent is not None

@@ -18,10 +18,10 @@ from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon, pure_epsilon, renyi_epsilon, zcdp_epsilon
 from confide.privacy import accountant
 from confide.privacy.accountant import Account, account, account_general, paper_theorem
+from confide.privacy.general import expose_each, rounds_of
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.sum_noise import SumNoise
-from confide.privacy.view import expose_each, rounds_of
 from confide.rounds.clipping import clip
 from confide.rounds.schemes import Scheme, scheme
 from work import lines, peak_bytes
@@ -251,7 +251,7 @@ def test_the_general_accountant_refuses_nonsense(given: dict[str, Any]) -> None:
 
 def test_a_partial_view_is_not_valid() -> None:
     rounds = rounds_of(gauss("shared"), [Graph.path(3)] * 2)
-    rounds = [r._replace(matrices=r.matrices._replace(C=r.matrices.C[1:], N=r.matrices.N[1:])) for r in rounds]
+    rounds = [r._replace(C=r.C[1:], N=(r.N[0][1:],)) for r in rounds]
     a = account_general(rounds, ONE, targets=[0])
     assert not a.valid
     assert "not a bound" in a.assumptions[-1]

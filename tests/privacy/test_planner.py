@@ -126,7 +126,7 @@ def test_a_simulation_confirms_the_predicted_variance(name: str) -> None:
         assert measured[1] < 1e-20
     else:
         assert measured[1] == pytest.approx(M * centroid, rel=0.2)
-    louder = replace(noise, sigma=noise.sigma * 1.5, sigma_pair=noise.sigma_pair * 1.5)
+    louder = noise.resized(sigma=noise.sigma * 1.5, sigma_pair=noise.sigma_pair * 1.5)
     assert measured[0] != pytest.approx(M * noise_variance(louder, graph, 1.0 - mu * 2.0 / M, T)[1], rel=0.12)
 
 

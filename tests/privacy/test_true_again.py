@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from confide.plans.threat import Release, Threat
+from confide.privacy.of_run import Accounting, Pricing
 
 import confide
 from confide.base.errors import InputError
@@ -21,9 +23,7 @@ from confide.engines.recording import Recording
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon
 from confide.plans.plan import Plan
-from confide.plans.threat import Release, Threat
 from confide.privacy.accountant import account
-from confide.privacy.of_run import Accounting, Pricing
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
 from confide.privacy.statement import statement
 from confide.privacy.sum_noise import SumNoise
@@ -33,7 +33,7 @@ from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip, clip
 from confide.rounds.reference import prepare
-from confide.rounds.schemes import Scheme, scheme
+from confide.rounds.schemes import Noise, Scheme, scheme
 from confide.secure.settings import Secure
 
 PAIR = Graph.path(2)
@@ -233,10 +233,10 @@ def test_what_is_only_a_bound_is_not_called_exact() -> None:
 # ---- 11: nothing falls through
 
 
-@pytest.mark.parametrize("changes", [{"noise_on": "links"}, {"noise_on": "bogus"}, {"exchange": "mean"}])
+@pytest.mark.parametrize("changes", [{"at": "links"}, {"at": "bogus"}, {"exchange": "mean"}])
 def test_an_unknown_value_of_a_scheme_is_refused(changes: dict[str, str]) -> None:
     with pytest.raises(InputError, match="known: "):
-        Scheme("mine", **changes)
+        Scheme("mine", noises=(Noise(changes.get("at", "server"), 1.0),), exchange=changes.get("exchange", "graph"))
 
 
 def test_a_plan_names_an_adversary_that_exists(a_plan: Callable[..., Plan]) -> None:

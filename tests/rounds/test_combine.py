@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from confide.graph.graph import Graph
 from confide.rounds.arithmetic import Arithmetic, FixedArithmetic, FloatArithmetic, on_grid
 from confide.rounds.combine import Draw, Published, combine, perturb, publish
 from confide.rounds.reference import float_noise, integer_noise
-from confide.rounds.schemes import Scheme, links, scheme
+from confide.rounds.schemes import Exchange, Scheme, links, scheme
 
 M = 3
 FIXED = FixedArithmetic(L=3, fraction_bits=20)
@@ -221,7 +220,7 @@ def test_an_absent_server_draws_nothing_and_keeps_psi(each_fixed_scheme: Scheme)
     assert np.array_equal(own[2], psi[2])
     secret = [ids for purpose, ids in noise.g if purpose != Purpose.PAIR_NOISE]
     assert all(ids[0] != 2 for ids in secret)
-    if each_fixed_scheme.noise_on == "server" and each_fixed_scheme.exchange == "graph":
+    if not each_fixed_scheme.by_link and each_fixed_scheme.exchange == Exchange.GRAPH:
         assert np.array_equal(sent[2], psi[2])
 
 
@@ -252,10 +251,10 @@ def test_servers_alone_do_what_publish_and_combine_do(
     each_fixed_scheme: Scheme, each_graph: Graph, fixed: bool
 ) -> None:
     """Every server perturbs its own row, and each end of an edge computes its flow by itself: to the last bit."""
-    if each_fixed_scheme.exchange == "nothing":
+    if each_fixed_scheme.exchange == Exchange.NOTHING:
         return
     g, arith = (on_grid(each_graph), FIXED) if fixed else (each_graph, FloatArithmetic(1))
-    silent = replace(each_fixed_scheme, sigma=0.0, sigma_pair=0.0)
+    silent = each_fixed_scheme.resized(sigma=0.0, sigma_pair=0.0)
     for seed, s in [*((seed, each_fixed_scheme) for seed in range(4)), (4, silent)]:
         rng = np.random.default_rng(seed)
         psi = rng.integers(-(2**40), 2**40, (g.P, M)) if fixed else rng.standard_normal((g.P, M))
@@ -270,12 +269,12 @@ def test_servers_alone_do_what_publish_and_combine_do(
             neighbours = {int(m): float(g.A[p, m]) for m in rng.permutation(g.neighbours(p).tolist())}
             own[p], messages = perturb(s, p, float(g.own_weights[p]), neighbours, psi[p], keyed(s, seed, fixed), arith)
             assert messages.keys() == neighbours.keys()
-            assert s.noise_on == "link" or len({id(message) for message in messages.values()}) <= 1
+            assert s.by_link or len({id(message) for message in messages.values()}) <= 1
             sent |= {(p, m): message for m, message in messages.items()}
         assert np.array_equal(own, published.own)
         for n, (p, m) in enumerate(zip(*links(g), strict=True)):
             if present[p]:
-                assert np.array_equal(sent[p, m], published.sent[n if s.noise_on == "link" else p])
+                assert np.array_equal(sent[p, m], published.sent[n if s.by_link else p])
 
         state = own.copy()
         for p, m in g.edges[up].tolist():

@@ -12,11 +12,11 @@ from confide.base.randomness import Purpose
 from confide.graph.graph import Graph
 from confide.rounds.arithmetic import FloatArithmetic
 from confide.rounds.combine import combine, publish
-from confide.rounds.schemes import FAMILIES, Scheme, links, matrices, scheme
+from confide.rounds.schemes import FAMILIES, Scheme, links, scheme
 
 
 def column(graph: Graph, purpose: Purpose, ids: tuple[int, ...]) -> int:
-    """Where the docstring of `matrices` puts a draw in z."""
+    """Where the docstring of `Wiring` puts a draw in z."""
     directed = list(zip(*(side.tolist() for side in links(graph)), strict=True))
     match purpose:
         case Purpose.SERVER_NOISE:
@@ -33,8 +33,8 @@ def column(graph: Graph, purpose: Purpose, ids: tuple[int, ...]) -> int:
 def test_matrices_are_the_round(each_scheme: Scheme, each_graph: Graph) -> None:
     """psi = [I 0] and z_j = unit vector P + j: the messages are then [C N] and the states [W R]."""
     s, g, arith = each_scheme, each_graph, FloatArithmetic(1)
-    m = matrices(s, g)
-    P, noises = g.P, m.N.shape[1]
+    m = s.wiring(g)
+    P, noises = g.P, len(m.draws)
     psi = np.hstack([np.eye(P), np.zeros((P, noises))])
 
     def draw(purpose: Purpose, ids: tuple[int, ...], sigma: float) -> np.ndarray:
@@ -42,9 +42,9 @@ def test_matrices_are_the_round(each_scheme: Scheme, each_graph: Graph) -> None:
 
     published = publish(s, g, psi, draw, arith, np.ones(P, dtype=bool))
     w = combine(s, g, published, arith, np.ones(len(g.edges), dtype=bool))
-    assert (m.W.shape, m.R.shape, m.C.shape[1]) == ((P, P), (P, noises), P)
-    np.testing.assert_allclose(published.sent, np.hstack([m.C, m.N]), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(w, np.hstack([m.W, m.R]), rtol=0, atol=1e-12)
+    assert (m.W.shape, m.R[0].shape, m.C.shape[1]) == ((P, P), (P, noises), P)
+    np.testing.assert_allclose(published.sent, np.hstack([m.C, m.N[0]]), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(w, np.hstack([m.W, m.R[0]]), rtol=0, atol=1e-12)
 
 
 def test_noise_covariances_are_those_of_the_theory(each_graph: Graph) -> None:
@@ -61,13 +61,13 @@ def test_noise_covariances_are_those_of_the_theory(each_graph: Graph) -> None:
         "partial:0.3": (A - 0.3 * eye) @ (A - 0.3 * eye).T,
     }
     for name, covariance in expected.items():
-        R = matrices(scheme(name, 0.0 if name == "none" else 0.7), each_graph).R
+        R = scheme(name, 0.0 if name == "none" else 0.7).wiring(each_graph).R[0]
         np.testing.assert_allclose(R @ R.T, 0.49 * covariance, rtol=0, atol=1e-12, err_msg=name)
 
 
 def test_pair_noise_is_invisible_to_the_sum_of_messages() -> None:
     g = Graph.random(6, 0.5, seed=2)
-    N = matrices(scheme("pairwise", 0.0, sigma_pair=0.8), g).N
+    N = scheme("pairwise", 0.0, sigma_pair=0.8).wiring(g).N[0]
     assert np.abs(N).sum() > 0
     np.testing.assert_allclose(N.sum(axis=0), 0.0, atol=1e-15)
 
@@ -101,8 +101,9 @@ def test_carries() -> None:
 @pytest.mark.parametrize(("c", "other"), [(1.0, "homomorphic"), (0.0, "shared")])
 def test_partial_meets_its_ends(c: float, other: str) -> None:
     g = Graph.random(6, 0.5, seed=1)
-    for ours, theirs in zip(matrices(scheme(f"partial:{c}", 0.4), g), matrices(scheme(other, 0.4), g), strict=True):
-        assert np.array_equal(ours, theirs)
+    ours, theirs = scheme(f"partial:{c}", 0.4).wiring(g), scheme(other, 0.4).wiring(g)
+    for field in ("C", "N", "W", "R"):
+        assert np.array_equal(getattr(ours, field), getattr(theirs, field))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from confide.deploy.store.books import Changes, Vector
 from confide.graph.graph import Graph
 from confide.rounds.arithmetic import State, on_grid
 from confide.rounds.combine import Perturbed, combine, perturb, publish
+from confide.rounds.schemes import Place
 from confide.testing.explore import GRAPHS, SCHEMES, explore, story
 from confide.testing.invariants import Watch, balanced
 from confide.testing.network import Cut, Network, Weather
@@ -203,9 +204,9 @@ def replay(s: Story, p: int, monkeypatch: pytest.MonkeyPatch, forced: Tape | Non
         if forced is None:
             return found
         said = forced.sent[i]
-        if scheme.noise_on == "link":
+        if scheme.by_link:
             kept = psi + sum(arithmetic.weigh(weights[m], o - psi) for m, o in said.items())
-            if scheme.own_noise:
+            if Place.OWN in scheme.places:
                 kept = kept + arithmetic.weigh(own, draw(Purpose.LINK_NOISE, (p, p), scheme.sigma))
             return Perturbed(kept, said)
         c = own if scheme.carry is None else scheme.carry
@@ -233,7 +234,7 @@ def replay(s: Story, p: int, monkeypatch: pytest.MonkeyPatch, forced: Tape | Non
     net.run(until=2000.0, done=lambda: net.now >= s.quiet and net.finished())
     balanced(watch.terms, watch.books)
     tape.paid = [e.event.round for e in units[p].store.entries() if e.event.kind == "message"]
-    link = scheme.noise_on == "link" or scheme.carry is None
+    link = scheme.by_link or scheme.carry is None
     tape.carry = terms.own_weight if link else float(scheme.carry or 0.0)
     return tape
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -166,7 +165,7 @@ def test_printed_noise_is_never_below_the_true_one(each_scheme: Scheme, each_gra
 
 def test_noise_of_every_scheme_is_what_runs_have(each_scheme: Scheme) -> None:
     """One round from zero, whose only chance is the noise."""
-    s = replace(each_scheme, sigma_client=0.5 if each_scheme.noise_on == "link" else 0.0)
+    s = each_scheme.resized(sigma_client=0.5 if each_scheme.by_link else 0.0)
     graph, repeats = Graph.star(4), 3000
     problem = Problem(Federation.from_clients([[(np.eye(2)[[p % 2]], [1.0])] * 2 for p in range(4)]), Linear(0.1))
     algorithm = settings(scheme=s, sampled=2, local_steps=1)

@@ -227,13 +227,13 @@ def test_refusals_of_the_step(ragged: Maker) -> None:
 @pytest.mark.parametrize("which", ["centroid", "individual"])
 def test_the_noise_allowed_ends_at_the_target(ragged: Maker, each_scheme: Scheme, which: str) -> None:
     alg = replace(ALG, scheme=each_scheme)
-    quiet = msd(ragged(), replace(alg, scheme=replace(each_scheme, sigma=0.0)), which)
+    quiet = msd(ragged(), replace(alg, scheme=each_scheme.resized(sigma=0.0)), which)
     target_db = 10.0 * math.log10(5.0 * quiet)
     sigma = noise_allowed(ragged(), GRAPH, alg, target_db, which=which)
     if each_scheme.name in ("none", "local-only"):
         assert sigma == math.inf
         return
-    noisy = replace(alg, scheme=replace(each_scheme, sigma=sigma))
+    noisy = replace(alg, scheme=each_scheme.resized(sigma=sigma))
     assert 10.0 * math.log10(msd(ragged(), noisy, which)) == pytest.approx(target_db, abs=1e-6)
 
 
@@ -242,7 +242,7 @@ def test_the_noise_allowed_where_the_loss_is_not_quadratic(ragged: Maker) -> Non
     quiet = msd(problem, replace(ALG, scheme=scheme("none")), "centroid")
     target_db = 10.0 * math.log10(3.0 * quiet)
     sigma = noise_allowed(problem, GRAPH, ALG, target_db)
-    noisy = replace(ALG, scheme=replace(ALG.scheme, sigma=sigma))
+    noisy = replace(ALG, scheme=ALG.scheme.resized(sigma=sigma))
     assert 10.0 * math.log10(msd(problem, noisy, "centroid")) == pytest.approx(target_db, abs=1e-6)
 
 

@@ -174,7 +174,7 @@ def test_privacy_noise_of_each_scheme_on_each_graph(each_scheme: Scheme, each_gr
 def test_noise_on_client_links_comes_from_the_survivors() -> None:
     """Each of n survivors adds a draw over L: variance E[n] sigma^2 / L^2, mixed by W with the rest."""
     graph, s = Graph.path(2), scheme("per-link", 0.3, sigma_client=0.9)
-    noises = [round_of(tiny(), settings("dropout", each), graph).noise for each in (s, replace(s, sigma_client=0.0))]
+    noises = [round_of(tiny(), settings("dropout", each), graph).noise for each in (s, s.resized(sigma_client=0.0))]
     survivors = sum(n * 0.7**n * 0.3 ** (2 - n) * (2 if n == 1 else 1) for n in range(3))
     np.testing.assert_allclose(noises[0] - noises[1], survivors * 0.9**2 / 2**2 * graph.A @ graph.A, **EXACT)
 

@@ -20,7 +20,7 @@ from confide.problems.models import Linear
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip
-from confide.rounds.schemes import FAMILIES, matrices, scheme
+from confide.rounds.schemes import FAMILIES, scheme
 from confide.theory import stability
 from confide.theory.moments import moments
 from confide.theory.prediction import predict
@@ -68,7 +68,7 @@ def dense_radius(problem: Problem, graph: Graph, alg: GFL) -> float:
                 change = sum(a * (T - np.eye(M)) for a, T in zip(alive, Ts, strict=True))
                 outcomes.append((chance / len(drawn), np.eye(M) + change / alg.sampled))
         units.append([o for o in outcomes if o[0] > 0])
-    W = np.kron(matrices(alg.scheme, graph).W, np.eye(M))
+    W = np.kron(alg.scheme.wiring(graph).W, np.eye(M))
     second = np.zeros(((2 * M) ** 2, (2 * M) ** 2))
     for (a, first), (b, other) in product(*units):
         T = np.zeros((2 * M, 2 * M))

@@ -23,7 +23,7 @@ from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
-from confide.rounds.schemes import matrices, scheme
+from confide.rounds.schemes import scheme
 from confide.theory import moments as moments_module
 from confide.theory.bounds import bounds, largest_step
 from confide.theory.moments import Moments
@@ -156,7 +156,7 @@ def noise_by_n(moments: Callable[..., Moments]) -> Callable[..., Moments]:
     """The noise of the messages, N z, for that of the states, R z; where there is one message a server."""
 
     def wrong(quadratics: Any, graph: Graph, algorithm: GFL, seed: int) -> Moments:
-        found, s = moments(quadratics, graph, algorithm, seed), matrices(algorithm.scheme, graph)
+        found, s = moments(quadratics, graph, algorithm, seed), algorithm.scheme.wiring(graph)
         return replace(found, noise=s.N @ s.N.T) if s.N.shape[0] == graph.P else found
 
     return wrong
@@ -221,7 +221,7 @@ def dense_radius(c: Case, step: float, seed: int) -> float:
         means.append(eye + mean)
         seconds.append(np.eye(M * M) + np.kron(mean, eye) + np.kron(eye, mean) + both)
     n = f.P * M
-    W = np.kron(matrices(alg.scheme, c.graph).W, eye)
+    W = np.kron(alg.scheme.wiring(c.graph).W, eye)
     whole = np.zeros((n, n, n, n))  # rows (i, j) and columns (k, l) of S
     for p in range(f.P):
         for r in range(f.P):

@@ -43,6 +43,7 @@ from confide.plans.threat import Release, Threat
 from confide.privacy.accountant import Account
 from confide.privacy.of_run import Accounting, Pricing
 from confide.privacy.statement import Statement, rounded_up
+from confide.rounds.schemes import Exchange, Place
 
 Floats = NDArray[np.float64]
 PATTERNS: Final = 10  # rounds of an attack on hidden participation that goes through every pattern of it
@@ -262,7 +263,7 @@ class Bench:
         """The target takes part in every round, which is no secret."""
         scheme, noise = self.e.algorithm.scheme, self.inside(0)
         gaps = self.gaps(unit, pair, self.rounds if pair.steady else 1)
-        if (noise and gaps.kept.any()) or (scheme.noise_on == "link" and scheme.own_noise):
+        if (noise and gaps.kept.any()) or Place.OWN in scheme.places:
             gaps = self.gaps(unit, pair, 1)  # hidden noise is carried on: only the first round is known
         rounds = len(gaps.psi)
         model = threat.kind == "own-client" or (released and self.pricing.release == "local")
@@ -277,7 +278,8 @@ class Bench:
         roundings = self.quantum * (1 + (self.L if noise else 0)) * float(snr.max())
         terms = int(np.count_nonzero(moved)) + (int(np.count_nonzero(gaps.kept[-1])) if mean else 0)
         epsilon = self.gaussian(mu, terms, roundings)
-        if self.quantum and rounds == 1 and snr[0] and not noise and scheme.noise_on == "server":
+        of_servers = scheme.exchange == Exchange.GRAPH and not scheme.by_link
+        if self.quantum and rounds == 1 and snr[0] and not noise and of_servers:
             steps = np.rint(np.abs(moved[0]) / self.quantum).astype(np.int64)
             sigma, whole = 1.0 / snr[0] / self.quantum, (int(steps.sum()), int(np.count_nonzero(steps)))
             epsilon = max(epsilon, lower.rounded_epsilon(*whole, sigma, self.pricing.delta))

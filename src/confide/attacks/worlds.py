@@ -26,6 +26,7 @@ from confide.engines.release import Releasing, seeded
 from confide.graph.graph import Graph
 from confide.laws.law import Law, Norm
 from confide.plans.config import Experiment
+from confide.privacy.accountant import covers
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.federation import Federation
 from confide.problems.models import GLM, Linear, Model
@@ -33,7 +34,7 @@ from confide.problems.problem import Problem
 from confide.rounds.arithmetic import FloatArithmetic, State
 from confide.rounds.combine import publish
 from confide.rounds.reference import NoiseSource, Reference, prepare
-from confide.rounds.schemes import Scheme, links
+from confide.rounds.schemes import Exchange, Scheme, links
 
 Floats = NDArray[np.float64]
 Row = tuple[Floats, float]  # features and label
@@ -255,6 +256,10 @@ def heard(scheme: Scheme, graph: Graph, p: int, colluders: frozenset[int]) -> Fl
 
     By the code that publishes, on single noises: those that colluders drew or share are known to them.
     """
+    if not covers(scheme):
+        raise InputError(
+            "scheme.name", scheme.name, "has no closed form, and the audit has attacks on those that have one"
+        )
     arith, present, names = FloatArithmetic(1), np.ones(graph.P, dtype=bool), list[tuple[Purpose, tuple[int, ...]]]()
 
     def silent(purpose: Purpose, ids: tuple[int, ...], sigma: float) -> Floats:
@@ -268,8 +273,8 @@ def heard(scheme: Scheme, graph: Graph, p: int, colluders: frozenset[int]) -> Fl
 
     signal = publish(scheme, graph, np.eye(graph.P)[:, p : p + 1], silent, arith, present).sent[:, 0]
     noise = publish(scheme, graph, np.zeros((graph.P, len(names))), impulse, arith, present).sent
-    if scheme.exchange == "graph":
-        sender = links(graph)[0] if scheme.noise_on == "link" else np.arange(graph.P)
+    if scheme.exchange == Exchange.GRAPH:
+        sender = links(graph)[0] if scheme.by_link else np.arange(graph.P)
         # Only edge noise joins the messages of two servers; what colluders send follows from what they know.
         audible = ~np.isin(sender, sorted(colluders)) & ((sender == p) | bool(scheme.sigma_pair))
         signal, noise = signal[audible], noise[audible]
@@ -293,13 +298,13 @@ def loudness(e: Experiment, s: Sensitivity, unit: Unit) -> float:
 
     side = Side(pairs(e, s, unit)[0].one, lambda i: range(e.algorithm.sampled))
     scheme, made = e.algorithm.scheme, world(e, unit, side, MEASURED)
-    if scheme.sigma == 0.0 or scheme.exchange == "nothing":
+    if scheme.sigma == 0.0 or scheme.exchange == Exchange.NOTHING:
         return 1.0
     w, found = made.start(np.zeros((e.graph[0].P, e.problem.M))), []
     for i in range(1, MEASURED + 1):
         done, graph = made.round(i, w), e.graph[(i - 1) % len(e.graph)]
-        sender = links(graph)[0] if scheme.noise_on == "link" else np.arange(graph.P)
-        psi = done.psi.mean(axis=0, keepdims=True) if scheme.exchange == "average" else done.psi[sender]
+        sender = links(graph)[0] if scheme.by_link else np.arange(graph.P)
+        psi = done.psi.mean(axis=0, keepdims=True) if scheme.exchange == Exchange.AVERAGE else done.psi[sender]
         z = made.arithmetic.value(done.sent) - made.arithmetic.value(psi)
         size = np.full(len(z), scheme.sigma)
         if scheme.sigma_pair:  # what two servers share is met once

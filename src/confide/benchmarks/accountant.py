@@ -26,11 +26,11 @@ from confide.benchmarks.timing import best
 from confide.graph.graph import Graph
 from confide.plans.settings import Privacy
 from confide.privacy.accountant import Account, account, account_general
+from confide.privacy.general import rounds_of
 from confide.privacy.ledger import Cost, Event, dataset_id, read, write_events
 from confide.privacy.of_run import Accounting
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import statement
-from confide.privacy.view import rounds_of
 from confide.problems import regression
 from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip

@@ -19,6 +19,7 @@ from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.local import sgd
+from confide.rounds.schemes import Exchange, Place
 
 if TYPE_CHECKING:
     from confide.secure.secret import RunSecret
@@ -26,11 +27,26 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Counts = NDArray[np.int32]
+EXCHANGES = {
+    Exchange.GRAPH: kernel.GRAPH,
+    Exchange.AVERAGE: kernel.AVERAGE,
+    Exchange.NOTHING: kernel.NOTHING,
+}
 MODELS: dict[type[Any], int] = {Linear: kernel.LINEAR, Logistic: kernel.LOGISTIC}
 
 
-def supports(problem: Problem, algorithm: GFL) -> bool:
-    return type(problem.model) in MODELS and algorithm.arithmetic == "float" and algorithm.local is sgd
+def unable(problem: Problem, algorithm: GFL) -> str | None:
+    """What this engine has not been taught about a run, None where it runs it."""
+    if type(problem.model) not in MODELS or algorithm.arithmetic != "float" or algorithm.local is not sgd:
+        return "it runs linear and logistic models in float with the built-in local step"
+    s, places = algorithm.scheme, algorithm.scheme.places - {Place.CLIENT}
+    if not s.plain:
+        return "it draws noise without memory that is the same for all receivers"
+    if s.by_link and (not places <= {Place.LINK, Place.OWN} or s.carry != 0.0):
+        return "where it draws noise for links it draws no other but that of the own term, and carries nothing"
+    if Place.OWN in places and s.size(Place.OWN) != s.size(Place.LINK):
+        return "it draws noise of links and of the own term in one size"
+    return None
 
 
 class CompiledEngine:
@@ -165,9 +181,9 @@ def _rule(problem: Problem, algorithm: GFL, cap: int | None) -> kernel.Rule:
         l1=clip is not None and clip.norm == "l1",
         dropout=float(algorithm.dropout),
         law=_number(s.law),
-        noise_on=("server", "link", "network").index(s.noise_on),
-        exchange=("graph", "average", "nothing").index(s.exchange),
-        own_noise=s.own_noise,
+        noise_on=kernel.ON_LINK if s.by_link else kernel.ON_NETWORK if Place.NETWORK in s.places else kernel.ON_SERVER,
+        exchange=EXCHANGES[s.exchange],
+        own_noise=Place.OWN in s.places,
         sigma=float(s.sigma),
         sigma_pair=float(s.sigma_pair),
         sigma_client=float(s.sigma_client),

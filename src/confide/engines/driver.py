@@ -50,7 +50,7 @@ CHUNK_SECONDS = 0.1  # between two looks at the clock: short enough for Ctrl-C, 
 
 class Engine(Protocol):
     def start(self) -> State:
-        """The states of all servers before round 1."""
+        """What a repetition carries from round to round, before round 1: first the states of all servers."""
 
     def advance(self, repetition: int, w: State, first: int, last: int, out: Recording) -> int:
         """Run rounds first..last on w in place; 0, or the round in which the states blew up."""
@@ -136,7 +136,9 @@ def simulate(
         metrics |= _epsilon_so_far(accounting, recording, course.done, rounds)
     models, released = np.stack([work.models(w) for w in course.states]), None
     if releasing is not None and course.done and not course.broke:  # where it broke tells of the data
-        released = _release(releasing, course.states, models, None if secret is not None else seed)
+        released = _release(
+            releasing, [w[: problem.federation.P] for w in course.states], models, None if secret is not None else seed
+        )
     return Run(
         metrics=metrics,
         models=models,
@@ -288,14 +290,13 @@ class _Course:
 
 
 def choose_engine(engine: str, problem: Problem, algorithm: GFL) -> str:
-    from confide.engines.compiled import supports
+    from confide.engines.compiled import unable
 
     one_of("engine", engine, ("auto", "compiled", "reference"))
-    able = supports(problem, algorithm)
-    if engine == "compiled" and not able:
-        remedy = "it runs linear and logistic models in float with the built-in local step; use 'reference'"
-        raise InputError("engine", engine, remedy)
-    return engine if engine != "auto" else "compiled" if able else "reference"
+    why_not = unable(problem, algorithm)
+    if engine == "compiled" and why_not is not None:
+        raise InputError("engine", engine, f"{why_not}; use 'reference'")
+    return engine if engine != "auto" else "reference" if why_not else "compiled"
 
 
 def make_engine(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -34,17 +35,19 @@ class PlainEngine:
         secret: RunSecret | None = None,
     ) -> None:
         self.repetition = prepare(problem, graphs, algorithm, rounds, seed, cap=cap, secret=secret)
-        self.arithmetic = self.repetition(0).arithmetic
-        self.shape, self.rounds, self.optimum = (graphs[0].P, problem.M), rounds, problem.optimum
+        self.arithmetic, self.kept = self.repetition(0).arithmetic, self.repetition(0).kept(problem.M)
+        self.P, self.M, self.rounds, self.optimum = graphs[0].P, problem.M, rounds, problem.optimum
 
     def start(self) -> State:
-        return self.arithmetic.state(np.zeros(self.shape))
+        """The models, and below them what a scheme with memory keeps of the rounds before."""
+        kept = math.prod(self.kept[:2])
+        return self.arithmetic.state(np.zeros((self.P + kept, self.M)))
 
     def advance(self, repetition: int, w: State, first: int, last: int, out: Recording) -> int:
         reference = self.repetition(repetition)
         for i in range(first, last + 1):
-            done = reference.round(i, w)
-            w[:] = done.w
+            done = reference.round(i, w[: self.P], w[self.P :].reshape(self.kept))
+            w[: self.P], w[self.P :] = done.w, done.drawn.reshape(-1, self.M)
             values = self.models(w)
             centroid = values.mean(axis=0)
             at = (repetition, i - 1)
@@ -61,4 +64,4 @@ class PlainEngine:
         return 0
 
     def models(self, w: State) -> Floats:
-        return self.arithmetic.value(w)
+        return self.arithmetic.value(w[: self.P])

@@ -30,7 +30,6 @@ from confide.figures import figures
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
-from confide.rounds.schemes import matrices
 from confide.theory.prediction import predict
 from confide.theory.quadratics import linearise
 
@@ -142,7 +141,7 @@ def closed_form(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> fl
     P, mu, sigma = graph.P, algorithm.step, algorithm.scheme.sigma
     H, HH = _hessians(problem, algorithm, seed)
     Hbar = H.mean(axis=0)
-    R = matrices(algorithm.scheme, graph).R
+    R = algorithm.scheme.wiring(graph).R[0]
     entering = float(np.sum(R.sum(axis=0) ** 2))  # sigma^2 1'N_z 1: 0 if the noise cancels
     if entering > 1e-20 * sigma**2:
         return float(entering / (2.0 * mu * P**2) * np.trace(np.linalg.inv(Hbar)))

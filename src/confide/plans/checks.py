@@ -10,6 +10,7 @@ from confide.base import canonical
 from confide.base.errors import InputError
 from confide.plans.words import Amplified, Level, Random, check_servers
 from confide.rounds.arithmetic import WEIGHT_BITS
+from confide.rounds.schemes import Exchange
 from confide.secure.encoding import Encoding
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _check_deployment(plan: Plan) -> None:
     if a.model.kind == "own" and a.clip.kind != "update":
         remedy = "a train function of one's own is clipped as a whole: 'update'"
         raise InputError("algorithm.clip", a.clip.kind, remedy)
-    if plan.scheme.exchange != "graph":
+    if plan.scheme.exchange is not Exchange.GRAPH:
         raise InputError("scheme.name", plan.scheme.name, "has no flows on edges; deploy a scheme that has")
     if plan.scheme.sigma_client:
         remedy = "must be 0: in a deployment the secure sum hides the clients"

@@ -1,8 +1,8 @@
 """epsilon for a named adversary: scheme, sensitivity and threat in, a number with its assumptions out.
 
-Named schemes have closed forms (`closed_forms`), which give a `course` of costs. Any other linear scheme goes through
-`view.expose`; tests hold the two equal to 1e-10. Noise inside the secure sums (`sum_noise`) is a second proof about
-every adversary; the smaller epsilon is the answer.
+Most schemes have closed forms (`closed_forms`), which give a `course` of costs. A scheme that they do not cover goes to
+the general accountant (`general`) or is refused; tests hold the two equal to 1e-10. Noise inside the secure sums
+(`sum_noise`) is a second proof about every adversary; the smaller epsilon is the answer.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from confide.base.errors import InputError
 from confide.base.validation import number, positive, positive_int
 from confide.graph import Graph
-from confide.laws import conversion
-from confide.laws.law import Conversion, Law
+from confide.laws.law import GAUSSIAN, Conversion, Law, Spent
 from confide.laws.noise import LARGEST_SIZE
 from confide.plans import words
 from confide.plans.words import (
@@ -38,16 +37,17 @@ from confide.plans.words import (
     Release,
     Threat,
 )
-from confide.privacy.closed_forms import Target, leak, roundings, seen, seen_sigma, targets
+from confide.privacy.closed_forms import Target, covers, leak, own_server, roundings, seen, seen_sigma, targets
 from confide.privacy.course import Account, Bound, ByChance, Course, EitherNoise, Leaked, Shares, Smallest, Worst
+from confide.privacy.general import TOLERANCE, Exposure, expose_each, rounds_of
 from confide.privacy.participation import Curve, amplified_curve, random_curve
 from confide.privacy.reveal import Reveal, known_shares
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import SumNoise, by_sums, release_rho
-from confide.privacy.view import Exposure, Round, expose_each
-from confide.rounds.schemes import Scheme
+from confide.rounds.schemes import Exchange, Place, Scheme, Wiring
 
 Floats = NDArray[np.float64]
+LONGEST = 4 * 10**7  # of servers times rounds squared: what the general accountant holds and multiplies
 
 
 def account(
@@ -133,30 +133,39 @@ def bound(
 
 
 def account_general(
-    rounds: Sequence[Round],
+    rounds: Sequence[Wiring],
     sensitivity: Sensitivity,
     *,
     colluders: Sequence[int] = (),
     delta: float = 1e-5,
     targets: Sequence[int] | None = None,
 ) -> Account:
-    """Any linear scheme with Gaussian noise, round by round: other graphs, failed links, schemes of your own."""
+    """Any linear scheme with Gaussian noise, round by round: other graphs, failed links, schemes of your own.
+
+    Args:
+        rounds: what each round does (`Scheme.wiring`).  colluders: servers that tell the adversary all they know.
+        targets: servers that are looked at; all honest ones by default.
+
+    Raises:
+        InputError: participation by chance, or a target that colludes.
+    """
     if not rounds:
         raise InputError("rounds", 0, "must be at least 1")
     if not 0.0 < number("delta", delta) < 1.0:
         raise InputError("delta", delta, "must lie strictly between 0 and 1")
-    P, T = rounds[0].matrices.W.shape[0], len(rounds)
-    threat = words.Colluders(frozenset(colluders)) if len(colluders) else Links()
+    P = rounds[0].W.shape[0]
+    threat: Threat = words.Colluders(frozenset(colluders)) if len(colluders) else Links()
     words.check_servers(threat, P)
-    if isinstance(sensitivity.participation, Random | Amplified):
-        raise InputError("participation", str(sensitivity.participation), "the general accountant knows all and cap:N")
+    _check_participation(sensitivity)
     honest = [p for p in range(P) if p not in words.colluders(threat)]
     chosen = honest if targets is None else list(targets)
     if not chosen or not set(chosen) <= set(honest):
         raise InputError("targets", chosen, f"must be honest servers: {honest}")
     exposed = expose_each(rounds, chosen, words.colluders(threat))
-    found = [_spend_exposed(e, p, T, sensitivity, threat, delta) for e, p in zip(exposed, chosen, strict=True)]
-    return max(found, key=lambda a: math.inf if a.epsilon is None else a.epsilon)
+    blank = Account(str(threat), threat.adversary, sensitivity.level, sensitivity.adjacency, None, delta)
+    blank = replace(blank, law=f"{GAUSSIAN.words} noise in the messages")
+    found = [_exposed(e, p, sensitivity, blank) for e, p in zip(exposed, chosen, strict=True)]
+    return Worst(found, False, 0.0).at(len(rounds), 0)
 
 
 def paper_theorem(step: float, bound: float, sigma: float, rounds: int) -> tuple[float, list[str]]:
@@ -193,6 +202,8 @@ class _Asked:
 def _by_messages(asked: _Asked, s: Sensitivity) -> Bound:
     """The bound that rests on the noise of servers and links alone."""
     part = s.participation
+    if not covers(asked.scheme):
+        return _by_general(asked, s)
     match part:
         case Always() | Cap():
             return _by_one_bound(asked, s)
@@ -267,12 +278,12 @@ def _course(t: Target, asked: _Asked, s: Sensitivity) -> Bound:
     width, shares = None, None
     if s.rounding is not None:
         q = s.rounding.quantum
-        if Conversion.ROUNDED in law.conversions and scheme.exchange == "graph":
+        if Conversion.ROUNDED in law.conversions and scheme.exchange is Exchange.GRAPH:
             width = scheme.sigma / q
         if centroid:
             shares = Shares(math.sqrt(P - known) * release.share(P) / q, release.share(P) / q)
     # per-link's own noise is assumed known, which no data attains.
-    hidden = scheme.noise_on == "link" and scheme.own_noise
+    hidden = Place.OWN in scheme.places
     return Course(
         blank=replace(asked.blank, assumptions=tuple(notes)),
         law=law,
@@ -348,7 +359,7 @@ def _law(law: Law, s: Sensitivity, release: Release) -> str:
 def _about_noise(scheme: Scheme, law: Law, release: Release, secure: bool) -> tuple[str, ...]:
     masked = "secure" if secure else "plain"
     found = [f"{masked} aggregation: the own server sees {seen(scheme, secure)}; noise is drawn once per round"]
-    if scheme.exchange == "average":
+    if scheme.exchange is Exchange.AVERAGE:
         found.append(
             "a trusted centre, or a secure sum over all servers, shows the noisy mean and nothing else; nobody knows "
             "its noise"
@@ -368,30 +379,95 @@ def _about_noise(scheme: Scheme, law: Law, release: Release, secure: bool) -> tu
     return tuple(found)
 
 
-def _spend_exposed(e: Exposure, p: int, T: int, s: Sensitivity, threat: Threat, delta: float) -> Account:
-    blank = Account(str(threat), threat.adversary, s.level, s.adjacency, None, delta, target=p)
+def _by_general(asked: _Asked, s: Sensitivity) -> Bound:
+    """The bound about a scheme that no closed form covers, by its rows; what has no proof is refused."""
+    scheme, release, threat, P = asked.scheme, asked.release, asked.threat, asked.P
+    without = f"{scheme.name!r} has no closed form, and the general accountant knows"
+    if isinstance(threat, OwnServer):
+        why = f"leak: {own_server(scheme, asked.secure)}"
+        return Leaked(replace(asked.blank, leak=True, assumptions=(why,)))
+    if not scheme.law.normal:
+        raise InputError("noise", str(scheme.law), f"{without} continuous Gaussian noise alone")
+    if s.rounding is not None:
+        raise InputError("algorithm.arithmetic", "fixed", f"{without} real numbers alone; use float")
+    _check_participation(s, without)
+    if P * asked.rounds**2 > LONGEST:
+        most = math.isqrt(LONGEST // P)
+        raise InputError("rounds", asked.rounds, f"{without} at most {most} rounds of {P} servers")
+    notes = _about_noise(scheme, scheme.law, release.release, asked.secure)
+    blank = replace(asked.blank, law=_law(scheme.law, s, release.release), assumptions=notes)
+    wirings = rounds_of(scheme, [asked.graphs[j % len(asked.graphs)] for j in range(asked.rounds)])
+    against = dict[frozenset[int], list[int]]()
+    for p in range(P):
+        others = words.colluders(threat)
+        if isinstance(threat, Neighbours):
+            others = frozenset(int(m) for g in asked.graphs for m in g.neighbours(p))
+        if p not in others:
+            against.setdefault(others, []).append(p)
+    found: list[Bound] = []
+    for others, targets in against.items():
+        for p, e in zip(targets, expose_each(wirings, targets, others), strict=True):
+            if e.others >= TOLERANCE:
+                remedy = f"other servers' models tell of server {p} beyond all messages; no bound is proven"
+                raise InputError("scheme.name", scheme.name, remedy)
+            hidden = math.inf
+            if isinstance(release.release, Centroid):
+                hidden = P * release.hidden(P, known_shares(threat, asked.graphs, p))
+            found.append(_end(e, p, s, blank, threat, release.release, hidden))
+    return Worst(found, False, scheme.sigma)
+
+
+def _end(e: Exposure, p: int, s: Sensitivity, blank: Account, threat: Threat, release: Release, hidden: float) -> Bound:
+    """One target, its models counted where they are shown; `hidden`: noise on the sum of all of them."""
+    keeps = bool(np.any(np.abs(e.kept) > 1e-12))
+    shown = isinstance(threat, OwnClient) or isinstance(release, Local)
+    if keeps and shown and e.revealed:
+        remedy = "noise that stays hidden is a part of the model that is shown; no bound is proven"
+        raise InputError("threat", f"{threat}, release {release}", remedy)
+    if keeps and (shown or hidden == 0.0):
+        e = replace(e, leak=True)
+    return _exposed(e, p, s, blank, hidden)
+
+
+def _check_participation(s: Sensitivity, without: str = "the general accountant knows") -> None:
+    if isinstance(s.participation, Random | Amplified):
+        raise InputError("participation", str(s.participation), f"{without} all and cap:N alone")
+
+
+def _exposed(e: Exposure, p: int, s: Sensitivity, blank: Account, hidden: float = math.inf) -> Bound:
+    """One target from all looks at it; `hidden`: the noise on a last look at its model."""
+    blank = replace(blank, target=p)
     if e.leak:
-        return replace(blank, leak=True, assumptions=("leak: the view determines a noiseless function of the data",))
+        why = "leak: the view determines a noiseless function of the data"
+        return Leaked(replace(blank, leak=True, assumptions=(why, *blank.assumptions)))
     remembers = bool(np.any(np.abs(e.kept) > 1e-12))
-    deltas = s.deltas(lambda j, before: np.asarray(np.abs(e.kept[j - 1, :j]) @ before), T, remembers)
-    # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
-    mu_squared = float(np.sum(s.charged(deltas * (np.abs(e.S) @ deltas), remembers)))
-    notes = s.assumptions(remembers)
+    deltas = s.deltas(lambda j, before: np.asarray(np.abs(e.kept[j - 1, :j]) @ before), len(e.kept), remembers)
+
+    def mu_squared(S: Floats) -> float:
+        # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
+        some = deltas[: len(S)]
+        return float(np.sum(s.charged(some * (np.abs(S) @ some), remembers)))
+
+    after = np.maximum.accumulate([mu_squared(S) for S in e.after_rounds()])
+    last = np.array([np.abs(e.kept[j, : j + 1]) @ deltas[: j + 1] for j in range(len(deltas))])
+    notes = [*blank.assumptions, *s.assumptions(remembers)]
     if e.revealed:
         notes.append(f"{e.revealed} hidden noises were given to the adversary, so that updates may be adaptive")
-    valid = e.others < 1e-9
+    valid = e.others < TOLERANCE
     if not valid:
         notes.append("other servers' states change with the target's data given this view: the number is not a bound")
-    mu = math.sqrt(mu_squared)
-    return replace(
-        blank,
-        epsilon=conversion.gaussian_epsilon(mu, delta),
-        law="continuous Gaussian noise in the messages",
-        conversion=str(Conversion.GAUSSIAN),
-        rho=mu_squared / 2.0,
-        mu_gdp=mu,
-        valid=valid,
-        exact=bool(np.all(e.S >= -1e-12)) and isinstance(s.participation, Always) and s.attained(remembers),
-        deltas=tuple(deltas.tolist()),
-        assumptions=tuple(notes),
+    attained = isinstance(s.participation, Always) and s.attained(remembers) and not e.revealed
+    return Course(
+        blank=replace(blank, valid=valid, assumptions=tuple(notes)),
+        law=GAUSSIAN,
+        target=p,
+        deltas=deltas,
+        spent=Spent(np.diff(after, prepend=0.0) / 2.0, None, None),
+        copies=np.ones(len(deltas)),
+        released=(last / hidden) ** 2 / 2.0,
+        width=None,
+        shares=None,
+        hidden=0,
+        dim=s.dim or 0,
+        exact=attained and bool(np.all(e.S >= -1e-12)),
     )

@@ -21,10 +21,9 @@ from confide.privacy.course import Account
 from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import LEAST_SHARE, SumNoise
-from confide.rounds.schemes import Scheme, scheme
+from confide.rounds.schemes import KEYS, Place, Scheme, scheme
 
 PAIR_RATIO = 10.0  # sigma_pair / sigma of pairwise, where nothing else is said
-NOISELESS = ("none", "local-only")
 SHARE = 0.5  # of rho that the messages get when a release is paid from the same budget, where nothing else is said
 
 
@@ -66,7 +65,7 @@ def calibrate(
         sized = Reveal.sized(words.release(released), threat, graphs)
         return Calibrated(_noisy(name, sigma, noise.continuous, pair_ratio), sized, at(sigma, released))
 
-    noiseless = name in NOISELESS
+    noiseless = scheme(name).places.isdisjoint(KEYS["sigma"])
     if release != "centroid":
         sigma = 0.0 if noiseless else _least(lambda x: at(x, release), budget)
         found = done(sigma, release)
@@ -139,5 +138,6 @@ def _least(spend: Callable[[float], Account], budget: Budget) -> float:
 
 
 def _noisy(name: str, sigma: float, law: Law, pair_ratio: float) -> Scheme:
-    pair = pair_ratio * sigma if name == "pairwise" else 0.0
-    return scheme(name, 0.0 if name in NOISELESS else sigma, noise=law, sigma_pair=pair)
+    blank = scheme(name, noise=law).only_plain("sizing")
+    pair = pair_ratio * sigma if Place.EDGE in blank.places else 0.0
+    return blank.resized(sigma=sigma, sigma_pair=pair)

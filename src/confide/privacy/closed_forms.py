@@ -17,7 +17,7 @@ from confide.base.errors import InputError
 from confide.graph import Graph
 from confide.plans.words import Centroid, Local, Neighbours, OwnClient, OwnServer, Release, Threat, colluders
 from confide.privacy.reveal import known_shares
-from confide.rounds.schemes import Scheme
+from confide.rounds.schemes import Exchange, Place, Scheme
 
 Floats = NDArray[np.float64]
 
@@ -35,6 +35,28 @@ class Target:
         return bool(np.any(self.carry > 0))
 
 
+def covers(s: Scheme) -> bool:
+    """Whether the closed forms are about this scheme: by its rows, never by its name."""
+    places = s.places - {Place.CLIENT}
+    if not s.plain or (Place.CLIENT in s.places and Place.LINK not in places):
+        return False
+    if s.exchange is not Exchange.GRAPH or places <= {Place.SERVER}:
+        return True
+    if places == {Place.LINK, Place.OWN} and s.size(Place.LINK) != s.size(Place.OWN):
+        return False
+    return s.carry == 0.0 and places in ({Place.SERVER, Place.EDGE}, {Place.LINK}, {Place.LINK, Place.OWN})
+
+
+def own_server(scheme: Scheme, secure: bool) -> str:
+    """Why a unit's own server learns a noiseless function of the data."""
+    if not secure:
+        return f"the own server sees {seen(scheme, secure)}: aggregation is plain, and nothing masks a client"
+    return (
+        f"the own server sees {seen(scheme, secure)} in clear: secure aggregation masks single clients, but nothing is "
+        "differentially private against it unless noise is inside the secure sum"
+    )
+
+
 def seen(scheme: Scheme, secure: bool) -> str:
     """What a unit's own server sees of its clients."""
     if secure:
@@ -44,21 +66,16 @@ def seen(scheme: Scheme, secure: bool) -> str:
 
 def leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Release, secure: bool) -> str | None:
     """Why this adversary learns a noiseless function of the data, or None."""
-    if isinstance(threat, OwnServer) and not secure:
-        return f"the own server sees {seen(scheme, secure)}: aggregation is plain, and nothing masks a client"
     if isinstance(threat, OwnServer):
-        return (
-            f"the own server sees {seen(scheme, secure)} in clear: secure aggregation masks single clients, but "
-            "nothing is differentially private against it unless noise is inside the secure sum"
-        )
-    silent = scheme.exchange == "nothing" or graphs[0].P == 1
+        return own_server(scheme, secure)
+    silent = scheme.exchange is Exchange.NOTHING or graphs[0].P == 1
     if not silent and scheme.sigma == 0.0:
         if scheme.sigma_pair:
             return "edge noises cancel over the network: without local noise their sum reveals the sum of the models"
         return "messages carry no noise"
-    keeps = any(np.any(scheme.carries(g) > 0) for g in graphs) or scheme.noise_on == "link"
-    keeps = silent or (keeps and scheme.exchange != "average")
-    if scheme.noise_on == "link" and scheme.own_noise and (isinstance(threat, OwnClient) or isinstance(release, Local)):
+    keeps = any(np.any(scheme.carries(g) > 0) for g in graphs) or scheme.by_link
+    keeps = silent or (keeps and scheme.exchange is not Exchange.AVERAGE)
+    if Place.OWN in scheme.places and (isinstance(threat, OwnClient) or isinstance(release, Local)):
         # w_p shows psi_p through g_pp: neither clean nor covered by a theorem here.
         what = f"{threat}, release {release}"
         raise InputError("threat", what, "per-link's own noise hides part of w_p; no bound is proven for this view")
@@ -92,11 +109,11 @@ def targets(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, rounds: int
 def _facts(scheme: Scheme, graph: Graph, threat: Threat, honest: list[int]) -> Floats:
     """One round's carry and copies of noise, a row for each honest server."""
     carry, ones = scheme.carries(graph)[honest], np.ones(len(honest))
-    if scheme.exchange == "nothing" or graph.P == 1:
+    if scheme.exchange is Exchange.NOTHING or graph.P == 1:
         return np.stack([ones, 0 * ones], axis=1)
-    if scheme.exchange == "average":
+    if scheme.exchange is Exchange.AVERAGE:
         return np.stack([0 * ones, ones], axis=1)
-    if scheme.noise_on == "link":
+    if scheme.by_link:
         return np.stack([graph.own_weights[honest], graph.degrees[honest].astype(np.float64)], axis=1)
     if scheme.sigma_pair and not isinstance(threat, Neighbours):  # who know every edge noise of the target
         ones = _pairwise_precisions(scheme, graph, colluders(threat))[honest] * scheme.sigma**2
@@ -105,7 +122,7 @@ def _facts(scheme: Scheme, graph: Graph, threat: Threat, honest: list[int]) -> F
 
 def seen_sigma(scheme: Scheme, P: int) -> float:
     """Standard deviation of the noise through which psi is seen; a mean over all servers shows 1/P of it."""
-    return (scheme.sigma or math.inf) * (P if scheme.exchange == "average" else 1)
+    return (scheme.sigma or math.inf) * (P if scheme.exchange is Exchange.AVERAGE else 1)
 
 
 def _pairwise_precisions(scheme: Scheme, graph: Graph, caught: frozenset[int]) -> Floats:
@@ -122,8 +139,8 @@ def _pairwise_precisions(scheme: Scheme, graph: Graph, caught: frozenset[int]) -
 
 def roundings(scheme: Scheme, graph: Graph, p: int) -> int:
     """Products that server p rounds when it publishes, in each coordinate (`rounding`)."""
-    if scheme.exchange != "graph" or scheme.sigma == 0.0:
+    if scheme.exchange is not Exchange.GRAPH or scheme.sigma == 0.0:
         return 0
-    if scheme.noise_on == "link":
+    if scheme.by_link:
         return int(graph.degrees[p])
     return int(0.0 < scheme.carries(graph)[p] < 1.0)

@@ -15,11 +15,13 @@ from confide.plans import checks
 from confide.plans.plan import Learning, Plan
 from confide.plans.words import ClippingAlone, ConvexGlm, PublicPoint, Regulariser
 from confide.privacy import monotone
+from confide.privacy.closed_forms import covers
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.models import GLM
 from confide.problems.problem import Problem
 from confide.rounds.arithmetic import FixedArithmetic, check_range, largest_state
+from confide.rounds.schemes import Exchange
 
 BLOCK: Final = 1 << 18  # rows that are checked at a time
 
@@ -150,7 +152,10 @@ def _check_absence(plan: Plan) -> None:
     """An absent unit keeps its whole deviation, which a graph with a smaller own weight would have shrunk."""
     failures, graphs, scheme = plan.graph.failures, plan.graph.graphs, plan.scheme
     absent = failures.unit or failures.units or (plan.secure is not None and plan.algorithm.dropout)
-    by_graph = scheme.exchange == "graph" and (scheme.noise_on == "link" or scheme.carry is None)
+    if failures and not covers(scheme):
+        remedy = "has no closed form, and the general accountant knows rounds in which all servers and links are up"
+        raise InputError("scheme.name", scheme.name, remedy)
+    by_graph = scheme.exchange is Exchange.GRAPH and (scheme.by_link or scheme.carry is None)
     if absent and by_graph and any((g.own_weights != graphs[0].own_weights).any() for g in graphs[1:]):
         remedy = (
             f"takes turns between graphs with other own weights: what a unit that misses a round keeps has no bound "

@@ -24,7 +24,7 @@ from confide.plans.privacy import Budget
 from confide.privacy.calibrate import Calibrated, calibrate
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import Statement, statement
-from confide.rounds.schemes import Scheme, matrices
+from confide.rounds.schemes import Scheme
 
 Floats = NDArray[np.float64]
 BASELINES = {  # shown, never recommended: no deployment runs them
@@ -188,13 +188,14 @@ def by_formula(graph: Graph, step: float, hessian: float, rounds: int, dim: int)
 
 def noise_variance(scheme: Scheme, graph: Graph, g: float, rounds: int) -> tuple[float, float]:
     """(centroid, mean individual) variance per coordinate that the scheme's noise leaves after `rounds` rounds."""
-    m = matrices(scheme, graph)
+    m = scheme.only_plain("the formula of a plan").wiring(graph)
+    R = m.R[0]
     eigenvalues, V = np.linalg.eigh(m.W)
-    shares = np.sum((V.T @ m.R) ** 2, axis=1)  # v_k' N v_k
+    shares = np.sum((V.T @ R) ** 2, axis=1)  # v_k' N v_k
     x = (g * eigenvalues) ** 2
     series = np.where(x < 1.0, (1.0 - x**rounds) / np.maximum(1.0 - x, 1e-300), float(rounds))
     mean = np.full(graph.P, 1.0 / graph.P)
-    centroid = float(np.sum((mean @ m.R) ** 2)) * (1.0 - g ** (2 * rounds)) / (1.0 - g * g)
+    centroid = float(np.sum((mean @ R) ** 2)) * (1.0 - g ** (2 * rounds)) / (1.0 - g * g)
     return centroid, float(np.sum(shares * series) / graph.P)
 
 

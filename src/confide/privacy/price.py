@@ -18,6 +18,7 @@ from confide.plans.plan import Plan
 from confide.plans.privacy import Budget
 from confide.plans.words import Always, Cap, Centroid, Links, Nothing, Threat
 from confide.privacy import accountant, budgets, deviation
+from confide.privacy.closed_forms import covers
 from confide.privacy.course import Account, Bound
 from confide.privacy.ledger import FREE, Cost
 from confide.privacy.reveal import Reveal
@@ -208,7 +209,9 @@ class Price:
         def ask(threat: Threat, released: bool) -> Account:
             return self.account(rounds, self.releases if released else 0, threat)
 
-        return self._said(rounds, *statement_of(plan.P, bool(plan.scheme.sigma_pair), p.release, ask))
+        return self._said(
+            rounds, *statement_of(plan.P, bool(plan.scheme.sigma_pair) or not covers(plan.scheme), p.release, ask)
+        )
 
     def _said(self, rounds: int, accounts: tuple[Account, ...], refused: tuple[tuple[str, str], ...]) -> Statement:
         p, law = self.plan.privacy, str(self.plan.scheme.law)

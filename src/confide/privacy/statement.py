@@ -16,6 +16,7 @@ from confide.laws.law import Law
 from confide.plans import words
 from confide.plans.words import Colluders, Links, Neighbours, Nothing, OwnClient, OwnServer, Release, Threat
 from confide.privacy.accountant import account
+from confide.privacy.closed_forms import covers
 from confide.privacy.course import Account
 from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
@@ -90,7 +91,7 @@ def statement(
             delta=delta, sum_noise=sum_noise, secure=secure,
         )  # fmt: skip
 
-    found, refused = statement_of(graphs[0].P, bool(scheme.sigma_pair), reveal.release, ask)
+    found, refused = statement_of(graphs[0].P, bool(scheme.sigma_pair) or not covers(scheme), reveal.release, ask)
     promise = (str(sensitivity.level), str(sensitivity.adjacency), delta)
     return Statement(rounds, str(law), found, refused, (), *promise)
 
@@ -104,8 +105,8 @@ def statement_of(
     Servers and clients receive a release too; only who listens on links may do without it.
 
     Args:
-        pairs: whether two servers share noise. Only that is weakened by a colluder; elsewhere two colluders stand for
-            all, as the worst target is not one of them.
+        pairs: whether two servers share noise, or no closed form says that they do not. Only that is weakened by a
+            colluder; elsewhere two colluders stand for all, as the worst target is not one of them.
         ask: (adversary, whether it sees the release) -> its account.
     """
     revealed = not isinstance(release, Nothing)

@@ -15,7 +15,7 @@ from confide.base.validation import one_of, positive, positive_int, probability,
 from confide.problems.federation import Federation
 from confide.rounds.clipping import Clip
 from confide.rounds.local import LocalStep, sgd
-from confide.rounds.schemes import Scheme, scheme
+from confide.rounds.schemes import Exchange, Scheme, scheme
 from confide.secure.encoding import Encoding
 from confide.secure.settings import Secure
 
@@ -111,9 +111,11 @@ class GFL:
         if self.scheme.sigma_client and self.arithmetic == "fixed":
             remedy = "real-valued noise on client links is the paper's option for float; fixed point has none"
             raise InputError("scheme.sigma_client", self.scheme.sigma_client, remedy)
-        if self.scheme.exchange == "average" and self.arithmetic == "fixed":
+        if self.arithmetic == "fixed":
+            self.scheme.only_plain("fixed point")
+        if self.scheme.exchange == Exchange.AVERAGE and self.arithmetic == "fixed":
             raise InputError("algorithm.arithmetic", "fixed", "the baseline 'central' divides by P; use float")
-        if self.scheme.exchange == "average" and self.failures:
+        if self.scheme.exchange == Exchange.AVERAGE and self.failures:
             raise InputError("failures", self.failures, "the baseline 'central' assumes a perfect centre; drop them")
 
         if self.aggregation is not None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
-from confide.rounds.schemes import Scheme, matrices
+from confide.rounds.schemes import Scheme
 from confide.secure.encoding import truncate
 
 Floats = NDArray[np.float64]
@@ -146,9 +146,9 @@ def largest_state(a: FixedArithmetic, scheme: Scheme, graph: Graph, update: floa
     A round adds at most `update` (mu B), with R the scheme's noise matrix |R|_inf times a noise tail, and half a
     quantum for each product that is rounded: a flow and at most one share of noise for each neighbour, and the own.
     """
-    m = matrices(scheme, graph)
-    message = float(np.abs(m.N).sum(axis=1).max(initial=0.0)) * TAIL
-    kept = float(np.abs(m.R).sum(axis=1).max(initial=0.0)) * TAIL + message  # a failed link keeps the message noise
+    m = scheme.only_plain("fixed point").wiring(graph)
+    message = float(np.abs(m.N[0]).sum(axis=1).max(initial=0.0)) * TAIL
+    kept = float(np.abs(m.R[0]).sum(axis=1).max(initial=0.0)) * TAIL + message  # a failed link keeps the message noise
     rounding = (int(graph.degrees.max(initial=0)) + 1) * a.quantum
     return start + rounds * (update + kept + rounding) + update + message
 

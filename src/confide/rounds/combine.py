@@ -5,7 +5,7 @@ Written with an `Arithmetic`, so the same lines are the float reference and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -16,10 +16,25 @@ from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.graph.graph import Graph
 from confide.rounds.arithmetic import Arithmetic, State
-from confide.rounds.schemes import Scheme, links
+from confide.rounds.schemes import Exchange, Place, Scheme, links
 
 Bools = NDArray[np.bool_]
 Draw = Callable[[Purpose, tuple[int, ...], float], State]  # (purpose, ids within the round, sigma) -> noise
+Weight = Callable[[Place, tuple[int, ...], int], float]  # (place, ids, receiver) -> weight of the draw in its message
+PURPOSE = {
+    Place.SERVER: Purpose.SERVER_NOISE,
+    Place.LINK: Purpose.LINK_NOISE,
+    Place.OWN: Purpose.LINK_NOISE,
+    Place.EDGE: Purpose.PAIR_NOISE,
+    Place.NETWORK: Purpose.NETWORK_NOISE,
+}
+
+
+def place(purpose: Purpose, ids: tuple[int, ...]) -> Place:
+    """Where a draw is: noise of links and of the own term have one purpose."""
+    if purpose == Purpose.LINK_NOISE and ids[0] == ids[1]:
+        return Place.OWN
+    return next(at for at, given in PURPOSE.items() if given == purpose)
 
 
 class Perturbed(NamedTuple):
@@ -45,12 +60,42 @@ def perturb(
 
     Every noise of the row is drawn, whoever is up: what is kept and what it costs do not depend on failures.
     """
-    if scheme.exchange != "graph":
-        raise InputError("scheme.name", scheme.name, "this scheme sends no messages between servers")
-    if scheme.noise_on == "link":
-        return _perturb_links(scheme, p, own_weight, neighbours, psi, draw, arith)
+    if scheme.exchange != Exchange.GRAPH:
+        raise InputError("scheme.name", scheme.name, "its servers send each other nothing; perturb has no part in it")
+    if scheme.only_plain("a server on its own").by_link:
+        return _perturb_links(scheme, p, own_weight, neighbours, psi, draw, arith, None)
     own, message = _perturb_server(scheme, p, own_weight, neighbours, psi, draw, arith)
     return Perturbed(own, dict.fromkeys(neighbours, message))
+
+
+def _noise(
+    scheme: Scheme, p: int, to: int, neighbours: Iterable[int], draw: Draw, weight: Weight | None = None
+) -> State | None:
+    """n_pm of the message to m, or n_pp of the own term; None where there is none."""
+    total: State | None = None
+    if scheme.size(*PURPOSE) == 0.0:
+        return None
+    for at, ids, sign, sigma in _drawn(scheme, p, to, neighbours):
+        g = sign * draw(PURPOSE[at], ids, sigma)
+        if weight is not None:
+            g = weight(at, ids, to) * g
+        total = g if total is None else total + g
+    return total
+
+
+def _drawn(
+    scheme: Scheme, p: int, to: int, neighbours: Iterable[int]
+) -> Iterator[tuple[Place, tuple[int, ...], int, float]]:
+    """The draws of n_pm: where, whose, with which sign and which standard deviation."""
+    for noise in scheme.noises:
+        at, sigma = noise.at, noise.sigma
+        if at == Place.SERVER:
+            yield at, (p,), 1, sigma
+        elif at == Place.EDGE:  # both ends know this draw and add it with opposite signs
+            for m in sorted(neighbours):
+                yield at, (min(p, m), max(p, m)), 1 if p < m else -1, sigma
+        elif at == (Place.OWN if to == p else Place.LINK):
+            yield at, (p, to), 1, sigma
 
 
 def _perturb_server(
@@ -63,13 +108,9 @@ def _perturb_server(
     arith: Arithmetic,
 ) -> tuple[State, State]:
     """s_p = c psi_p + (1 - c) o_p and the one message o_p, which a server without neighbours has too."""
-    if scheme.sigma == scheme.sigma_pair == 0.0:
+    g = _noise(scheme, p, p, neighbours, draw)
+    if g is None:
         return psi.copy(), psi.copy()
-    g = draw(Purpose.SERVER_NOISE, (p,), scheme.sigma)
-    if scheme.sigma_pair:
-        for m in sorted(neighbours):  # both ends know this draw and add it with opposite signs
-            shared = draw(Purpose.PAIR_NOISE, (min(p, m), max(p, m)), scheme.sigma_pair)
-            g = g + shared if p < m else g - shared
     c = own_weight if scheme.carry is None else scheme.carry
     return psi + arith.weigh(1.0 - c, g), psi + g
 
@@ -82,17 +123,19 @@ def _perturb_links(
     psi: State,
     draw: Draw,
     arith: Arithmetic,
+    weight: Weight | None,
 ) -> Perturbed:
-    """The paper's literal g_pm: every message has its own noise, and s_p = psi_p + sum_m a_pm g_pm (+ a_pp g_pp)."""
-    if scheme.sigma == 0.0:
-        return Perturbed(psi.copy(), {m: psi.copy() for m in neighbours})
+    """Every message has its own noise, the paper's g_pm, and s_p = psi_p + sum_m a_pm n_pm + (a_pp - c_p) n_pp."""
     own, sent = psi.copy(), {}
     for m in sorted(neighbours, key=lambda m: (m < p, m)):  # as in `links`: sums of floats depend on the order
-        g = draw(Purpose.LINK_NOISE, (p, m), scheme.sigma)
-        sent[m] = psi + g
-        own += arith.weigh(neighbours[m], g)
-    if scheme.own_noise:
-        own += arith.weigh(own_weight, draw(Purpose.LINK_NOISE, (p, p), scheme.sigma))
+        g = _noise(scheme, p, m, neighbours, draw, weight)
+        sent[m] = psi.copy() if g is None else psi + g
+        if g is not None:
+            own += arith.weigh(neighbours[m], g)
+    g = _noise(scheme, p, p, neighbours, draw, weight)
+    if g is not None:
+        share = own_weight - (own_weight if scheme.carry is None else scheme.carry)
+        own += arith.weigh(abs(share), g if share >= 0.0 else -g)
     return Perturbed(own, sent)
 
 
@@ -101,24 +144,24 @@ def publish(scheme: Scheme, graph: Graph, psi: State, draw: Draw, arith: Arithme
 
     An absent server draws nothing and keeps psi.
     """
-    if scheme.exchange == "nothing":
+    if scheme.exchange == Exchange.NOTHING:
         return Published(psi.copy(), psi[:0])
-    if scheme.exchange == "average":
+    if scheme.exchange == Exchange.AVERAGE:
         own = psi + draw(Purpose.NETWORK_NOISE, (), scheme.sigma) if scheme.sigma else psi.copy()
         return Published(own, own.mean(axis=0, keepdims=True))
     once = cache(draw)  # the noise of an edge is one draw, though both of its ends ask for it
-    by_link = scheme.noise_on == "link"
+    weight = weights(scheme, graph)
     senders, receivers = links(graph)
-    own, sent = psi.copy(), psi[senders] if by_link else psi.copy()
+    own, sent = psi.copy(), psi[senders] if scheme.by_link else psi.copy()
     rows: list[dict[int, float]] = [{} for _ in range(graph.P)]
     place = {}
-    weights = np.concatenate([graph.edge_weights, graph.edge_weights])
-    for n, (p, m, a) in enumerate(zip(senders.tolist(), receivers.tolist(), weights.tolist(), strict=True)):
+    both_ways = np.concatenate([graph.edge_weights, graph.edge_weights])
+    for n, (p, m, a) in enumerate(zip(senders.tolist(), receivers.tolist(), both_ways.tolist(), strict=True)):
         rows[p][m], place[p, m] = a, n
     for p in np.flatnonzero(present).tolist():
         row = (scheme, p, float(graph.own_weights[p]), rows[p], psi[p], once, arith)
-        if by_link:
-            own[p], messages = perturb(*row)
+        if scheme.by_link:
+            own[p], messages = _perturb_links(*row, weight)
             for m, message in messages.items():
                 sent[place[p, m]] = message
         else:
@@ -126,17 +169,26 @@ def publish(scheme: Scheme, graph: Graph, psi: State, draw: Draw, arith: Arithme
     return Published(own, sent)
 
 
+def weights(scheme: Scheme, graph: Graph) -> Weight | None:
+    """What a receiver's copy of a draw is multiplied with; None where all receive the same."""
+    if scheme.receivers is None:
+        return None
+    draws = scheme.wiring(graph).draws
+    table, row = scheme.weights(graph, len(draws)), {draw: n for n, draw in enumerate(draws)}
+    return lambda at, ids, receiver: float(table[row[at, ids], receiver])
+
+
 def combine(scheme: Scheme, graph: Graph, published: Published, arith: Arithmetic, up: Bools) -> State:
     """Each edge that is up carries one flow, added at one end and subtracted at the other  (8)."""
     own, sent = published
-    if scheme.exchange == "nothing":
+    if scheme.exchange == Exchange.NOTHING:
         return own.copy()
-    if scheme.exchange == "average":
+    if scheme.exchange == Exchange.AVERAGE:
         return np.broadcast_to(own.mean(axis=0), own.shape).copy()
     w, n_edges = own.copy(), len(graph.edges)
     for e in np.flatnonzero(up).tolist():
         i, j = graph.edges[e]
-        from_i, from_j = (sent[e], sent[n_edges + e]) if scheme.noise_on == "link" else (sent[i], sent[j])
+        from_i, from_j = (sent[e], sent[n_edges + e]) if scheme.by_link else (sent[i], sent[j])
         flow = arith.weigh(float(graph.edge_weights[e]), from_j - from_i)
         w[i] += flow
         w[j] -= flow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,8 +20,9 @@ from confide.problems.problem import Problem
 from confide.rounds.aggregate import PlainSum, SecureSum
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.arithmetic import Arithmetic, FixedArithmetic, FloatArithmetic, State, check_range, on_grid
-from confide.rounds.combine import combine, publish
+from confide.rounds.combine import combine, place, publish
 from confide.rounds.local import LocalTask, shared_update, without_data
+from confide.rounds.schemes import Place
 
 if TYPE_CHECKING:
     from confide.secure.secret import RunSecret, Streams
@@ -41,6 +42,7 @@ class Round(NamedTuple):
     own: State  # s_p
     sent: State  # the messages
     participants: int  # who gave data
+    drawn: State  # the last `memory` rounds' draws, this round's first: (memory, draws, M)
 
 
 @dataclass
@@ -74,9 +76,30 @@ class Reference:
     def start(self, w0: Floats) -> State:
         return self.arithmetic.state(w0)
 
-    def round(self, i: int, w: State) -> Round:
-        """Round i = 1, 2, ... from the states w_{p,i-1}."""
+    @cached_property
+    def rows(self) -> dict[tuple[Place, tuple[int, ...]], int]:
+        """Of the draws that a scheme with memory keeps, those of all graphs that take turns."""
+        if not self.algorithm.scheme.memory:
+            return {}
+        draws = dict.fromkeys(draw for g in self.graphs for draw in self.algorithm.scheme.wiring(g).draws)
+        return {draw: row for row, draw in enumerate(draws)}
+
+    def kept(self, M: int) -> tuple[int, int, int]:
+        """The shape of what a round hands on to the next besides the states; zeros before the first."""
+        return self.algorithm.scheme.memory, len(self.rows), M
+
+    def round(self, i: int, w: State, past: State | None = None) -> Round:
+        """Round i = 1, 2, ... from the states w_{p,i-1}; `past` is what the round before has `drawn`.
+
+        An absent server draws nothing, which counts as zeros in later rounds.
+        """
         alg, graph = self.algorithm, self.graphs[(i - 1) % len(self.graphs)]
+        if past is None:
+            if alg.scheme.memory and i > 1:
+                remedy = "the scheme has memory: give what the round before has drawn"
+                raise InputError("past", None, remedy)
+            past = np.zeros(self.kept(w.shape[1]), w.dtype)
+        now, taps = np.zeros_like(past[:1]), {n.at: n.taps for n in alg.scheme.noises}
         present = units_present(alg.failures, self.seed, i, graph.P)
         clients = {p: self.sample(i, p) for p in np.flatnonzero(present).tolist()}
         if alg.aggregation is not None:  # fewer survivors than a sum needs: the unit skips the round
@@ -90,12 +113,23 @@ class Reference:
             psi[p] = self.adapt(i, p, w[p], survivors)
 
         def draw(purpose: Purpose, ids: tuple[int, ...], sigma: float) -> State:
-            return self.noise(purpose, (i, *ids), alg.scheme.law, sigma, w.shape[1])
+            fresh, at = self.noise(purpose, (i, *ids), alg.scheme.law, sigma, w.shape[1]), place(purpose, ids)
+            weights = taps[at]
+            if weights == (1.0,):
+                return fresh
+            total = weights[0] * fresh
+            if len(weights) > 1:
+                row = self.rows[at, ids]
+                now[0, row] = fresh
+                for weight, before in zip(weights[1:], past[:, row], strict=False):
+                    total = total + weight * before
+            return total
 
         published = publish(alg.scheme, graph, psi, draw, self.arithmetic, present)
         combined = combine(alg.scheme, graph, published, self.arithmetic, up)
         participants = sum(self.gives(i, p, k) for p, survivors in clients.items() for k in survivors)
-        return Round(combined, psi, published.own, published.sent, participants)
+        drawn = np.concatenate([now, past[:-1]]) if alg.scheme.memory else past
+        return Round(combined, psi, published.own, published.sent, participants, drawn)
 
     def sample(self, i: int, p: int) -> list[int]:
         """The clients that were drawn and do not drop out in this round."""

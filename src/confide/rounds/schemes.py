@@ -1,14 +1,17 @@
 """Privacy schemes as data: what noise is drawn, who sees it, and how much of it a server keeps in its state.
 
-One form for all: server p publishes o_p = psi_p + noise, keeps s_p = c_p psi_p + (1 - c_p) o_p, and combines by
-flows on the edges, w_p = s_p + sum_m a_pm (o_m - o_p). A row of `FAMILIES` says the rest; `matrices` gives the same
-scheme as linear algebra. The reference, the compiled engine and the accountant all read this object.
+One form for all: server p sends o_pm = psi_p + n_pm to m, keeps s_p = psi_p + sum_m a_pm n_pm + (a_pp - c_p) n_pp, and
+combines by flows on the edges, w_p = s_p + sum_m a_pm (o_mp - o_pm). The noises n are made of the draws that a scheme's
+rows name; where they are the same for all receivers, s_p is c_p psi_p + (1 - c_p) o_p. `Scheme.wiring` gives the same
+as linear algebra. The reference, the compiled engine and the accountant all read this object.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from enum import StrEnum
+from typing import NamedTuple, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +22,79 @@ from confide.graph.graph import Graph
 from confide.laws.law import LAPLACE, Law
 
 Floats = NDArray[np.float64]
-NOISE_ON = ("server", "link", "network")
-EXCHANGES = ("graph", "average", "nothing")
+
+
+class Place(StrEnum):
+    """Where noise is drawn."""
+
+    SERVER = "server"  # p: in every message of server p, and in its own term
+    LINK = "link"  # (p, m): in p's message to m alone; as in `links(graph)`
+    OWN = "own"  # (p, p): in the server's own term alone
+    EDGE = "edge"  # (i, j): its two ends share it with opposite signs; as in `graph.edges`
+    CLIENT = "client"  # on the way of an update to its server, before psi
+    NETWORK = "network"  # one for all servers
+
+
+class Exchange(StrEnum):
+    GRAPH = "graph"  # flows on the edges
+    AVERAGE = "average"  # the exact mean of all servers
+    NOTHING = "nothing"
+
+
+PLACES = {  # that an exchange has
+    Exchange.GRAPH: frozenset(Place) - {Place.NETWORK},
+    Exchange.AVERAGE: frozenset({Place.NETWORK, Place.CLIENT}),
+    Exchange.NOTHING: frozenset({Place.CLIENT}),
+}
+KEYS = {  # of a config, and the places whose noise they size
+    "sigma": (Place.SERVER, Place.LINK, Place.OWN, Place.NETWORK),
+    "sigma_pair": (Place.EDGE,),
+    "sigma_client": (Place.CLIENT,),
+}
+
+
+@dataclass(frozen=True)
+class Noise:
+    """One independent draw a round at each place of a kind.
+
+    Attributes:
+        sigma: standard deviation of a draw, per coordinate.
+        taps: weights of this round's draw and of those of the rounds before at the same place: the memory.
+    """
+
+    at: Place
+    sigma: float = 0.0
+    taps: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        one_of("scheme.noises.at", self.at, tuple(Place))
+        number("scheme.noises.sigma", self.sigma, least=0.0)
+        if not isinstance(self.taps, tuple) or not self.taps:
+            raise InputError("scheme.noises.taps", self.taps, "write a tuple of weights, this round's first: (1.0,)")
+        for tap in self.taps:
+            number("scheme.noises.taps", tap)
+        if len(self.taps) > 1 and self.at == Place.CLIENT:
+            remedy = "clients come and go, so their noise has no memory: (1.0,)"
+            raise InputError("scheme.noises.taps", self.taps, remedy)
+
+
+class Wiring(NamedTuple):
+    """A scheme on a graph: y_j = C psi_j + sum_k N[k] z_{j-k} and w_j = W psi_j + sum_k R[k] z_{j-k}.
+
+    The messages y are one a server, or one a directed link in the order of `links` where they differ by receiver. All
+    draws z are independent with standard deviation 1. Client-link noise, which precedes psi, is not in it.
+    """
+
+    C: Floats
+    N: tuple[Floats, ...]
+    W: Floats
+    R: tuple[Floats, ...]
+    draws: tuple[tuple[Place, tuple[int, ...]], ...]  # the name of each z, the same in every round
+
+    @property
+    def owners(self) -> tuple[tuple[int, ...], ...]:
+        """For each z, the servers that know it: who drew it, or both ends of an edge."""
+        return tuple(ids if at == Place.EDGE else ids[:1] for at, ids in self.draws)
 
 
 @dataclass(frozen=True)
@@ -29,62 +103,194 @@ class Scheme:
 
     Attributes:
         name: as in configs, e.g. "homomorphic" or "partial:0.5".
+        law: of every draw; a name will do. `Noise.sigma` is always the standard deviation per coordinate.
+        noises: at most one at each place.
         carry: c_p, the share of the clean psi_p in the own state; None means c_p = a_pp.
-        noise_on: "server" (one draw a server, the same to all), "link" (one a directed link),
-            "network" (one for all servers).
-        exchange: "graph" (flows on the edges), "average" (the exact network mean), "nothing".
-        own_noise: for "link", whether the server's own term carries noise g_pp too.
-        law: of every draw, on the reals; a name will do. `sigma` is always the standard deviation per coordinate.
-        sigma: noise of a server, link or network, after `noise_on`.
-        sigma_pair: noise that the two ends of an edge share with opposite signs (pairwise).
-        sigma_client: the paper's noise g_{p,k} on the links from clients.
+        exchange: what servers do with each other's messages.
+        receivers: weight of a draw by (draw, receiver), draws as in `Wiring.draws`; None: the same for all.
+
+    >>> from confide.laws.law import GAUSSIAN
+    >>> Scheme("correlated", GAUSSIAN, (Noise(Place.SERVER, 0.5, taps=(1.0, -0.9)),)).memory
+    1
     """
 
     name: str
-    carry: float | None = 0.0
-    noise_on: str = "server"
-    exchange: str = "graph"
-    own_noise: bool = True
     law: Law = LAPLACE
-    sigma: float = 0.0
-    sigma_pair: float = 0.0
-    sigma_client: float = 0.0
+    noises: tuple[Noise, ...] = ()
+    carry: float | None = 0.0
+    exchange: Exchange = Exchange.GRAPH
+    receivers: Callable[[Graph], Floats] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "law", Law.parse(self.law, "scheme.noise", on_grid=False))
-        one_of("scheme.noise_on", self.noise_on, NOISE_ON)
-        one_of("scheme.exchange", self.exchange, EXCHANGES)
-        if (self.noise_on == "network") != (self.exchange == "average"):
-            remedy = "one noise for all servers goes with exchange 'average', and only there"
-            raise InputError("scheme.noise_on", self.noise_on, remedy)
-        for field in ("sigma", "sigma_pair", "sigma_client"):
-            number(f"scheme.{field}", getattr(self, field), least=0.0)
+        object.__setattr__(self, "law", Law.parse(self.law, "scheme.noise"))
+        one_of("scheme.exchange", self.exchange, tuple(Exchange))
         if self.carry is not None:
             number("scheme.carry", self.carry, 0.0, 1.0)
-        if self.sigma_pair and self.name != "pairwise":
-            raise InputError("scheme.sigma_pair", self.sigma_pair, "only the scheme 'pairwise' has noise on edges")
-        if self.sigma_client and self.noise_on != "link":
-            remedy = "noise on client links belongs to 'per-link'; elsewhere the secure sum hides the clients"
-            raise InputError("scheme.sigma_client", self.sigma_client, remedy)
-        if self.sigma and self.name in ("none", "local-only"):
-            raise InputError("scheme.sigma", self.sigma, f"the scheme {self.name!r} has no noise; leave it out")
+        if not isinstance(self.noises, tuple) or not all(isinstance(n, Noise) for n in self.noises):
+            raise InputError("scheme.noises", self.noises, "write a tuple of Noise, e.g. (Noise(Place.SERVER, 0.5),)")
+        places = [n.at for n in self.noises]
+        for at in places:
+            if places.count(at) > 1:
+                raise InputError("scheme.noises", str(at), "stands twice; one noise at each place")
+            if at not in PLACES[self.exchange]:
+                known = ", ".join(sorted(PLACES[self.exchange]))
+                remedy = f"has no part in the exchange {str(self.exchange)!r}, which has noise at: {known}"
+                raise InputError("scheme.noises", str(at), remedy)
+        if Place.OWN in places and not self.by_link:
+            raise InputError("scheme.noises", str(Place.OWN), "goes with noise of links: else carry says what is kept")
+        if self.receivers is not None and self.exchange != Exchange.GRAPH:
+            remedy = "only flows on edges have receivers; use exchange 'graph'"
+            raise InputError("scheme.receivers", str(self.exchange), remedy)
+
+    @property
+    def memory(self) -> int:
+        """How many rounds a draw is kept after its own."""
+        return max((len(n.taps) for n in self.noises), default=1) - 1
+
+    @property
+    def places(self) -> frozenset[Place]:
+        return frozenset(n.at for n in self.noises)
+
+    @property
+    def by_link(self) -> bool:
+        """Whether a server tells its neighbours apart: a message a directed link, not one a server."""
+        return Place.LINK in self.places or self.receivers is not None
+
+    @property
+    def plain(self) -> bool:
+        """Whether every draw is used once, in its own round, and is the same for all who receive it."""
+        return self.receivers is None and all(n.taps == (1.0,) for n in self.noises)
+
+    def only_plain(self, what: str) -> Scheme:
+        """This scheme, refused in the name of `what` if it has memory or depends on the receiver."""
+        if not self.plain:
+            why = "has memory (taps)" if self.receivers is None else "depends on the receiver"
+            raise InputError("scheme.name", self.name, f"its noise {why}, which {what} has not been taught")
+        return self
+
+    def size(self, *places: Place) -> float:
+        """Standard deviation of the draws at these places, the largest; 0 where there are none."""
+        return max((n.sigma for n in self.noises if n.at in places), default=0.0)
+
+    @property
+    def sigma(self) -> float:
+        return self.size(*KEYS["sigma"])
+
+    @property
+    def sigma_pair(self) -> float:
+        return self.size(*KEYS["sigma_pair"])
+
+    @property
+    def sigma_client(self) -> float:
+        return self.size(*KEYS["sigma_client"])
+
+    def resized(self, **sigmas: float) -> Scheme:
+        """With other sizes of noise, by the keys of a config: sigma, sigma_pair, sigma_client.
+
+        >>> scheme("per-link", 0.5).resized(sigma=0.1).noises[1]
+        Noise(at=<Place.OWN: 'own'>, sigma=0.1, taps=(1.0,))
+        """
+        size = {place: sigmas[key] for key, places in KEYS.items() if key in sigmas for place in places}
+        for key, sigma in sigmas.items():
+            number(f"scheme.{key}", sigma, least=0.0)
+            if sigma and not self.places.intersection(KEYS[key]):
+                having = [name for name, s in FAMILIES.items() if s.places.intersection(KEYS[key])]
+                remedy = f"the scheme {self.name!r} has no such noise, leave it out; these have it: {', '.join(having)}"
+                raise InputError(f"scheme.{key}", sigma, remedy)
+        return replace(self, noises=tuple(replace(n, sigma=size.get(n.at, n.sigma)) for n in self.noises))
 
     def carries(self, graph: Graph) -> Floats:
         """c_p of every server."""
         return graph.own_weights.copy() if self.carry is None else np.full(graph.P, float(self.carry))
 
+    def wiring(self, graph: Graph) -> Wiring:
+        """The scheme on a graph as linear algebra."""
+        drawn = [(n, ids) for n in self.noises for ids in _ids(n.at, graph)]
+        P, Z = graph.P, len(drawn)
+        taps = np.zeros((self.memory + 1, Z))
+        for z, (noise, _) in enumerate(drawn):
+            taps[: len(noise.taps), z] = noise.taps
+        sigma = np.array([noise.sigma for noise, _ in drawn])
+        if self.exchange == Exchange.NOTHING:
+            C, N, W, R = np.zeros((0, P)), np.zeros((0, Z)), np.eye(P), np.zeros((P, Z))
+        elif self.exchange == Exchange.AVERAGE:
+            W = np.full((P, P), 1.0 / P)
+            C, N, R = W[:1], np.tile(sigma, (1, 1)), np.tile(sigma, (P, 1))
+        else:
+            W = graph.A
+            C, N, R = self._flows(graph, drawn)
+        draws = tuple((noise.at, ids) for noise, ids in drawn)
+        return Wiring(C, tuple(N * row for row in taps), W, tuple(R * row for row in taps), draws)
 
-# Adding a scheme is adding a row (docs/adding-a-scheme.md).
+    def _flows(self, graph: Graph, drawn: list[tuple[Noise, tuple[int, ...]]]) -> tuple[Floats, Floats, Floats]:
+        """C, N and R of flows on the edges, with this round's draws."""
+        A, shares = graph.A, graph.own_weights - self.carries(graph)
+        sender, receiver = links(graph)
+        row = {pair: n for n, pair in enumerate(zip(sender.tolist(), receiver.tolist(), strict=True))}
+        by_server, by_link = np.zeros((graph.P, len(drawn))), np.zeros((len(row), len(drawn)))
+        own = by_server.copy()
+        for z, (noise, ids) in enumerate(drawn):
+            match noise.at:
+                case Place.LINK:
+                    by_link[row[ids[0], ids[1]], z] = noise.sigma
+                case Place.OWN:
+                    own[ids[0], z] = noise.sigma
+                case Place.EDGE:
+                    by_server[list(ids), z] = noise.sigma, -noise.sigma
+                case _:
+                    by_server[ids[0], z] = noise.sigma
+        if not self.by_link:
+            # w = s + (A - I) o with o = psi + N z and s = psi + (1 - c) N z
+            return np.eye(graph.P), by_server, (A - np.diag(self.carries(graph))) @ by_server
+        N, own = by_link + by_server[sender], own + by_server
+        if self.receivers is not None:
+            weights = self.weights(graph, len(drawn))
+            N, own = N * weights[:, receiver].T, own * weights.T
+        R = shares[:, None] * own
+        np.add.at(R, receiver, A[receiver, sender][:, None] * N)
+        return np.eye(graph.P)[sender], N, R
+
+    def weights(self, graph: Graph, draws: int) -> Floats:
+        """Those of `receivers` on this graph, checked; 1 where all receive the same."""
+        if self.receivers is None:
+            return np.ones((draws, graph.P))
+        found = np.asarray(self.receivers(graph), dtype=np.float64)
+        if found.shape != (draws, graph.P) or not np.isfinite(found).all():
+            remedy = f"must give finite weights for {draws} draws and {graph.P} receivers, a row a draw"
+            raise InputError("scheme.receivers", found.shape, remedy)
+        return found
+
+
+def _ids(at: Place, graph: Graph) -> list[tuple[int, ...]]:
+    """The draws of a round at a place, by the servers that they belong to."""
+    match at:
+        case Place.SERVER:
+            return [(p,) for p in range(graph.P)]
+        case Place.OWN:
+            return [(p, p) for p in range(graph.P)]
+        case Place.LINK:
+            return list(zip(*(side.tolist() for side in links(graph)), strict=True))
+        case Place.EDGE:
+            return [(i, j) for i, j in graph.edges.tolist()]
+        case Place.NETWORK:
+            return [()]
+        case Place.CLIENT:
+            return []
+        case _:
+            assert_never(at)
+
+
+# Adding a scheme is adding a row (docs/adding-a-scheme.md). Rows have no sizes yet: see `scheme`.
 FAMILIES = {
     "none": Scheme("none"),
-    "homomorphic": Scheme("homomorphic", carry=1.0),
-    "shared": Scheme("shared", carry=0.0),
-    "own-clean": Scheme("own-clean", carry=None),
-    "per-link": Scheme("per-link", noise_on="link"),
-    "per-link-clean": Scheme("per-link-clean", noise_on="link", own_noise=False),
-    "pairwise": Scheme("pairwise", carry=0.0),
-    "local-only": Scheme("local-only", exchange="nothing"),
-    "central": Scheme("central", noise_on="network", exchange="average"),
+    "homomorphic": Scheme("homomorphic", noises=(Noise(Place.SERVER),), carry=1.0),
+    "shared": Scheme("shared", noises=(Noise(Place.SERVER),)),
+    "own-clean": Scheme("own-clean", noises=(Noise(Place.SERVER),), carry=None),
+    "per-link": Scheme("per-link", noises=(Noise(Place.LINK), Noise(Place.OWN), Noise(Place.CLIENT))),
+    "per-link-clean": Scheme("per-link-clean", noises=(Noise(Place.LINK), Noise(Place.CLIENT))),
+    "pairwise": Scheme("pairwise", noises=(Noise(Place.SERVER), Noise(Place.EDGE))),
+    "local-only": Scheme("local-only", exchange=Exchange.NOTHING),
+    "central": Scheme("central", noises=(Noise(Place.NETWORK),), exchange=Exchange.AVERAGE),
 }
 NAMES = (*FAMILIES, "partial:C")
 
@@ -99,6 +305,12 @@ def scheme(
 ) -> Scheme:
     """A scheme by its name.
 
+    Args:
+        sigma: standard deviation of the noise of servers, links or the network, whichever the scheme has.
+        noise: law of every draw.
+        sigma_pair: of the noise that the two ends of an edge share with opposite signs ("pairwise").
+        sigma_client: of the paper's noise g_{p,k} on the links from clients ("per-link").
+
     >>> scheme("partial:0.5", sigma=1.0).carry
     0.5
     """
@@ -107,69 +319,23 @@ def scheme(
             carry = float(name.removeprefix("partial:"))
         except ValueError:
             raise InputError("scheme.name", name, "write partial:C with C in [0, 1], e.g. partial:0.5") from None
-        family = Scheme(name, carry=number("scheme.name", carry, 0.0, 1.0))
+        family = replace(FAMILIES["shared"], name=name, carry=number("scheme.name", carry, 0.0, 1.0))
     else:
-        family = FAMILIES[one_of("scheme.name", name, NAMES)] if name != "partial:C" else _partial_needs_c()
+        family = FAMILIES[one_of("scheme.name", name, NAMES)]
     law = Law.parse(noise, "scheme.noise", on_grid=False)
-    return replace(family, sigma=sigma, law=law, sigma_pair=sigma_pair, sigma_client=sigma_client)
+    return replace(family, law=law).resized(sigma=sigma, sigma_pair=sigma_pair, sigma_client=sigma_client)
 
 
-def _partial_needs_c() -> Scheme:
-    raise InputError("scheme.name", "partial:C", "write a number in [0, 1] for C, e.g. partial:0.5")
-
-
-class Matrices(NamedTuple):
-    """messages y = C psi + N z and states w = W psi + R z, for independent noises z of standard deviation 1."""
-
-    C: Floats
-    N: Floats
-    W: Floats
-    R: Floats
-
-
-def matrices(s: Scheme, graph: Graph) -> Matrices:
-    """The scheme on a graph as linear algebra (client-link noise, which precedes psi, is not in it).
-
-    Order of z: "server": g_0..g_{P-1}, then one a pair noise for each edge. "link": the links of `links(graph)`,
-    then g_00.. when `own_noise`. "network": one.
-    """
-    P, A, eye = graph.P, graph.A, np.eye(graph.P)
-    if s.exchange == "nothing":
-        return Matrices(np.zeros((0, P)), np.zeros((0, 0)), eye, np.zeros((P, 0)))
-    if s.exchange == "average":
-        mean = np.full((P, P), 1.0 / P)
-        return Matrices(mean[:1], np.full((1, 1), s.sigma), mean, np.full((P, 1), s.sigma))
-    if s.noise_on == "link":
-        sender, receiver = links(graph)
-        n = len(sender)
-        N = np.hstack([s.sigma * np.eye(n), np.zeros((n, P if s.own_noise else 0))])
-        R = np.zeros((P, N.shape[1]))
-        R[receiver, np.arange(n)] = s.sigma * A[receiver, sender]
-        if s.own_noise:
-            R[:, n:] = s.sigma * np.diag(graph.own_weights)
-        return Matrices(eye[sender], N, A, R)
-    edges = np.zeros((P, len(graph.edges)))
-    edges[graph.edges[:, 0], np.arange(len(graph.edges))] = 1.0
-    edges[graph.edges[:, 1], np.arange(len(graph.edges))] = -1.0
-    N = np.hstack([s.sigma * eye, s.sigma_pair * edges]) if s.sigma_pair else s.sigma * eye
-    # w = s + (A - I) o with o = psi + N z and s = psi + (1 - c) N z
-    return Matrices(eye, N, A, (A - np.diag(s.carries(graph))) @ N)
+def named(s: Scheme) -> bool:
+    """Whether it is the scheme of its name, so that name, law, carry and sizes tell all of it."""
+    try:
+        again = scheme(s.name, s.sigma, noise=s.law.continuous, sigma_pair=s.sigma_pair, sigma_client=s.sigma_client)
+    except InputError:
+        return False
+    return replace(again, carry=s.carry, law=s.law) == s
 
 
 def links(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Directed links as (sender, receiver): edge e gives link e (i to j) and link E + e (j to i)."""
     i, j = graph.edges[:, 0], graph.edges[:, 1]
     return np.concatenate([i, j]), np.concatenate([j, i])
-
-
-def noise_owners(s: Scheme, graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """For each noise z of `matrices`, the servers that know it: who drew it, or both ends of an edge."""
-    if s.exchange == "nothing":
-        return ()
-    if s.noise_on == "network":
-        return ((),)
-    if s.noise_on == "link":
-        own = [(p,) for p in range(graph.P)] if s.own_noise else []
-        return (*((int(p),) for p in links(graph)[0]), *own)
-    pairs = [(int(i), int(j)) for i, j in graph.edges] if s.sigma_pair else []
-    return (*((p,) for p in range(graph.P)), *pairs)

@@ -167,7 +167,7 @@ class Watch:
         require((p, i) in self.published, f"I3: server {p} sent round {i} before it was in its ledger")
         others = self.left[p, i]
         require(others.setdefault(m, blob) == blob, f"I3: server {p} sent other bytes to {m} for round {i}")
-        if self.terms[p].scheme.noise_on == "server":
+        if not self.terms[p].scheme.by_link:
             require(len({hashlib.sha256(b).digest() for b in others.values()}) == 1, f"I3: {p} told neighbours apart")
             sha = digest({-1: blob})
             require(self.published[p, i] == sha, f"I3: the ledger of {p} has another message for round {i}")

@@ -192,7 +192,7 @@ class Stage:
         own, sent = perturb(t.scheme, p, t.own_weight, t.weights, psi, draw, t.arithmetic)
         require(np.array_equal(self.watch.books[p].w, own), f"I4: the contribution of {p} in round {i} is another")
         each = self._messages[p, i] = {m: as_bytes(x) for m, x in sent.items()}
-        one = t.scheme.noise_on == "server" or len(each) == 1
+        one = not t.scheme.by_link or len(each) == 1
         sha = digest({TO_ALL: next(iter(each.values()))} if one else each)
         require(self.watch.published[p, i] == sha, f"I3: the message of {p} in round {i} is another")
 

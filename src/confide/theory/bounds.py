@@ -31,6 +31,7 @@ from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.local import sgd
+from confide.rounds.schemes import Exchange
 from confide.theory.bounds_noise import gradient_noise
 from confide.theory.bounds_round import Round, mixing, one_round, overflows
 from confide.theory.constants import check_units, of_clients
@@ -211,7 +212,7 @@ def _checked(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> Clien
     if algorithm.local is not sgd:
         raise InputError("algorithm.local", algorithm.local, "the bounds are for the built-in local step")
     if mixing(graph, algorithm) >= NOT_MIXING:
-        if algorithm.scheme.exchange == "nothing":
+        if algorithm.scheme.exchange == Exchange.NOTHING:
             remedy = "the servers never exchange, so nothing makes them agree (iota_2 = 1); choose another scheme"
             raise InputError("scheme.name", algorithm.scheme.name, remedy)
         remedy = "does not mix, iota_2 = 1, so nothing makes the models agree; lazy weights do"

@@ -54,7 +54,7 @@ from numpy.typing import NDArray
 
 from confide.graph.graph import Graph
 from confide.rounds.algorithm import GFL
-from confide.rounds.schemes import matrices
+from confide.rounds.schemes import Exchange
 from confide.theory.constants_clients import Clients
 
 Floats = NDArray[np.float64]
@@ -70,7 +70,8 @@ class Noise(NamedTuple):
 
 def noise(graph: Graph, algorithm: GFL, M: int) -> Noise:
     """w = W psi + R z, with every surviving client's own noise in psi: covariance R R' + (q sigma_client^2/L) W W'."""
-    _, _, W, R = matrices(algorithm.scheme, graph)
+    wiring = algorithm.scheme.only_plain("the theory").wiring(graph)
+    W, R = wiring.W, wiring.R[0]
     per_unit = (1.0 - algorithm.dropout) * algorithm.scheme.sigma_client**2 / algorithm.sampled
     P = graph.P
 
@@ -207,7 +208,7 @@ def one_round(c: Clients, graph: Graph, algorithm: GFL, step: float) -> Round:
         + finite * (c.spread(mine.Phi) + np.sqrt(mean(mine.kappa**2))) ** 2
     ) / L)  # fmt: skip
 
-    W = matrices(algorithm.scheme, graph).W
+    W = algorithm.scheme.wiring(graph).W
     P, centre = graph.P, Phi.mean(axis=0)
     apart = Phi - centre
     unlike = np.sqrt(max(float(np.linalg.eigvalsh((apart @ apart).mean(axis=0))[-1]), 0.0))
@@ -237,9 +238,9 @@ def one_round(c: Clients, graph: Graph, algorithm: GFL, step: float) -> Round:
 
 def mixing(graph: Graph, algorithm: GFL) -> float:
     """iota_2 = |W - 11'/P| of what the scheme does with the messages: A, the exact mean, or nothing  (11)."""
-    if algorithm.scheme.exchange == "average":
+    if algorithm.scheme.exchange == Exchange.AVERAGE:
         return 0.0
-    if algorithm.scheme.exchange == "nothing":
+    if algorithm.scheme.exchange == Exchange.NOTHING:
         return 0.0 if graph.P == 1 else 1.0
     return graph.iota_2
 

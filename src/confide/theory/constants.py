@@ -47,7 +47,7 @@ from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
-from confide.rounds.schemes import matrices
+from confide.rounds.schemes import Exchange, links
 from confide.theory.bounds_round import Round, mixing, one_round, overflows
 from confide.theory.constants_clients import Clients, clients
 
@@ -251,19 +251,19 @@ def geometric(lam: Floats, E: NDArray[np.int64]) -> tuple[Floats, Floats]:
 def _printed_noise(graph: Graph, algorithm: GFL, M: int) -> Floats:
     """sum_m a_pm (sigma_client^2 M/L + E|g_pm|^2), g_pp being whatever makes (8) the scheme's combination."""
     scheme = algorithm.scheme
-    _, N, W, R = matrices(scheme, graph)
-    if scheme.exchange != "graph":  # the baselines are not in the paper; there is nothing to misread
+    m = scheme.only_plain("the theory").wiring(graph)
+    N, W, R = m.N[0], m.W, m.R[0]
+    if scheme.exchange != Exchange.GRAPH:  # the baselines are not in the paper; there is nothing to misread
         return np.asarray(M * np.sum(R**2, axis=1))
-    off = W - np.diag(np.diag(W))
-    if scheme.noise_on == "link":
-        sent = np.full(graph.P, scheme.sigma**2)
-        own = R[:, 2 * len(graph.edges) :]  # a_pp g_pp comes after the links
-    else:
-        sent, own = np.sum(N**2, axis=1), R - off @ N
+    sender, receiver = links(graph)
+    flow = np.zeros((graph.P, len(sender)))
+    flow[receiver, np.arange(len(sender))] = W[receiver, sender]
+    received = N if scheme.by_link else N[sender]  # a row a link
+    sent, own = flow @ np.sum(received**2, axis=1), R - flow @ received
     square, weight = np.sum(own**2, axis=1), np.diag(W)
     with np.errstate(divide="ignore", invalid="ignore"):
         self_term = np.where(square > 0.0, square / weight, 0.0)
-    return np.asarray(M * (scheme.sigma_client**2 / algorithm.sampled + off @ sent + self_term))
+    return np.asarray(M * (scheme.sigma_client**2 / algorithm.sampled + sent + self_term))
 
 
 def _plain(value: Any) -> Any:

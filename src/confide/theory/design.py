@@ -29,6 +29,7 @@ from confide.base.validation import number, one_of, positive_int, whole
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
+from confide.rounds.schemes import KEYS
 from confide.theory.fastest import Fastest, constant_weight, fastest_mixing
 from confide.theory.moments import Moments, blocks, moments
 from confide.theory.prediction import levels
@@ -262,7 +263,7 @@ def noise_allowed(
     >>> from confide.theory.prediction import predict
     >>> problem, graph = regression(units=4, clients=20), Graph.ring(4)
     >>> sigma = noise_allowed(problem, graph, GFL(), -20.0, which="individual")
-    >>> noisy = replace(GFL(), scheme=replace(GFL().scheme, sigma=sigma))
+    >>> noisy = replace(GFL(), scheme=GFL().scheme.resized(sigma=sigma))
     >>> round(predict(problem, graph, noisy).limit.db["individual_db"], 6)
     -20.0
     """
@@ -270,7 +271,7 @@ def noise_allowed(
     target = 10.0 ** (number("target_db", target_db, -1e3, 1e3) / 10.0)
 
     def msd(sigma: float) -> float:
-        noisy = replace(algorithm, scheme=replace(algorithm.scheme, sigma=sigma))
+        noisy = replace(algorithm, scheme=algorithm.scheme.resized(sigma=sigma))
         end = _Course(problem, graph, noisy, whole("seed", seed, 0), which).limit(algorithm.step)
         if end == math.inf:
             remedy = "is not mean-square stable, so no noise is small enough; take a smaller one"
@@ -281,7 +282,7 @@ def noise_allowed(
     if quiet > target:
         floor = f"the error is {10.0 * math.log10(quiet):.2f} dB without this noise; raise the target or lower the step"
         raise InputError("target_db", target_db, floor)
-    if algorithm.scheme.exchange == "nothing" or algorithm.scheme.name == "none":
+    if algorithm.scheme.places.isdisjoint(KEYS["sigma"]):
         return math.inf
     slope = msd(1.0) - quiet
     if slope <= CANCELS * (quiet + 1.0):

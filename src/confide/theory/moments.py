@@ -9,7 +9,7 @@ server   psi = w + (1/L) (sum of the survivors' updates), L of K drawn without r
          probability q, is in the mean y -> Phi_p y, Phi_p = I + q (mean_k Phi_k - I), and has the covariance
              C_p(Y) = (1/L) mean_k { q (F_k(Y) - Phi_k Y Phi_k') + q (1-q) (Phi_k - I) Y (Phi_k - I)' }
                     + (q^2/L) (K-L)/(K-1) mean_k { (Phi_k - Phibar) Y (Phi_k - Phibar)' }.
-network  w = W psi + R z (see `rounds.schemes.matrices`), so with blkdiag{.} over the servers and Y_p = E y_p y_p'
+network  w = W psi + R z (see `rounds.schemes.Wiring`), so with blkdiag{.} over the servers and Y_p = E y_p y_p'
              m+ = W Phi m + ...,   S+ = W (Phi S Phi' + blkdiag{C_p(Y_p)} + (q sigma_client^2 / L) I) W' + R R'.
 
 A fresh batch in every step is assumed, which is what `rounds.local.sgd` draws. "fixed" arithmetic is read as float:
@@ -29,7 +29,6 @@ from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.rounds.algorithm import GFL
 from confide.rounds.local import sgd
-from confide.rounds.schemes import matrices
 from confide.theory.packing import congruence, pack, pairs, unpack
 from confide.theory.quadratics import LocalQuadratics
 
@@ -100,11 +99,11 @@ def moments(quadratics: LocalQuadratics, graph: Graph, algorithm: GFL, seed: int
     E, batch = algorithm.settle(f, seed)
     units = [_unit(quadratics, algorithm, p, E, batch) for p in range(f.P)]
     Phi = np.stack([_server_mean(u) for u in units])
-    s = matrices(algorithm.scheme, graph)
+    s = algorithm.scheme.only_plain("the theory").wiring(graph)
     client_noise = (1.0 - algorithm.dropout) * algorithm.scheme.sigma_client**2 / algorithm.sampled
     return Moments(
         W=s.W,
-        noise=s.R @ s.R.T + client_noise * s.W @ s.W.T,
+        noise=s.R[0] @ s.R[0].T + client_noise * s.W @ s.W.T,
         Phi=np.ascontiguousarray(Phi[:, :-1, :-1]),
         phi=np.ascontiguousarray(Phi[:, :-1, -1]),
         sampling=_as_matrices(quadratics, units) if quadratics.M <= DENSE else _as_samples(quadratics, units),

@@ -20,6 +20,7 @@ from confide.base.validation import whole
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
+from confide.rounds.schemes import Exchange
 from confide.theory.moments import DENSE, Moments, check, moments
 from confide.theory.quadratics import LocalQuadratics, exact, linearise
 from confide.theory.spectrum import STEADY, radius
@@ -88,7 +89,7 @@ def _bracket(is_stable: Callable[[float], bool], scale: float) -> tuple[float, f
 
 def _scale(quadratics: LocalQuadratics, algorithm: GFL) -> float:
     """1/lambda_max of the mean Hessian; an error where no step at all can be stable."""
-    alone = algorithm.scheme.exchange == "nothing"
+    alone = algorithm.scheme.exchange == Exchange.NOTHING
     curvatures = np.linalg.eigvalsh(quadratics.hessians if alone else quadratics.hessians.mean(axis=0))
     if algorithm.dropout == 1.0:
         raise InputError("algorithm.dropout", 1.0, "no client ever takes part, so no step corrects anything; lower it")

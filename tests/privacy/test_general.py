@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from confide.base.randomness import Purpose
 from confide.graph.graph import Graph
-from confide.privacy.view import Exposure, Round, expose, expose_each, rounds_of
+from confide.privacy.general import Exposure, expose, expose_each, rounds_of
 from confide.rounds.arithmetic import FloatArithmetic
 from confide.rounds.combine import combine, publish
-from confide.rounds.schemes import Scheme, matrices, scheme
+from confide.rounds.schemes import Exchange, Place, Scheme, Wiring, scheme
 
 Floats = NDArray[np.float64]
 SCHEMES = [
@@ -123,23 +123,23 @@ def test_several_targets_at_once_are_each_alone() -> None:
 
 
 def naive(
-    rounds: Sequence[Round], target: int, colluders: frozenset[int], gam: float = 1.0, reveal: Sequence[int] = ()
+    rounds: Sequence[Wiring], target: int, colluders: frozenset[int], gam: float = 1.0, reveal: Sequence[int] = ()
 ) -> tuple[Floats, Floats, bool]:
     """Every row of the view at once: (K, S in terms of u, leak). `reveal`: noises of each round given away besides."""
-    T, P, Z = len(rounds), rounds[0].matrices.W.shape[0], len(rounds[0].owners)
+    T, P, Z = len(rounds), rounds[0].W.shape[0], len(rounds[0].owners)
     H, K = [], []
     Gw, Kw = np.zeros((P, T)), np.zeros((P, Z * T))
-    for j, (m, owners) in enumerate(rounds):
+    for j, m in enumerate(rounds):
         z = np.eye(Z * T)[j * Z : (j + 1) * Z]
         Gpsi, Kpsi = gam * Gw, gam * Kw
         Gpsi[target, j] += 1.0
         H.append(m.C @ Gpsi)
-        K.append(m.C @ Kpsi + m.N @ z)
-        Gw, Kw = m.W @ Gpsi, m.W @ Kpsi + m.R @ z
+        K.append(m.C @ Kpsi + m.N[0] @ z)
+        Gw, Kw = m.W @ Gpsi, m.W @ Kpsi + m.R[0] @ z
         for q in colluders:
             H += [Gpsi[q : q + 1], Gw[q : q + 1]]
             K += [Kpsi[q : q + 1], Kw[q : q + 1]]
-        for n, names in enumerate(owners):
+        for n, names in enumerate(m.owners):
             if colluders & set(names) or n in reveal:
                 H.append(np.zeros((1, T)))
                 K.append(z[n : n + 1])
@@ -159,7 +159,7 @@ def in_updates(e: Exposure, gam: float) -> Floats:
 @pytest.mark.parametrize("s", [s for s in SCHEMES if s.name != "local-only"], ids=named)
 @pytest.mark.parametrize("graph", [Graph.ring(4), Graph.star(4), Graph.random(5, 0.5, seed=2)], ids=lambda g: g.name)
 def test_naive_pseudoinverse(s: Scheme, graph: Graph) -> None:
-    own = len(matrices(s, graph).N[0])  # per-link: the noise kept at home comes last, and must be given away
+    own = len(s.wiring(graph).draws)  # per-link: the noise kept at home comes last, and must be given away
     reveal = range(own - graph.P, own) if s.name == "per-link" else ()
     rounds = rounds_of(s, [graph] * 5)
     for gam in (1.0, 0.8):
@@ -206,20 +206,21 @@ def test_a_revealed_state_leaks_and_of_shared_does_not(name: str) -> None:
     """docs/design/privacy.md, 4: one look at w_p after training, whatever the noise was."""
     for scheme_name, leaks in ((name, True), ("shared", False)):
         rounds = rounds_of(scheme(scheme_name, 100.0), [Graph.ring(4)] * 3)
-        m, owners = rounds[-1]
-        C, N = np.vstack([m.C, m.W[:1]]), np.vstack([m.N, m.R[:1]])  # w_0 is sent in the last round
-        rounds[-1] = Round(m._replace(C=C, N=N), owners)
+        m = rounds[-1]
+        C, N = np.vstack([m.C, m.W[:1]]), np.vstack([m.N[0], m.R[0][:1]])  # w_0 is sent in the last round
+        rounds[-1] = m._replace(C=C, N=(N,))
         assert expose(rounds, 0, frozenset()).leak is leaks
 
 
 def test_noiseless_centroid_leaks_and_a_noisy_one_costs_what_section_4_says() -> None:
     for sigma_c, extra in ((0.0, None), (1.0, 1.5625), (0.1, 156.25)):
         rounds = rounds_of(scheme("homomorphic", 1.0), [Graph.ring(4)] * 5)
-        m, owners = rounds[-1]
+        m = rounds[-1]
         widths = ((0, 0), (0, 1))
         C = np.vstack([m.C, m.W.mean(axis=0)])
-        N = np.vstack([np.pad(m.N, widths), np.append(m.R.mean(axis=0), sigma_c)])
-        rounds[-1] = Round(m._replace(C=C, N=N, R=np.pad(m.R, widths)), (*owners, ()))
+        N = np.vstack([np.pad(m.N[0], widths), np.append(m.R[0].mean(axis=0), sigma_c)])
+        draws = (*m.draws, (Place.NETWORK, ()))
+        rounds[-1] = m._replace(C=C, N=(N,), R=(np.pad(m.R[0], widths),), draws=draws)
         e = expose(rounds, 0, frozenset())
         assert e.leak is (extra is None)
         if extra is not None:
@@ -229,8 +230,8 @@ def test_noiseless_centroid_leaks_and_a_noisy_one_costs_what_section_4_says() ->
 
 def test_a_partial_view_is_not_called_a_bound() -> None:
     """If a message between honest servers is missing from the view, others' states change with the target's data."""
-    m, owners = rounds_of(scheme("shared", 1.0), [Graph.path(3)])[0]
-    partial = Round(m._replace(C=m.C[1:], N=m.N[1:]), owners)  # server 0's message is not seen
+    m = rounds_of(scheme("shared", 1.0), [Graph.path(3)])[0]
+    partial = m._replace(C=m.C[1:], N=(m.N[0][1:],))  # server 0's message is not seen
     assert expose([partial] * 3, 0, frozenset()).others > 0.01
 
 
@@ -239,7 +240,7 @@ def test_a_partial_view_is_not_called_a_bound() -> None:
 
 def test_simulated_messages_have_the_covariance(each_scheme: Scheme, each_graph: Graph) -> None:
     """publish and combine with Gaussian noise, a coordinate a sample: the covariance of the messages is K K'."""
-    if each_graph.P > 5 or each_graph.P == 1 or each_scheme.exchange == "nothing":
+    if each_graph.P > 5 or each_graph.P == 1 or each_scheme.exchange == Exchange.NOTHING:
         return
     T, samples, rng = 3, 20_000, np.random.default_rng(7)
     arith, up = FloatArithmetic(1), np.ones(len(each_graph.edges), dtype=bool)
