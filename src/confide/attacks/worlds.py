@@ -24,7 +24,7 @@ from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.engines.release import Releasing, seeded
 from confide.graph.graph import Graph
-from confide.laws.law import Law, Norm
+from confide.laws.law import Conversion, Law, Norm
 from confide.plans.config import Experiment
 from confide.privacy.accountant import covers
 from confide.privacy.sensitivity import Sensitivity

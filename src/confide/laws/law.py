@@ -6,25 +6,25 @@ compiled engine draws it; whatever else needs more than the row says refuses the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from confide.base.errors import InputError
-from confide.base.randomness import Words, gaussian_of, laplace_of
 from confide.base.validation import one_of
-from confide.laws.conversion import laplace_renyi, pure_renyi
 
-if TYPE_CHECKING:
-    from confide.laws.noise import SecretStream  # with its cipher, which simulations do not need
+if TYPE_CHECKING:  # an auditor who reads a plan loads neither NumPy nor a cipher for it
+    import numpy as np
+    from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+    from confide.base.randomness import Words
+    from confide.laws.noise import SecretStream
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+
+ROOT = 2.0**0.5  # the standard deviation of a Laplace law of scale 1
 
 
 class Norm(StrEnum):
@@ -32,6 +32,18 @@ class Norm(StrEnum):
 
     L1 = "l1"
     L2 = "l2"
+
+
+class Conversion(StrEnum):
+    """What a number was converted by, for those who compare two of them."""
+
+    GAUSSIAN = "exact Gaussian differential privacy"
+    ROUNDED = "Gaussian differential privacy of the noise's variance less 9 quanta^2"
+    ZCDP = "zCDP to (epsilon, delta)"
+    PURE = "pure epsilon, added up"
+    LAPLACE = "composition of Laplace mechanisms at delta"
+    PURES = "composition of pure epsilons at delta"
+    RENYI = "a Rényi curve to (epsilon, delta)"
 
 
 class Spent(NamedTuple):
@@ -60,7 +72,7 @@ class Law:
         twin: the law of the same shape on the other side, integers or reals; None if there is none.
         cost: (deviations, standard deviation, independent copies) -> what each round costs.
         renyi: (deviations, standard deviation, copies, order) -> Renyi divergence of each; None if no bound is known.
-        conversions: those that hold for a sum of its costs, by the names in `conversion`.
+        conversions: those that hold for a sum of its costs.
         stream: (words, size) -> draws with standard deviation 1, of the `words_for(size)` words of a seeded stream.
         secret: (stream, standard deviation, quantum, size) -> whole quanta, by the sampler of a deployment.
         kernel: its number in the compiled engine; None if that cannot draw it.
@@ -73,7 +85,7 @@ class Law:
     twin: str | None
     cost: Callable[[Floats, float, Floats | float], Spent]
     renyi: Callable[[Floats, float, float, float], Floats] | None
-    conversions: tuple[str, ...]
+    conversions: tuple[Conversion, ...]
     stream: Callable[[Words, int], Floats] | None = None
     secret: Callable[[SecretStream, float, float, int], Integers] | None = None
     kernel: int | None = None
@@ -150,7 +162,7 @@ class Law:
 
 def _gaussian_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
     rho = copies * sigma**-2.0 * deviation**2 / 2.0
-    return Spent(rho, None, np.sqrt(2.0 * rho))
+    return Spent(rho, None, (2.0 * rho) ** 0.5)
 
 
 def _discrete_gaussian_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
@@ -160,22 +172,41 @@ def _discrete_gaussian_cost(deviation: Floats, sigma: float, copies: Floats | fl
 
 def _laplace_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
     """Of an epsilon the rho is at most epsilon^2 / 2, and at most epsilon: D_a <= epsilon <= a epsilon."""
+    import numpy as np
+
     with np.errstate(over="ignore"):  # so little noise that nothing is finite, which whoever adds up sees
-        each = deviation / (sigma / math.sqrt(2.0))
+        each = deviation / (sigma / ROOT)
         return Spent(copies * np.minimum(each**2 / 2.0, each), copies * each, None)
 
 
 def _gaussian_renyi(deviation: Floats, sigma: float, copies: float, order: float) -> Floats:
-    return np.asarray(order * (copies * sigma**-2.0) * deviation**2 / 2.0)
+    found: Floats = order * (copies * sigma**-2.0) * deviation**2 / 2.0
+    return found
 
 
 def _laplace_renyi(deviation: Floats, sigma: float, copies: float, order: float) -> Floats:
-    return laplace_renyi(copies * math.sqrt(2.0) / sigma * deviation, order)
+    from confide.laws.conversion import laplace_renyi
+
+    return laplace_renyi(copies * ROOT / sigma * deviation, order)
 
 
 def _discrete_laplace_renyi(deviation: Floats, sigma: float, copies: float, order: float) -> Floats:
     """By its pure epsilon alone."""
-    return pure_renyi(copies * math.sqrt(2.0) / sigma * deviation, order)
+    from confide.laws.conversion import pure_renyi
+
+    return pure_renyi(copies * ROOT / sigma * deviation, order)
+
+
+def _normals(words: Words, size: int) -> Floats:
+    from confide.base.randomness import gaussian_of
+
+    return gaussian_of(words, size)
+
+
+def _laplaces(words: Words, size: int) -> Floats:
+    from confide.base.randomness import laplace_of
+
+    return laplace_of(words, size)
 
 
 def _secret_gaussian(stream: SecretStream, sigma: float, quantum: float, size: int) -> Integers:
@@ -187,7 +218,7 @@ def _secret_gaussian(stream: SecretStream, sigma: float, quantum: float, size: i
 def _secret_laplace(stream: SecretStream, sigma: float, quantum: float, size: int) -> Integers:
     from confide.laws.noise import discrete_laplace
 
-    return discrete_laplace(stream, sigma / math.sqrt(2.0) / quantum, size)
+    return discrete_laplace(stream, sigma / ROOT / quantum, size)
 
 
 GAUSSIAN = Law(
@@ -199,7 +230,7 @@ GAUSSIAN = Law(
     cost=_gaussian_cost,
     renyi=_gaussian_renyi,
     conversions=(Conversion.GAUSSIAN,),
-    stream=gaussian_of,
+    stream=_normals,
     kernel=1,
 )
 LAPLACE = Law(
@@ -211,7 +242,7 @@ LAPLACE = Law(
     cost=_laplace_cost,
     renyi=_laplace_renyi,
     conversions=(Conversion.PURE, Conversion.LAPLACE),
-    stream=laplace_of,
+    stream=_laplaces,
     kernel=0,
 )
 DISCRETE_GAUSSIAN = Law(

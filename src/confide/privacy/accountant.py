@@ -28,6 +28,7 @@ from confide.plans.words import (
     Centroid,
     Level,
     Links,
+    Local,
     Neighbours,
     Nothing,
     OwnClient,
@@ -405,8 +406,8 @@ def _by_general(asked: _Asked, s: Sensitivity) -> Bound:
         if p not in others:
             against.setdefault(others, []).append(p)
     found: list[Bound] = []
-    for others, targets in against.items():
-        for p, e in zip(targets, expose_each(wirings, targets, others), strict=True):
+    for others, looked_at in against.items():
+        for p, e in zip(looked_at, expose_each(wirings, looked_at, others), strict=True):
             if e.others >= TOLERANCE:
                 remedy = f"other servers' models tell of server {p} beyond all messages; no bound is proven"
                 raise InputError("scheme.name", scheme.name, remedy)

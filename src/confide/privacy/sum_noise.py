@@ -243,7 +243,7 @@ class Sums:
 
     def _by_chance(self, q: float, always: Account, draws: int) -> Account:
         costs = np.asarray(always.costs)
-        curve = {Conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda a: _drawn(q, costs, a), delta)}
+        curve: dict[str, Callable[[float], float]] = {Conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda a: _drawn(q, costs, a), delta)}
         sometimes = replace(always, leak=False, rho=None, mu_gdp=None, costs=()).priced(curve, draws)
         most = math.inf if always.epsilon is None else always.epsilon
         if sometimes.epsilon is None or sometimes.epsilon >= most:

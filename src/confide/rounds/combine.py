@@ -61,7 +61,7 @@ def perturb(
     Every noise of the row is drawn, whoever is up: what is kept and what it costs do not depend on failures.
     """
     if scheme.exchange != Exchange.GRAPH:
-        raise InputError("scheme.name", scheme.name, "its servers send each other nothing; perturb has no part in it")
+        raise InputError("scheme.name", scheme.name, "this scheme sends no messages between servers")
     if scheme.only_plain("a server on its own").by_link:
         return _perturb_links(scheme, p, own_weight, neighbours, psi, draw, arith, None)
     own, message = _perturb_server(scheme, p, own_weight, neighbours, psi, draw, arith)
