@@ -120,11 +120,6 @@ class Graph:
             return float(np.abs(self.eigenvalues[1:]).max())
         return leading(sparse(self.edges, self.edge_weights, self.own_weights), bound=1.0)
 
-    @property
-    def spectral_gap(self) -> float:
-        """1 - iota_2, above 0 unless A is given and alternates for ever, as [[0, 1], [1, 0]] does."""
-        return 1.0 - self.iota_2
-
     def neighbours(self, p: int) -> Ints:
         """The servers that share an edge with p, in order.
 

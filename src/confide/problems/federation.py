@@ -75,11 +75,6 @@ class Federation:
         rows = slice(int(self.client_offsets[c]), int(self.client_offsets[c + 1]))
         return self.X[rows], self.d[rows]
 
-    def sample_weights(self) -> Floats:
-        """1 / (P K_p N_{p,k}) for each sample: units and clients weigh equally in the objective (1)."""
-        per_client = 1.0 / (self.P * np.repeat(self.K, self.K) * self.N)
-        return np.repeat(per_client, self.N)
-
     def unit_of_client(self) -> Ints:
         return np.repeat(np.arange(self.P), self.K)
 

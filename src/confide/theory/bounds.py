@@ -78,11 +78,11 @@ def bounds(problem: Problem, graph: Graph, algorithm: GFL, rounds: int, seed: in
     positive_int("rounds", rounds)
     c = _checked(problem, graph, algorithm, seed)
     if overflows(c, algorithm.step):
-        raise _refusal(c, graph, algorithm, problem)
+        raise _refusal(problem, graph, algorithm, seed)
     step = one_round(c, graph, algorithm, algorithm.step)
     size = radius(step)
     if size >= 1.0:
-        raise _refusal(c, graph, algorithm, problem)
+        raise _refusal(problem, graph, algorithm, seed)
     known = of_clients(c, step, problem, graph, algorithm)
 
     r = np.empty((rounds + 1, 2))
@@ -121,10 +121,8 @@ def bounds(problem: Problem, graph: Graph, algorithm: GFL, rounds: int, seed: in
 
 def largest_step(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> float:
     """The step below which the bounds hold, everything else as in `algorithm`: where the radius first reaches 1."""
-    return _largest(_checked(problem, graph, algorithm, seed), graph, algorithm, problem)
+    c = _checked(problem, graph, algorithm, seed)
 
-
-def _largest(c: Clients, graph: Graph, algorithm: GFL, problem: Problem) -> float:
     def excess(step: float) -> float:
         return radius(one_round(c, graph, algorithm, step)) - 1.0
 
@@ -142,8 +140,8 @@ def _largest(c: Clients, graph: Graph, algorithm: GFL, problem: Problem) -> floa
     return float(brentq(excess, low, high, xtol=1e-12, rtol=1e-9))
 
 
-def _refusal(c: Clients, graph: Graph, algorithm: GFL, problem: Problem) -> InputError:
-    most = _largest(c, graph, algorithm, problem)
+def _refusal(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> InputError:
+    most = largest_step(problem, graph, algorithm, seed)
     remedy = f"the bounds do not contract; they need a step below {most:.4g} (the run itself may well converge)"
     return InputError("algorithm.step", algorithm.step, remedy)
 

@@ -32,11 +32,6 @@ LARGE = 2e7  # numbers in the data that `explain` does not even read
 AFFORDABLE = 1e9  # operations that `explain` may spend, about a second
 
 
-def spectral_radius(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) -> float:
-    """The factor by which E|x|^2 is multiplied in a round, in the long run; mean-square stable below 1."""
-    return radius(moments(linearise(problem), graph, algorithm, whole("seed", seed, 0)))
-
-
 def max_stable_step(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) -> float:
     """The step up to which every step is mean-square stable, whatever `algorithm.step` is, to 6 digits.
 
