@@ -153,13 +153,9 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
             engine=parsed.output.engine,
         )
     run = replace(run, config=config)
-    files = run.save(folder, parsed.output.unreleased_models)
+    files = run.save(folder, parsed.output.unreleased_models, curves=True)
     if run.guarded:
         files.append(keep(folder, experiment.problem, experiment.graph))
-    if run.rounds:
-        from confide.figures import figures  # matplotlib only now: the first round need not wait for it
-
-        files += figures.save(run.plot(), folder / "curves")
     return run, files, False
 
 
