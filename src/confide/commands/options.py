@@ -33,9 +33,8 @@ def with_options(table: type[Any]) -> Callable[[Callable[..., None]], Callable[.
     Place(street='High') 2
     """
     hints = get_type_hints(table, include_extras=True)
-    shared = [
-        Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name]) for f in fields(table)
-    ]
+    kind = Parameter.KEYWORD_ONLY
+    shared = [Parameter(f.name, kind, default=f.default, annotation=hints[f.name]) for f in fields(table)]
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -43,8 +42,7 @@ def with_options(table: type[Any]) -> Callable[[Callable[..., None]], Callable[.
             command(table(**{option.name: given.pop(option.name) for option in shared}), **given)
 
         _, *own = signature(command, eval_str=True).parameters.values()
-        own = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
-        vars(run)["__signature__"] = Signature([*own, *shared])
+        vars(run)["__signature__"] = Signature([*(parameter.replace(kind=kind) for parameter in own), *shared])
         run.__annotations__ = {}  # typer reads the signature
         return run
 
