@@ -8,7 +8,7 @@ class InputError(ValueError):
 
     >>> raise InputError("algorithm.step", -1, "must be positive")
     Traceback (most recent call last):
-    confide.errors.InputError: algorithm.step = -1: must be positive
+    confide.base.errors.InputError: algorithm.step = -1: must be positive
     """
 
     def __init__(self, field: str, value: object, remedy: str) -> None:

@@ -34,9 +34,18 @@ def regression(
     """P units of K clients of N samples with M features, and the closed-form optimum.
 
     Args:
+        units, clients, samples, features: P, K of every unit, N of every client, M.
+        rho: of the regulariser rho |w|^2, at least 0.
         covariance: range of the eigenvalues of each client's covariance R_{u_{p,k}}; its axes are random.
         noise_variance: range of each client's sigma_v^2.
         test_rows: held-out samples drawn from the clients in turn.
+        seed: of all data.
+
+    Returns:
+        A problem whose data are nobody's, so that runs on it need no accounting.
+
+    Raises:
+        InputError: a number is out of its range.
 
     >>> regression(units=3, clients=4, samples=5, seed=1).federation
     Federation(units=3, clients=12, samples=60, features=2)

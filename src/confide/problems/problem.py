@@ -54,6 +54,7 @@ class Problem:
 
     @property
     def M(self) -> int:
+        """Numbers in a model."""
         return self.model.dimension(self.federation.M)
 
     @cached_property
@@ -76,7 +77,7 @@ class Problem:
         return quadratic(self.federation, self.model) if isinstance(self.model, Linear) else None
 
     def risk(self, w: Floats) -> float:
-        """The objective (1) at w: units and clients weigh equally."""
+        """The objective (1) at the model w, shape (M,): units and clients weigh equally, whatever their rows."""
         if self._quadratic is not None:
             return self._quadratic.value(w)
         from confide.problems.optimum import risk

@@ -54,14 +54,26 @@ def table(
     One-hot blocks sum to the intercept, so a table with categories has a unique optimum only if ``rho > 0``.
 
     Args:
+        path: of the file (.csv, .parquet); a config names it relative to where the command runs.
+        label: name of the column to predict.
         task: "regression" (`Linear`, any finite label) or "binary" (`Logistic`, two distinct labels).
         positive: the label that becomes +1; the larger, or the last in sorted order, where not given.
         unit, client: with ``split = "columns"``, whose row it is; a client is a pair (unit, client).
+        numeric, categorical: names of the columns that become features: numbers, and words as one-hot blocks.
         units, clients: with any other split, how many units and how many clients in each.
         alpha: concentration of ``split = "dirichlet"``, by label (tenths of the labels for a regression).
         scaling, categories: as in `FeatureMap.fit`, and `categories` the two labels of a binary task too; what they
             leave out is computed from everybody's rows, which no epsilon covers (`Problem.undeclared`).
+        top: categories that are kept of a column, the most frequent; the others share one.
+        rho: of the regulariser rho |w|^2, at least 0.
         test_fraction: held out of every client's rows, by their place alone; every client keeps a training row.
+        seed: of the split and of what is held out.
+
+    Returns:
+        A problem on somebody's data (`Problem.private`).
+
+    Raises:
+        InputError: the file, a column or an option cannot be used.
     """
     spec = dict(locals(), name="table", path=absolute(path, "problem.path"))
     one_of("problem.task", task, ("regression", "binary"))

@@ -73,9 +73,9 @@ class Encoding:
         noise: largest absolute value of a client's share of noise, in quanta.
         weight: largest whole number by which a client's integers may be multiplied.
 
-    >>> Encoding(32, 24, bound=1.0, clients=200)
+    >>> Encoding(32, 28, bound=1.0, clients=9)
     Traceback (most recent call last):
-    confide.errors.InputError: fraction_bits = 24: the sum of 200 clients could wrap in a 32-bit ring; use at most 23
+    confide.base.errors.InputError: fraction_bits = 28: the sum of 9 clients could wrap in a 32-bit ring; use at most 27
     """
 
     ring_bits: int

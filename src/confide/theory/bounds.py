@@ -74,7 +74,19 @@ class Bounds:
 
 
 def bounds(problem: Problem, graph: Graph, algorithm: GFL, rounds: int, seed: int) -> Bounds:
-    """All bounds for rounds 0 to `rounds` and in the limit; `seed` is that of the run."""
+    """All bounds for rounds 0 to `rounds` and in the limit.
+
+    Args:
+        problem, graph, algorithm: as in `confide.simulate`, without clip, failures or a local step of one's own.
+        rounds: T.
+        seed: of the run: local steps and batch sizes are drawn from it where they are ranges.
+
+    Returns:
+        Mean-square errors (not dB) that no run of these settings exceeds on average.
+
+    Raises:
+        InputError: the proofs do not cover the settings, or the step is too long; then the message names the longest.
+    """
     positive_int("rounds", rounds)
     c = _checked(problem, graph, algorithm, seed)
     if overflows(c, algorithm.step):
@@ -120,7 +132,11 @@ def bounds(problem: Problem, graph: Graph, algorithm: GFL, rounds: int, seed: in
 
 
 def largest_step(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> float:
-    """The step below which the bounds hold, everything else as in `algorithm`: where the radius first reaches 1."""
+    """The step below which the bounds hold, everything else as in `algorithm`: where the radius first reaches 1.
+
+    Raises:
+        InputError: the proofs do not cover the settings, or the network's risk is not strongly convex.
+    """
     c = _checked(problem, graph, algorithm, seed)
 
     def excess(step: float) -> float:

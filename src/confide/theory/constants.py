@@ -127,7 +127,18 @@ class Constants:
 
 
 def constants(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> Constants:
-    """All constants; `seed` is that of the run, from which E_{p,k} and B_{p,k} are drawn when they are ranges."""
+    """All constants of the paper, as printed and repaired.
+
+    Args:
+        problem, graph, algorithm: as in `confide.simulate`.
+        seed: of the run, from which E_{p,k} and B_{p,k} are drawn when they are ranges.
+
+    Returns:
+        The constants, with `printed` and `repaired` for those that differ.
+
+    Raises:
+        InputError: there is no unique optimum, the graph has other servers than the problem, or local steps overflow.
+    """
     check_units(problem, graph)
     c = clients(problem, algorithm, seed)
     if overflows(c, algorithm.step):

@@ -76,11 +76,19 @@ def best_step(
     """The best of the mean-square stable steps, to a fiftieth; `algorithm.step` itself does not matter.
 
     Args:
+        problem, graph, algorithm: as in `confide.simulate`.
+        seed: of the run.
         which: whose error: "centroid" or "individual".
         rounds: the step with the least error after so many rounds.
         target_db: or the step that reaches this error in the fewest rounds, and stays there. Without either, the
             step with the least limit, which is refused where the limit falls all the way to 0.
         most: the largest stable step, where it is known already.
+
+    Returns:
+        The step, the rounds it was chosen for, and the mean-square deviation that it leaves.
+
+    Raises:
+        InputError: the settings are not predicted, the limit falls all the way to step 0, or the target is not reached.
 
     >>> from confide.problems import regression
     >>> problem, graph = regression(units=4, clients=20), Graph.ring(4)
@@ -255,8 +263,17 @@ def noise_allowed(
 ) -> float:
     """The `scheme.sigma` that makes the predicted limit of this error equal to a target.
 
-    `sigma_pair` and `sigma_client` stay as they are. Infinite where the noise of a server does not enter this error
-    at all; refused where the error is above the target without it.
+    Args:
+        problem, graph, algorithm: as in `confide.simulate`; `sigma_pair` and `sigma_client` stay as they are.
+        target_db: of the error, 10 log10 of the mean-square deviation from the optimum.
+        seed: of the run.
+        which: whose error: "centroid" or "individual".
+
+    Returns:
+        A standard deviation per coordinate; infinite where the noise of a server does not enter this error at all.
+
+    Raises:
+        InputError: the error is above the target without this noise, or the step is not mean-square stable.
 
     >>> from confide.problems import regression
     >>> from confide.theory.prediction import predict

@@ -61,6 +61,12 @@ def fastest_mixing(graph: Graph) -> Fastest:
     Fast mixing makes models agree; it is not the least noise: weights that keep eigenvalues positive (lazy) let less
     homomorphic noise into the individual models.
 
+    Returns:
+        The graph with these weights, and a number below which no weights can bring iota_2.
+
+    Raises:
+        InputError: the graph has too many edges.
+
     >>> found = fastest_mixing(Graph.path(3))  # 1/2 on either edge: iota_2 = cos(pi / 3)
     >>> round(found.graph.iota_2, 6), round(found.bound, 6)
     (0.5, 0.5)

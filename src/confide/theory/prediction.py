@@ -91,9 +91,17 @@ def predict(
     """The expected learning curves of `simulate(problem, graph, algorithm, rounds=rounds, seed=seed)`.
 
     Args:
+        problem, graph, algorithm: as in `simulate`; by default `GFL()`.
         rounds: length of the transient; None for the limit only.
         seed: of the run: E and batch sizes are drawn from it once per client.
         w0: first model, (M,) or one a server (P, M); 0 as in `simulate` by default.
+
+    Returns:
+        Mean-square deviations from the optimum; `limit` is None where the step is not mean-square stable.
+
+    Raises:
+        InputError: the model is not linear or logistic, there is no unique optimum, or the settings (a clip,
+            failures) are not predicted.
 
     >>> from confide.problems import regression
     >>> found = predict(regression(units=4, clients=20), Graph.ring(4), rounds=200)

@@ -38,6 +38,17 @@ def max_stable_step(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int
     Stability need not be monotone: where clients take unlike numbers of local steps, longer steps can be stable
     again. Such islands do not count, but a gap before them that is narrower than an eighth may be overlooked.
 
+    Args:
+        problem, graph, algorithm: as in `confide.simulate`.
+        seed: of the run: local steps and batch sizes are drawn from it where they are ranges.
+
+    Returns:
+        mu, in the units of `algorithm.step`.
+
+    Raises:
+        InputError: the settings are not predicted.
+        RunError: no stable step was found, because the problem is too badly conditioned.
+
     >>> from confide.problems import regression
     >>> round(max_stable_step(regression(), Graph.random(10), GFL()), 1)
     6.8
@@ -99,6 +110,13 @@ def explain(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) ->
     Cheap enough for every run: one pass over the data for small steps, and nothing where it would cost more than
     about a second. Only for squared loss: a logistic gradient is bounded, and its linearised limit says nothing of
     models far away.
+
+    Args:
+        problem, graph, algorithm: as in `confide.simulate`.
+        seed: of the run.
+
+    Returns:
+        A sentence, or None.
     """
     if not exact(problem) or problem.federation.samples * problem.M > LARGE:
         return None
