@@ -41,7 +41,7 @@ def centroid_bias(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int =
     quadratics = linearise(problem)
     straight = limit(moments(quadratics, graph, algorithm, seed))
     assert straight is not None, "the step is not mean-square stable, so there is no limit"
-    curved = limit(moments(bent(problem, quadratics, straight.second_moments), graph, algorithm, seed))
+    curved = limit(moments(bent(quadratics, straight.second_moments), graph, algorithm, seed))
     assert curved is not None, "only offsets have changed"
     return np.asarray((curved.mean - straight.mean).mean(axis=0))
 

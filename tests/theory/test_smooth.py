@@ -85,7 +85,7 @@ def test_a_bent_slope_is_the_mean_gradient_to_second_order() -> None:
     problem = lopsided()
     f, w, model = problem.federation, problem.optimum, problem.model
     V = 0.02 * np.random.default_rng(1).standard_normal((P, M))
-    s = bent(problem, linearise(problem), V[:, :, None] * V[:, None, :]).s
+    s = bent(linearise(problem), V[:, :, None] * V[:, None, :]).s
     for p in range(P):
         rows = slice(p * K * N, (p + 1) * K * N)
         X, d = f.X[rows], f.d[rows]

@@ -44,11 +44,12 @@ class Comparison:
 
 
 def compare(run: Run, prediction: Prediction, point: str) -> list[Comparison]:
-    """The centroid and the individual models of a run that has a limit; a run that diverged is infinitely high."""
-    found = []
+    """The centroid and the individual models, nothing without a limit; a run that diverged is infinitely high."""
+    found: list[Comparison] = []
+    if prediction.limit is None:
+        return found
     for which in WHICH:
         curve, rows = getattr(prediction, f"{which}_msd"), run.metrics[f"{which}_msd"]
-        assert prediction.limit is not None  # noqa: S101 - the caller has looked
         first = settled(curve, getattr(prediction.limit, which).total)
         predicted = DECIBEL * math.log(float(curve[first:].mean()))
         if run.diverged:

@@ -237,7 +237,8 @@ def _consider(state: Sent, question: Question, answered: int) -> tuple[State, Fr
         raise _AbortError(Why.TOO_FEW_UPDATES)
     if state.task.parameters.server == "curious":
         return _answer(state, question, answered)
-    assert me.identity is not None  # noqa: S101 - start refuses an active server without one
+    if me.identity is None:  # `start` has refused an active server then
+        raise _AbortError(Why.BAD_SIGNATURE)
     signature = me.identity.sign(consent(session.id, question.alive, question.dead))
     consented = Consented(state.task, me, session, state.held, question)
     return consented, Consent(session.id, me.client, signature)

@@ -133,7 +133,7 @@ class _Course:
         round = moments(self.quadratics, self.graph, algorithm, self.seed)
         end = limit(round)
         if end is not None and not exact(self.problem):
-            curved = bent(self.problem, self.quadratics, end.second_moments)
+            curved = bent(self.quadratics, end.second_moments)
             round = moments(curved, self.graph, algorithm, self.seed)
             end = limit(round)
         return round, end

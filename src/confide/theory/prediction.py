@@ -114,7 +114,7 @@ def predict(
     round = moments(quadratics, graph, algorithm, whole("seed", seed, 0, 2**63 - 1))
     end = limit(round)
     if end is not None and not exact(problem):
-        round = moments(bent(problem, quadratics, end.second_moments), graph, algorithm, seed)
+        round = moments(bent(quadratics, end.second_moments), graph, algorithm, seed)
         end = limit(round)
     curves = transient(round, x0, 0 if rounds is None else positive_int("rounds", rounds))
     return Prediction(*curves, None if end is None else levels(end), exact(problem))

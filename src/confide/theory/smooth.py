@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.problems.models import GLM
-from confide.problems.problem import Problem
 from confide.theory.quadratics import LocalQuadratics
 
 Floats = NDArray[np.float64]
@@ -29,14 +28,13 @@ def third(model: GLM, z: Floats, d: Floats) -> Floats:
     return (model.curvature(z + DIFFERENCE, d) - model.curvature(z - DIFFERENCE, d)) / (2.0 * DIFFERENCE)
 
 
-def bent(problem: Problem, quadratics: LocalQuadratics, second_moments: Floats) -> LocalQuadratics:
+def bent(quadratics: LocalQuadratics, second_moments: Floats) -> LocalQuadratics:
     """The quadratics with c_n + (1/2) l'''_n (u_n' X_p u_n) u_n for c_n, X_p = E[x_p x_p'] of the unit's server."""
-    f, model = problem.federation, problem.model
-    assert isinstance(model, GLM)  # noqa: S101 - `linearise` refuses others
+    f = quadratics.federation
     s = quadratics.s + 0.0
     for p in range(f.P):
         clients = f.client_offsets[f.unit_offsets[p : p + 2]]
         rows = slice(int(clients[0]), int(clients[1]))
         u, d = f.X[rows], f.d[rows]
-        s[rows] += 0.5 * third(model, u @ quadratics.optimum, d) * np.einsum("ni,ij,nj->n", u, second_moments[p], u)
+        s[rows] += 0.5 * third(quadratics.model, u @ quadratics.optimum, d) * np.einsum("ni,ij,nj->n", u, second_moments[p], u)
     return replace(quadratics, s=s)

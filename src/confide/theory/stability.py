@@ -100,7 +100,7 @@ def _scale(quadratics: LocalQuadratics, algorithm: GFL) -> float:
         raise InputError("algorithm.dropout", 1.0, "no client ever takes part, so no step corrects anything; lower it")
     if curvatures.min() <= 1e-9 * curvatures.max():
         remedy = "some direction has no curvature, so no step corrects it; a positive regulariser gives one"
-        raise InputError("problem.rho", quadratics.rho, remedy)
+        raise InputError("problem.rho", quadratics.model.rho, remedy)
     return float(1.0 / curvatures.max())
 
 
@@ -145,7 +145,7 @@ def sure_step(quadratics: LocalQuadratics, algorithm: GFL, seed: int) -> float:
     """A step up to which no local step on any batch expands: min_k 2 E_k / max_n (h_n |u_n|^2 + 2 rho)."""
     f = quadratics.federation
     E, _ = algorithm.settle(f, seed)
-    sharpest = quadratics.h * np.einsum("nm,nm->n", f.X, f.X) + 2.0 * quadratics.rho
+    sharpest = quadratics.h * np.einsum("nm,nm->n", f.X, f.X) + 2.0 * quadratics.model.rho
     return float(np.min(2.0 * E / np.maximum.reduceat(sharpest, f.client_offsets[:-1])))
 
 
