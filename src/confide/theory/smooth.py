@@ -36,5 +36,6 @@ def bent(quadratics: LocalQuadratics, second_moments: Floats) -> LocalQuadratics
         clients = f.client_offsets[f.unit_offsets[p : p + 2]]
         rows = slice(int(clients[0]), int(clients[1]))
         u, d = f.X[rows], f.d[rows]
-        s[rows] += 0.5 * third(quadratics.model, u @ quadratics.optimum, d) * np.einsum("ni,ij,nj->n", u, second_moments[p], u)
+        bend = third(quadratics.model, u @ quadratics.optimum, d)
+        s[rows] += 0.5 * bend * np.einsum("ni,ij,nj->n", u, second_moments[p], u)
     return replace(quadratics, s=s)
