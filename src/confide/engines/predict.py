@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import whole
 from confide.engines.run import Run
@@ -16,7 +16,6 @@ from confide.problems.models import GLM, Linear, Logistic
 if TYPE_CHECKING:
     import polars as pl
 
-Floats = NDArray[np.float64]
 MODELS: dict[str, type[GLM]] = {"linear": Linear, "logistic": Logistic}
 
 

@@ -16,6 +16,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError, RunError
 from confide.base.files import atomic_folder
 from confide.graph.graph import Graph
@@ -26,7 +27,6 @@ from confide.rounds.local import sgd
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 METRICS, RECORD, MODEL = "metrics.parquet", "run.json", "model.npz"
 LEDGER = "ledger.jsonl"
 CLEAN = "unreleased_models.npz"

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.randomness import Purpose, generator
 from confide.engines.driver import simulate
 from confide.experiments.claims import Claim
@@ -36,7 +36,6 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import Scheme, scheme
 
-Floats = NDArray[np.float64]
 P, K, N, M = 10, 20, 20, 5  # servers, clients of each, samples of each, features of the logistic problems
 MU, ROUNDS, DELTA = 0.5, 60, 1e-5
 EPSILONS, FEW = (1.0, 2.0, 4.38, 10.0, 20.0), (2.0, 10.0)  # 4.38 and 10 are rho = 0.5 and 2 of the design's table

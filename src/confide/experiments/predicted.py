@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from confide.base.arrays import Floats
 from confide.engines.run import Run
 from confide.experiments.claims import Claim
 from confide.theory.prediction import Prediction
 
-Floats = NDArray[np.float64]
 TOLERANCE = 0.5  # dB
 SAMPLES = 20  # means over repetitions and blocks of rounds from which an error is estimated, at least
 SETTLED = 0.02  # relative distance from the limit below which a predicted curve has arrived

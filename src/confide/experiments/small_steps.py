@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from confide.base.arrays import Floats
 from confide.experiments.claims import Claim
 from confide.experiments.predicted import DECIBEL, SAMPLES, TOLERANCE, blocks
 from confide.experiments.regression import NAMES, Regression, Setting
@@ -34,7 +34,6 @@ from confide.rounds.schemes import matrices
 from confide.theory.prediction import predict
 from confide.theory.quadratics import linearise
 
-Floats = NDArray[np.float64]
 STEPS = (0.02, 0.043, 0.093, 0.2)
 # Homomorphic noise is made large: at sigma_g^2 = 0.1 its excess is below the gradient noise, and it is proportional.
 VARIANCES = {"per-link": 0.1, "homomorphic": 10.0}

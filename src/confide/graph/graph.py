@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.graph.checks import (
     check_connected,
@@ -42,8 +43,6 @@ from confide.graph.weights import DENSE, dense, frozen, leading, rule_weights, s
 if TYPE_CHECKING:
     import networkx as nx
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SPECS = {  # what `Graph.parse` understands, with the least and the most numbers after the name
     "ring": ("ring:P", 1, 1),

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, generator
 from confide.base.validation import number, one_of, positive_int, whole
@@ -25,9 +26,6 @@ from confide.problems.federation import Federation
 from confide.problems.models import Logistic
 from confide.problems.problem import Problem
 from confide.problems.reading import absolute, naming_errors, plain, scan_table
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SYNTHETIC: Final = "synthetic click log: no Avazu file was given"
 

@@ -16,13 +16,10 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.base.validation import number, positive, positive_int
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MISSING: Final = "(missing)"
 OTHER: Final = "other"

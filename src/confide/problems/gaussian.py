@@ -7,16 +7,13 @@ reading under which all its step-sizes, up to mu = 5, converge (shared design, a
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats, Ints
 from confide.base.randomness import Purpose, generator
 from confide.base.validation import number, positive_int, positive_range, whole
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def regression(

@@ -8,16 +8,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.problems.federation import Federation
 from confide.problems.models import GLM, Linear, Logistic, Model
 
 if TYPE_CHECKING:
     from confide.problems.optimum import Quadratic
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

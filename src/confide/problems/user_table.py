@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, generator
 from confide.base.validation import number, one_of, positive_int, whole
@@ -20,9 +21,6 @@ from confide.problems.federation import Federation
 from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
 from confide.problems.reading import absolute, plain, read_table
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SPLITS: Final = ("columns", "iid", "dirichlet", "unequal")
 _TEST = 3  # stream of Purpose.SPLIT; `splits` has 0 to 2

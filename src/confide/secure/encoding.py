@@ -21,11 +21,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import one_of, positive, positive_int, whole
 from confide.laws.noise import SecretStream
 
-Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Words = NDArray[Any]  # little-endian uint32 or uint64
 ROUNDINGS: Final = ("truncate", "nearest", "stochastic")

@@ -21,13 +21,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import positive, whole
 from confide.secure.encoding import signed
 from confide.secure.parameters import Parameters
 from confide.secure.session import Task
 
-Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Words = NDArray[Any]
 RING_BITS: Final = 64

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import positive_int
 from confide.graph.graph import Graph
@@ -36,7 +36,6 @@ from confide.theory.bounds_round import Round, mixing, one_round, overflows
 from confide.theory.constants import check_units, of_clients
 from confide.theory.constants_clients import Clients, clients
 
-Floats = NDArray[np.float64]
 NOT_MIXING = 1.0 - 1e-12
 
 

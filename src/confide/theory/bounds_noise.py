@@ -19,11 +19,9 @@ is small; `bounds` uses the incremental noise of `bounds_round`, from the same f
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.theory.constants import Terms
-
-Floats = NDArray[np.float64]
 
 
 def gradient_noise(terms: Terms, centroid: Floats, disagreement: Floats) -> Floats:

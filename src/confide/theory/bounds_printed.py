@@ -19,14 +19,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import whole
 from confide.theory.constants import Constants
 
-Floats = NDArray[np.float64]
 NO_MEMORY = 1e-9  # iota_2 of a graph that averages exactly, rounding included
 
 

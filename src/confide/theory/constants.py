@@ -43,6 +43,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
@@ -50,8 +51,6 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import matrices
 from confide.theory.bounds_round import Round, mixing, one_round, overflows
 from confide.theory.constants_clients import Clients, clients
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

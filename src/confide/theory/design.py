@@ -21,9 +21,9 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError, RunError
 from confide.base.validation import number, one_of, positive_int, whole
 from confide.graph.graph import Graph
@@ -39,7 +39,6 @@ from confide.theory.stationary import Limit, limit
 
 __all__ = ["BestStep", "Fastest", "best_step", "constant_weight", "fastest_mixing", "noise_allowed"]
 
-Floats = NDArray[np.float64]
 WHICH = ("centroid", "individual")
 COARSE = 2.0  # ratio of the steps that are looked at first
 FINE = 0.02  # relative accuracy of a best step; the error is flat around it

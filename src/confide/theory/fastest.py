@@ -22,12 +22,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.graph.checks import edge_sums
 from confide.graph.graph import Graph
 from confide.graph.weights import dense, rule_weights
 
-Floats = NDArray[np.float64]
 RULES = ("lazy", "metropolis", "uniform", "constant")
 EDGES = 1500  # a Newton step solves a system of this size, some fifty times: 15 s at most
 GAP = 1e-6  # of iota_2, at which the barrier stops

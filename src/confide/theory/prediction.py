@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import positive_int, whole
 from confide.graph.graph import Graph
@@ -22,7 +22,6 @@ from confide.theory.quadratics import exact, linearise
 from confide.theory.smooth import bent
 from confide.theory.stationary import Limit, limit
 
-Floats = NDArray[np.float64]
 HUGE = 1e200  # beyond this a transient is called infinite, before inf - inf makes NaN of it
 
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.problems.models import GLM
 from confide.theory.quadratics import LocalQuadratics
 
-Floats = NDArray[np.float64]
 DIFFERENCE = 1e-3  # of the margin: truncation and rounding of a central difference both stay below 1e-6 of l'''
 
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from confide.base.errors import InputError, RunError
@@ -25,7 +24,6 @@ from confide.theory.quadratics import LocalQuadratics, exact, linearise
 from confide.theory.spectrum import STEADY, radius
 from confide.theory.stationary import bounded
 
-Floats = NDArray[np.float64]
 SCAN = 8  # steps below the limit at which stability is looked at, lest it is lost and found again on the way
 TRIALS = 30  # steps tried, at most or so, to find the limit
 LARGE = 2e7  # numbers in the data that `explain` does not even read
