@@ -16,20 +16,17 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import positive, whole
-from confide.secure.encoding import signed
+from confide.secure.encoding import Words, signed
 from confide.secure.parameters import Parameters
 from confide.secure.session import Task
 
-Integers = NDArray[np.int64]
-Words = NDArray[Any]
 RING_BITS: Final = 64
 NO_UNIT: Final = 2**32 - 1  # a session of servers belongs to none
 
