@@ -403,7 +403,6 @@ def _first(values: list[float], test: Callable[[float], bool]) -> int | None:
 
 def _settling(run: Run) -> int:
     """First round whose mean MSD is within 3 dB above the steady state."""
-    state = run.steady_state
-    assert state is not None  # noqa: S101 - the regression has an optimum
+    level = 10.0 * math.log10(float(np.mean(run.levels("centroid_msd"))))
     curve = figures.decibel(run.metrics["centroid_msd"].mean(axis=0))
-    return int(np.argmax(curve <= state["centroid_db"] + 3.0)) + 1
+    return int(np.argmax(curve <= level + 3.0)) + 1

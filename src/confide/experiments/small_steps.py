@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from scipy.special import stdtrit
 
 from confide.base.arrays import Floats
+from confide.base.errors import RunError
 from confide.experiments.claims import Claim
 from confide.experiments.predicted import DECIBEL, SAMPLES, TOLERANCE, blocks
 from confide.experiments.regression import NAMES, Regression, Setting
@@ -115,7 +116,8 @@ def fits(x: Regression) -> dict[str, Fit]:
         for mu in (*STEPS, TINY):
             graph, algorithm = x.graph("lazy"), Setting(name, variance, mu).algorithm
             limit = predict(x.problem, graph, algorithm, seed=x.seed).limit
-            assert limit is not None  # noqa: S101 - all steps are small
+            if limit is None:
+                raise RunError(f"step {mu:g} is not mean-square stable, so there is no level to fit")
             predicted.append(limit.centroid.privacy_noise)
             asymptote.append(closed_form(x.problem, graph, algorithm, x.seed))
             if mu == TINY:
