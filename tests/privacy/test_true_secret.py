@@ -113,7 +113,7 @@ def test_every_saved_repetition_would_be_paid() -> None:
 
 def test_the_secret_is_not_among_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = os.urandom(32)
-    monkeypatch.setattr("confide.secret.os.urandom", lambda n: told)
+    monkeypatch.setattr("confide.secure.secret.os.urandom", lambda n: told)
     run = simulate(MINE, GRAPH, BASE, rounds=3, privacy=replace(UNIT, release="centroid:1"))
     run.save(tmp_path / "run", unreleased_models=True)
     written = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())

@@ -74,7 +74,7 @@ def test_a_seed_or_streams_are_asked_in_the_same_way() -> None:
 
 
 def test_a_secret_is_neither_shown_nor_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("confide.secret.os.urandom", lambda n: b"\xab" * n)
+    monkeypatch.setattr("confide.secure.secret.os.urandom", lambda n: b"\xab" * n)
     secret = RunSecret()
     for x in (secret, secret.streams(0)):
         assert "ab" not in f"{x!r}{x}{x:}".replace("abc", "").lower()
