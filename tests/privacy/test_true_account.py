@@ -18,7 +18,6 @@ from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws import conversion, discrete_gaussian
 from confide.laws.conversion import gaussian_delta, gaussian_epsilon, with_draws, zcdp_epsilon
-from confide.laws.noise import statistical_distance
 from confide.plans.threat import Threat
 from confide.privacy.accountant import Account, account
 from confide.privacy.of_run import Accounting, Pricing
@@ -33,6 +32,7 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import scheme
 from confide.secure.settings import Secure
+from draws import statistical_distance
 
 Floats = NDArray[np.float64]
 RING = Graph.ring(4)

@@ -108,7 +108,7 @@ def amplified_curve(s: Sensitivity, noise: str, factor: Floats) -> tuple[Curve, 
             )
             accountant = rdp.RdpAccountant(usable.tolist(), dp.NeighboringRelation.REPLACE_ONE)
             accountant.compose(dp.SelfComposedDpEvent(sampled, int(count)))
-            total += np.asarray(accountant._rdp)
+            total += np.asarray(accountant.rdp)
         # (a - 1) R_a is convex in a, so its chords lie above it; those of R_a itself may not.
         return np.asarray(np.interp(orders, usable, (usable - 1.0) * total, left=np.inf, right=np.inf) / (orders - 1.0))
 

@@ -38,8 +38,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import number, one_of, positive, positive_int, whole
 from confide.laws import conversion, discrete_gaussian
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from confide.privacy.accountant import Account
     from confide.secure.settings import Secure
 
-Floats = NDArray[np.float64]
 LEAST_SHARE = 0.5  # quanta: below, the correction is not proven
 
 
