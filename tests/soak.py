@@ -37,7 +37,7 @@ from confide.plans.config import parse
 from confide.privacy import ledger
 from confide.privacy.ledger import FREE, Event
 from confide.testing.invariants import balanced, bounded, conserved, require
-from patience import LIMIT
+from patience import LIMIT, wait_round
 
 Way = tuple[str, str]  # (unit that dials, unit that it dials): the messages of the first to the second
 
@@ -235,9 +235,9 @@ def settle_flows(cluster: Cluster, units: Iterable[str]) -> None:
     """Ends the clients of these servers: after the round that was open nothing new is published, and flows end."""
     units = list(units)
     cluster.stop([client for unit in units for client in cluster.layout.clients(unit)], LIMIT)
-    open_rounds = {unit: cluster.wait_round(unit, 0, LIMIT)["round"] + 1 for unit in units}
+    open_rounds = {unit: wait_round(cluster, unit, 0)["round"] + 1 for unit in units}
     for unit, round in open_rounds.items():
-        cluster.wait_round(unit, round, LIMIT)
+        wait_round(cluster, unit, round)
     cluster.wait("nothing is open", lambda: settled(cluster, units), LIMIT)
 
 
@@ -378,9 +378,9 @@ class Soak:
             elif not self.cluster.alive(node):
                 self._back(node)
         reached = max(len(rows) for rows in self.auditor.rows.values())
-        rounds = [self.cluster.wait_round(unit, 0, LIMIT)["round"] for unit in self.layout.units]
+        rounds = [wait_round(self.cluster, unit, 0)["round"] for unit in self.layout.units]
         for unit in self.layout.units:
-            self.cluster.wait_round(unit, max(reached, *rounds) + 3, LIMIT)
+            wait_round(self.cluster, unit, max(reached, *rounds) + 3)
         self.cluster.stop_all(LIMIT)
         self.auditor.settle(drained=False)
         for unit in self.layout.units:

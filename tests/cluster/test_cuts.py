@@ -16,7 +16,7 @@ from confide.cluster.layout import lay_out
 from confide.cluster.processes import Cluster
 from confide.cluster.try_out import TRY_OUT
 from confide.plans.config import parse
-from patience import LIMIT, SCALE
+from patience import LIMIT, SCALE, wait_round
 from ports import own_ports
 from soak import Auditor, Ways, settle_flows
 
@@ -33,7 +33,7 @@ class Net(NamedTuple):
     auditor: Auditor
 
     def told(self, unit: str) -> dict[str, Any]:
-        return self.cluster.wait_round(unit, 0, LIMIT)
+        return wait_round(self.cluster, unit, 0)
 
     def round(self, unit: str) -> int:
         return int(self.told(unit)["round"])
@@ -41,7 +41,7 @@ class Net(NamedTuple):
     def go_on(self, units: tuple[str, ...], rounds: int = 3) -> None:
         """All of these decide so many rounds more."""
         for unit, round in {unit: self.round(unit) + rounds for unit in units}.items():
-            self.cluster.wait_round(unit, round, LIMIT)
+            wait_round(self.cluster, unit, round)
 
     def peer(self, unit: str, other: str) -> dict[str, Any]:
         return next(peer for peer in self.told(unit)["peers"] if peer["unit"] == other)
@@ -94,7 +94,7 @@ def cut_off(net: Net) -> None:
     net.until("beta", "gamma", up=False)
     net.until("delta", "gamma", up=False)
     net.go_on(others, MANY)
-    net.cluster.wait_round("gamma", at + 2 * WINDOW + 2, LIMIT)  # nor do they stop it, even at the end of its leash
+    wait_round(net.cluster, "gamma", at + 2 * WINDOW + 2)  # nor do they stop it, even at the end of its leash
     net.until("alpha", "beta", up=True)
 
     def waiting() -> int:
@@ -144,7 +144,7 @@ def dead_for_many_rounds(net: Net) -> None:
     before = net.auditor.look("delta")
     net.go_on(others, MANY)
     cluster.start("delta")
-    told = cluster.wait_round("delta", max(net.round(name) for name in others), LIMIT)
+    told = wait_round(cluster, "delta", max(net.round(name) for name in others))
     assert told["published"] == before.published
     cluster.start(client)
     net.until_published("delta", before.published + 1)

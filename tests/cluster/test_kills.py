@@ -26,7 +26,7 @@ from confide.deploy.store.books import Status
 from confide.plans.config import parse
 from confide.privacy.ledger import Cost, Event, dataset_id, write_events
 from confide.rounds.reference import prepare
-from patience import LIMIT, SCALE
+from patience import LIMIT, SCALE, wait_finished, wait_round
 from ports import own_ports
 from soak import Auditor, settle_flows, settled
 
@@ -126,7 +126,7 @@ def test_servers_that_die_at_every_point_and_come_back_at_once_lose_nothing(tmp_
         for node in set(layout.nodes) - {chain.node for chain in chains}:
             cluster.start(node)
         follow(cluster, chains)
-        cluster.wait_finished(LIMIT)
+        wait_finished(cluster)
         cluster.wait("nothing is open", lambda: settled(cluster, PROMPT), LIMIT)
         cluster.stop_all()
         books = auditor.settle()
@@ -220,12 +220,12 @@ def test_clients_that_die_in_every_phase_and_everybody_at_once(tmp_path: Path) -
         for _ in range(2):
             reached = max(len(rows) for rows in auditor.rows.values())
             for unit in layout.units:
-                cluster.wait_round(unit, min(reached + 2, layout.plan.rounds), LIMIT)
+                wait_round(cluster, unit, min(reached + 2, layout.plan.rounds))
             cluster.kill_all()
             for unit in layout.units:
                 auditor.look(unit)
             cluster.start_all()
-        cluster.wait_finished(LIMIT)
+        wait_finished(cluster)
         cluster.stop_all(LIMIT)
         books = auditor.settle()
     assert [b.decided for b in books] == [layout.plan.rounds] * 2

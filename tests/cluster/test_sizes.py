@@ -20,7 +20,7 @@ from confide.cluster.layout import Layout, lay_out
 from confide.cluster.processes import Cluster
 from confide.cluster.try_out import TRY_OUT
 from confide.plans.config import parse
-from patience import LIMIT, SCALE
+from patience import LIMIT, SCALE, wait_finished, wait_round
 
 pytestmark = pytest.mark.skipif("CONFIDE_SOAK" not in os.environ, reason="minutes of many processes: `make soak`")
 IDLE, PROCESSES = 1000, 4
@@ -102,7 +102,7 @@ def test_one_server_holds_a_thousand_idle_clients(crowd: tuple[Layout, list[subp
     assert hear(processes) == ["ready"] * PROCESSES
     with Cluster(layout) as cluster:
         cluster.start("alpha")
-        cluster.wait_round("alpha", 0, LIMIT)
+        wait_round(cluster, "alpha", 0)
         began = time.monotonic()
         say(processes)
         assert sum(map(int, hear(processes))) == IDLE
@@ -131,7 +131,7 @@ def test_five_units_of_ten_clients_run_on_this_machine(tmp_path: Path) -> None:
     )
     with Cluster(layout) as cluster:
         cluster.start_all()
-        cluster.wait_finished(LIMIT)
+        wait_finished(cluster)
         memory = {node: peak(process.pid) for node, process in cluster.processes.items()}
         at = published(cluster.log("alpha"))
         cluster.stop_all()

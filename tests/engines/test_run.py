@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from collections.abc import Callable
@@ -11,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from matplotlib.figure import Figure
 
 import confide
-from confide.base.errors import InputError
+from confide.base.errors import InputError, RunError
 from confide.engines.run import METRICS, MODEL, RECORD, DivergenceWarning, Run
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
@@ -310,3 +312,32 @@ def test_the_warning_names_round_repetition_step_and_remedy() -> None:
     text = str(DivergenceWarning(7, 2, 30.0))
     assert "round 7 of repetition 2 with step 30" in text
     assert "smaller step" in text
+
+
+# ---- curves
+
+
+def test_curves_are_in_the_folder_or_no_folder_is(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = run.save(tmp_path / "run", curves=True)
+    assert {"curves.png", "curves.svg"} == {Path(f).name for f in files} - {"metrics.parquet", "run.json", "model.npz"}
+    before = {p: p.read_bytes() for p in (tmp_path / "run").iterdir()}
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(Figure, "savefig", full)
+    with pytest.raises(RunError, match="the disk is full"):
+        run.save(tmp_path / "run", curves=True)
+    assert {p: p.read_bytes() for p in (tmp_path / "run").iterdir()} == before
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_run_that_cannot_be_drawn_is_saved(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("too many points")
+
+    monkeypatch.setattr(Figure, "savefig", refuse)
+    with pytest.warns(UserWarning, match="could not be drawn .too many points"):
+        files = run.save(tmp_path / "run", curves=True)
+    assert sorted(Path(f).name for f in files) == ["metrics.parquet", "model.npz", "run.json"]
+    assert Run.load(tmp_path / "run").final == run.final

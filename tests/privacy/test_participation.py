@@ -52,7 +52,7 @@ def without_replacement(q: float, multiplier: float, T: int, orders: Floats) -> 
     accountant = rdp_privacy_accountant.RdpAccountant(orders=orders.tolist(), neighboring_relation=relation)
     event = dp.SampledWithoutReplacementDpEvent(1000, round(1000 * q), dp.GaussianDpEvent(multiplier))
     accountant.compose(dp.SelfComposedDpEvent(event, T))
-    return np.asarray(accountant._rdp)
+    return np.asarray(accountant.rdp)
 
 
 def poisson(q: float, multiplier: float, T: int, orders: Floats) -> Floats:
@@ -60,7 +60,7 @@ def poisson(q: float, multiplier: float, T: int, orders: Floats) -> Floats:
     one of K clients, all others at one end of the ball and the target at the other."""
     accountant = rdp_privacy_accountant.RdpAccountant(orders=orders.tolist())
     accountant.compose(dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(multiplier)), T))
-    return np.asarray(accountant._rdp)
+    return np.asarray(accountant.rdp)
 
 
 def converted(curve: Floats, orders: Floats, delta: float) -> float:

@@ -34,6 +34,7 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import scheme
 from confide.secure.settings import Secure
+from draws import statistical_distance
 
 Floats = NDArray[np.float64]
 RING = Graph.ring(4)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from confide.base.errors import InputError
 from confide.problems.federation import Federation
+from paper import sample_weights
 from work import lines
 
 ARRAYS = ("X", "d", "client_offsets", "unit_offsets")
@@ -85,7 +86,7 @@ def test_every_client_gets_its_rows_in_their_order(assignment: tuple[np.ndarray,
 @given(assignments())
 def test_units_and_clients_weigh_equally(assignment: tuple[np.ndarray, np.ndarray]) -> None:
     f = made(assignment)
-    weights = f.sample_weights()
+    weights = sample_weights(f)
     assert weights.shape == (f.samples,)
     assert weights.sum() == pytest.approx(1, abs=1e-12)
     per_client = np.add.reduceat(weights, f.client_offsets[:-1])
@@ -96,7 +97,7 @@ def test_units_and_clients_weigh_equally(assignment: tuple[np.ndarray, np.ndarra
 
 
 def test_weights_by_hand() -> None:
-    assert small().sample_weights().tolist() == [1 / 8, 1 / 8, 1 / 4, 1 / 6, 1 / 6, 1 / 6]
+    assert sample_weights(small()).tolist() == [1 / 8, 1 / 8, 1 / 4, 1 / 6, 1 / 6, 1 / 6]
 
 
 # ---- files

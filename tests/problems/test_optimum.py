@@ -12,6 +12,7 @@ from confide.problems import optimum
 from confide.problems.federation import Federation
 from confide.problems.models import GLM, Linear, Logistic
 from confide.problems.optimum import gradient, hessian, quadratic, risk, solve, solve_iteratively
+from paper import sample_weights
 
 TOLERANCE = 1e-10
 
@@ -50,7 +51,7 @@ def test_the_closed_form_and_the_solver_agree(seed: int, M: int, rho: float) -> 
 
 def test_the_closed_form_is_weighted_least_squares() -> None:
     f, rho = federation(), 0.2
-    root = np.sqrt(f.sample_weights())
+    root = np.sqrt(sample_weights(f))
     rows = np.vstack([root[:, None] * f.X, np.sqrt(rho) * np.eye(f.M)])
     expected = np.linalg.lstsq(rows, np.concatenate([root * f.d, np.zeros(f.M)]), rcond=None)[0]
     np.testing.assert_allclose(solve(f, Linear(rho)), expected, rtol=0, atol=TOLERANCE)

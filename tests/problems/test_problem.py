@@ -10,6 +10,7 @@ import pytest
 from confide.problems import Problem, optimum, regression
 from confide.problems.federation import Federation
 from confide.problems.models import GLM, Linear, Logistic
+from paper import sample_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,7 @@ def test_a_model_of_the_users_own_has_a_risk_but_no_known_optimum() -> None:
     assert p.optimum is None
     assert p.M == 3
     w = np.array([0.5, -1.0, 2.0])
-    assert p.risk(w) == pytest.approx(f.sample_weights() @ np.abs(f.d - f.X @ w[:2] - 2), rel=1e-12)
+    assert p.risk(w) == pytest.approx(sample_weights(f) @ np.abs(f.d - f.X @ w[:2] - 2), rel=1e-12)
 
 
 @pytest.mark.parametrize("model", [Linear(), Logistic()], ids=["linear", "logistic"])

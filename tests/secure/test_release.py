@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from confide.base.errors import InputError
-from confide.laws.noise import SecretStream
+from confide.laws.noise import SecretStream, discrete_gaussian
 from confide.secure import client, server
 from confide.secure.client import Member
 from confide.secure.encoding import signed, words_of
-from confide.secure.release import Attempts, Terms
+from confide.secure.release import RING_BITS, Terms
 from confide.secure.session import RefusedError, Why
 from confide.testing.secure_sessions import Phase, rehearse
 
@@ -19,6 +19,11 @@ PLAN = bytes(range(32))
 
 def terms(P: int = 4, **changes: object) -> Terms:
     return Terms(**{"servers": P, "sigma": 0.01, "quantum": 2.0**-20, "length": 5, **changes})  # type: ignore[arg-type]
+
+
+def contribution(t: Terms, state: np.ndarray, stream: SecretStream) -> np.ndarray:
+    """What a server sends, as `deploy.machines.release` makes it."""
+    return words_of(state, RING_BITS) + words_of(discrete_gaussian(stream, t.share_quanta, t.length), RING_BITS)
 
 
 def session(t: Terms, words: list, attempt: int = 1, drops: dict | None = None) -> server.State:
@@ -31,7 +36,7 @@ def test_the_sum_of_states_and_shares_is_exact_although_single_words_wrap() -> N
     rng = np.random.default_rng(1)
     states = rng.integers(-(2**63), 2**63 - 1, (4, 5), dtype=np.int64)
     states[3] = (1000 - states[:3].astype(object).sum(axis=0) + 2**63) % 2**64 - 2**63  # the sum is 1000 modulo 2^64
-    sent = [Attempts().words_for(1, t, state, SecretStream(bytes([p]) * 32))[1] for p, state in enumerate(states)]
+    sent = [contribution(t, state, SecretStream(bytes([p]) * 32)) for p, state in enumerate(states)]
     shares = sum(signed(w - words_of(s, 64)).astype(object) for w, s in zip(sent, states, strict=True))
     done = session(t, sent)
     assert isinstance(done, server.Summed)
@@ -44,23 +49,9 @@ def test_honest_shares_put_sigma_on_the_mean(colluders: int) -> None:
     t = terms(length=20_000, colluders=colluders)
     still = np.zeros(t.length, np.int64)
     streams = [SecretStream(bytes([p]) * 32) for p in range(t.servers - colluders)]
-    honest = [Attempts().words_for(1, t, still, stream)[1] for stream in streams]
+    honest = [contribution(t, still, stream) for stream in streams]
     deviation = float(np.std(sum(signed(w) for w in honest) * t.quantum / t.servers))
     assert deviation == pytest.approx(t.sigma, rel=0.03)  # 6 standard errors
-
-
-def test_an_attempt_is_drawn_once_and_another_draws_again() -> None:
-    t, state, stream = terms(), np.arange(5), SecretStream()
-    record, first = Attempts().words_for(1, t, state, stream)
-    resumed, again = record.words_for(1, t, state + 7, stream)  # whatever became of the state
-    assert resumed is record
-    np.testing.assert_array_equal(again, first)
-    later, second = record.words_for(2, t, state, stream)
-    assert len(later.words) == 2
-    assert not np.array_equal(first, second)
-    with pytest.raises(InputError, match="attempt = 4"):
-        later.words_for(4, t, state, stream)
-    assert repr(later) == "Attempts(2)"
 
 
 @pytest.mark.parametrize("phase", list(Phase)[:3])
@@ -95,8 +86,6 @@ def test_only_the_sum_must_fit() -> None:
     for bad in ({"servers": 1}, {"colluders": 4}, {"sigma": 0.0}, {"length": 0}):
         with pytest.raises(InputError):
             terms(**bad)
-    with pytest.raises(InputError, match="must be 5 integers"):
-        Attempts().words_for(1, terms(), np.zeros(4, np.int64), SecretStream())
 
 
 @pytest.mark.parametrize("P", [2, 3, 4, 7, 12])

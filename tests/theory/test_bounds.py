@@ -21,11 +21,12 @@ from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import Scheme, scheme
 from confide.theory.bounds import bounds, fixed_point, largest_step, radius
-from confide.theory.bounds_printed import appendix_d_factor, printed_centroid, printed_disagreement, printed_individual
+from confide.theory.bounds_printed import printed_centroid, printed_disagreement, printed_individual
 from confide.theory.bounds_round import one_round
 from confide.theory.constants import constants
 from confide.theory.constants_clients import clients
 from exploring import more
+from paper import appendix_d_factor
 
 CURVES = {"centroid": "centroid_msd", "disagreement": "disagreement", "individual": "individual_msd"}
 

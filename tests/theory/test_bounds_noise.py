@@ -15,10 +15,11 @@ from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import scheme
-from confide.theory.bounds_noise import gradient_noise, gradient_noise_units, incremental_noise, incremental_noise_units
+from confide.theory.bounds_noise import gradient_noise
 from confide.theory.bounds_round import local, one_round
 from confide.theory.constants import Constants, constants
 from confide.theory.constants_clients import clients
+from paper import gradient_noise_units, incremental_noise, incremental_noise_units
 
 SLACK = 1 + 1e-9
 

@@ -17,10 +17,10 @@ from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import Scheme, scheme
-from confide.theory.bounds_noise import incremental_noise_units
 from confide.theory.bounds_round import noise
 from confide.theory.constants import constants
 from confide.theory.constants_clients import clients
+from paper import incremental_noise_units
 
 
 def four_clients() -> Problem:

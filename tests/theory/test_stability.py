@@ -25,8 +25,9 @@ from confide.theory import stability
 from confide.theory.moments import moments
 from confide.theory.prediction import predict
 from confide.theory.quadratics import linearise
-from confide.theory.stability import explain, max_stable_step, spectral_radius, sure_step
+from confide.theory.stability import explain, max_stable_step, sure_step
 from exploring import more
+from paper import spectral_radius
 
 Floats = np.ndarray[Any, Any]
 Maker = Callable[..., Problem]

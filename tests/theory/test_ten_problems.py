@@ -28,8 +28,9 @@ from confide.theory import moments as moments_module
 from confide.theory.bounds import bounds, largest_step
 from confide.theory.moments import Moments
 from confide.theory.prediction import predict
-from confide.theory.stability import max_stable_step, spectral_radius
+from confide.theory.stability import max_stable_step
 from exploring import more
+from paper import spectral_radius
 
 Floats = np.ndarray[Any, Any]
 SEED = 20

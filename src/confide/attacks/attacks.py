@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from confide.attacks import lower
+from confide.base.arrays import Floats
 from confide.base.errors import RunError
 from confide.base.randomness import Purpose, generator, key
 from confide.graph.graph import Graph
@@ -34,7 +34,6 @@ from confide.rounds.local import LocalTask, bounded, sgd
 from confide.rounds.reference import prepare
 from confide.rounds.schemes import scheme
 
-Floats = NDArray[np.float64]
 VALUES = 40  # independent errors behind every point of a telescoping curve, at least
 EXACT = 1e-10  # relative error below which a recovery counts as exact
 SAME = 0.98  # cosine above which two feature vectors count as the same

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from confide.attacks import lower
 from confide.attacks.attacks import Attack, demonstrations
@@ -36,6 +35,7 @@ from confide.attacks.worlds import (
     release_loudness,
     units,
 )
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.laws.conversion import gaussian_epsilon
 from confide.plans.config import Config, Experiment, named_as_in_config
@@ -45,7 +45,6 @@ from confide.privacy.of_run import Accounting, Pricing
 from confide.privacy.statement import Statement, rounded_up
 from confide.rounds.schemes import Exchange, Place
 
-Floats = NDArray[np.float64]
 PATTERNS: Final = 10  # rounds of an attack on hidden participation that goes through every pattern of it
 SLACK: Final = 1e-6  # of floating point, relative
 COARSE: Final = 1e-3  # standard deviations: a grid below this is as good as none

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.laws.conversion import gaussian_delta
 
-Floats = NDArray[np.float64]
 CELLS: Final = 1 << 20  # of a grid of losses
 MANY: Final = 32  # looks of different kinds: from there on the grid is eight times coarser
 BLUR: Final = 1e-11  # more than the transform's error in any sum of probabilities

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.engines.release import Releasing, seeded
@@ -36,7 +36,6 @@ from confide.rounds.combine import publish
 from confide.rounds.reference import NoiseSource, Reference, prepare
 from confide.rounds.schemes import Exchange, Scheme, links
 
-Floats = NDArray[np.float64]
 Row = tuple[Floats, float]  # features and label
 Client = list[Row]
 HUGE: Final = 1e200  # of a row: its square is no number

@@ -162,9 +162,6 @@ class Layout:
         """All servers, then all clients."""
         return self.units + tuple(node for unit in self.units for node in self.clients(unit))
 
-    def unit_of(self, node: str) -> str:
-        return node if node in self.units else node.rpartition("-c")[0]
-
     def place(self, node: str) -> Path:
         """The node's own folder."""
         if node not in self.nodes:

@@ -197,21 +197,6 @@ class Cluster:
             time.sleep(POLL)
         return found
 
-    def wait_round(self, unit: str, round: int, timeout: float) -> dict[str, Any]:
-        def reached() -> Any:
-            found = self.status(unit)
-            return found is not None and found["round"] >= round and found
-
-        found: dict[str, Any] = self.wait(f"round {round} of {unit}", reached, timeout)
-        return found
-
-    def finished(self) -> bool:
-        return all((self.status(unit) or {}).get("phase") == "finished" for unit in self.layout.units)
-
-    def wait_finished(self, timeout: float) -> None:
-        """Until every server has decided the last round and settled its flows, or given up on them."""
-        self.wait("all servers have finished", self.finished, timeout)
-
     def log(self, node: str) -> str:
         path = self.logs / f"{node}.log"
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""

@@ -16,13 +16,13 @@ import typer
 from rich.console import Console
 
 from confide.base.errors import InputError, RunError
+from confide.commands.options import Change, Json, Seed
 
 if TYPE_CHECKING:
     from confide.cluster.layout import Layout
     from confide.cluster.processes import Cluster
 
 app = typer.Typer()
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
 err = Console(stderr=True, highlight=False)
 LOOK = 0.5  # seconds between looks
 
@@ -46,10 +46,8 @@ def cluster(
     ] = None,
     exchange: Annotated[float | None, typer.Option(help="Seconds to wait for neighbours (5).")] = None,
     drain: Annotated[float | None, typer.Option(help="Seconds to settle open flows at the end (30).")] = None,
-    change: Annotated[list[str] | None, typer.Option("--set", help="Change a key: algorithm.step=0.1")] = None,
-    test_seed: Annotated[
-        int | None, typer.Option("--test-seed", help="FOR TESTS: all noise from this seed. Nothing is private.")
-    ] = None,
+    change: Change = None,
+    test_seed: Seed = None,
     as_json: Json = False,
 ) -> None:
     """Run a whole network on this machine: certificates, a plan, one process for every server and client."""

@@ -13,16 +13,13 @@ from typing import Annotated, Any
 import typer
 
 from confide.base.errors import InputError, RunError
+from confide.commands.options import Change, Json, Seed
 
 app = typer.Typer()
 STARTING = 10.0  # seconds
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
 Config = Annotated[Path, typer.Argument(help="The node's TOML, see docs/deploying.md.")]
 Log = Annotated[bool, typer.Option("--json", help="The log on stderr as JSON lines, whatever the config says.")]
 Finished = Annotated[bool, typer.Option("--until-finished", help="End after the last round instead of answering on.")]
-Seed = Annotated[
-    int | None, typer.Option("--test-seed", help="FOR TESTS: all noise from this seed. Nothing is private.")
-]
 
 
 @app.command()
@@ -39,7 +36,7 @@ def agree(
     model: Annotated[str | None, typer.Option(help="linear, logistic or own, in place of the problem's.")] = None,
     features: Annotated[int | None, typer.Option(help="Numbers in the model, in place of the problem's.")] = None,
     rho: Annotated[float | None, typer.Option(help="Regulariser, in place of the problem's.")] = None,
-    change: Annotated[list[str] | None, typer.Option("--set", help="Change a key: algorithm.step=0.1")] = None,
+    change: Change = None,
     as_json: Json = False,
 ) -> None:
     """Make the plan of a deployment, and say what it protects whom from."""

@@ -20,6 +20,7 @@ from confide.commands import deploy as cli_deploy
 from confide.commands import pki as cli_pki
 from confide.commands import privacy as cli_privacy
 from confide.commands import theory as cli_theory
+from confide.commands.options import Change, Json
 
 app = typer.Typer(
     help="Private learning across a graph of federations.",
@@ -27,7 +28,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
 err = Console(stderr=True, highlight=False)
 
 
@@ -75,7 +75,7 @@ def reproduce(
 @app.command()
 def simulate(
     config: Annotated[Path | None, typer.Argument(help="A TOML config, or the run.json of an earlier run.")] = None,
-    change: Annotated[list[str] | None, typer.Option("--set", help="Change a key: algorithm.step=0.1")] = None,
+    change: Change = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results (results/CONFIG-NAME).")] = None,
     print_default: Annotated[bool, typer.Option("--print-default", help="Print the default config.")] = False,
     print_schema: Annotated[bool, typer.Option("--print-schema", help="Print the config's JSON schema.")] = False,
@@ -153,13 +153,9 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
             engine=parsed.output.engine,
         )
     run = replace(run, config=config)
-    files = run.save(folder, parsed.output.unreleased_models)
+    files = run.save(folder, parsed.output.unreleased_models, curves=True)
     if run.guarded:
         files.append(keep(folder, experiment.problem, experiment.graph))
-    if run.rounds:
-        from confide.figures import figures  # matplotlib only now: the first round need not wait for it
-
-        files += figures.save(run.plot(), folder / "curves")
     return run, files, False
 
 

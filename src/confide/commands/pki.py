@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from confide.base.errors import InputError
+from confide.commands.options import Json
 
 if TYPE_CHECKING:
     from confide.deploy.keys.authority import Authority, Entry
 
 app = typer.Typer(help="Certificates and keys of an organisation's servers and clients.", no_args_is_help=True)
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
 Organisation = Annotated[str, typer.Argument(metavar="ORG", help="The organisation, as `init` named it.")]
 Folder = Annotated[Path, typer.Option("--dir", help="Where the organisation's folder is.")]
 Days = Annotated[int, typer.Option(help="Until the certificate expires.")]

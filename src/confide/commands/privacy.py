@@ -1,14 +1,16 @@
-"""The commands about privacy: account, plan, audit, verify."""
+"""The commands about privacy: account, plan, audit, bundle, verify."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from confide.base.errors import InputError
+from confide.commands.options import Change, Json, with_options
 
 if TYPE_CHECKING:
     from confide.graph.graph import Graph
@@ -18,38 +20,78 @@ if TYPE_CHECKING:
     from confide.rounds.schemes import Scheme
 
 app = typer.Typer()
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
-GraphSpec = Annotated[str, typer.Option("--graph", help="ring:10, random:10:0.4, file:PATH ...")]
-Weights = Annotated[str, typer.Option(help="lazy, metropolis, uniform, constant or given")]
-Noise = Annotated[str, typer.Option(help="gaussian, laplace, discrete-gaussian or discrete-laplace")]
-Rounds = Annotated[int, typer.Option(help="T")]
-Step = Annotated[float, typer.Option(help="mu")]
-Bound = Annotated[float, typer.Option(help="B, of the clip")]
-Norm = Annotated[str, typer.Option(help="l1 or l2")]
-Level = Annotated[str, typer.Option(help="unit, client or example")]
-Adjacency = Annotated[str, typer.Option(help="replace or zero-out")]
-Sampled = Annotated[int | None, typer.Option(help="L")]
-Clients = Annotated[int | None, typer.Option(help="K, of the smallest unit; random:Q and amplified:Q need it")]
-Dim = Annotated[int | None, typer.Option(help="M")]
-LocalSteps = Annotated[int, typer.Option(help="E")]
-Batch = Annotated[int | None, typer.Option(help="mini-batch size, for level example")]
-ProofOption = Annotated[str, typer.Option("--proof", help="none, regulariser:RHO, convex-glm:NU or public-point")]
-Smoothness = Annotated[float | None, typer.Option(help="delta of every sampled loss; convex-glm credits more with it")]
-ClipKind = Annotated[str, typer.Option("--clip", help="example or update")]
-Part = Annotated[str, typer.Option("--participation", help="all, cap:N, random:Q or amplified:Q")]
-ThreatOption = Annotated[
-    str, typer.Option("--threat", help="links, colluders:1,2, neighbours, own-client or own-server")
-]
-Delta = Annotated[float, typer.Option(help="of epsilon(delta)")]
-Honest = Annotated[
-    int | None, typer.Option("--sum-honest", help="honest clients' shares in every secure sum, at least")
-]
-Corrupted = Annotated[int, typer.Option("--sum-corrupted", help="clients that may collude with the server, at most")]
-FractionBits = Annotated[int, typer.Option(help="of the clients' fixed point, for noise inside the sum")]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `account` prices and `plan` sizes noise for: every field is an option of both commands."""
+
+    graph: Annotated[str, typer.Option(help="ring:10, random:10:0.4, file:PATH ...")] = "ring:10"
+    weights: Annotated[str, typer.Option(help="lazy, metropolis, uniform, constant or given")] = "lazy"
+    noise: Annotated[str, typer.Option(help="gaussian, laplace, discrete-gaussian or discrete-laplace")] = "gaussian"
+    rounds: Annotated[int, typer.Option(help="T")] = 100
+    step: Annotated[float, typer.Option(help="mu")] = 0.1
+    bound: Annotated[float, typer.Option(help="B, of the clip")] = 1.0
+    norm: Annotated[str, typer.Option(help="l1 or l2")] = "l2"
+    level: Annotated[str, typer.Option(help="unit, client or example")] = "unit"
+    adjacency: Annotated[str, typer.Option(help="replace or zero-out")] = "replace"
+    sampled: Annotated[int | None, typer.Option(help="L")] = None
+    clients: Annotated[int | None, typer.Option(help="K, of the smallest unit; random:Q and amplified:Q need it")] = (
+        None
+    )
+    dim: Annotated[int | None, typer.Option(help="M")] = None
+    local_steps: Annotated[int, typer.Option(help="E")] = 1
+    batch: Annotated[int | None, typer.Option(help="mini-batch size, for level example")] = None
+    proof: Annotated[str, typer.Option(help="none, regulariser:RHO, convex-glm:NU or public-point")] = "none"
+    smoothness: Annotated[
+        float | None, typer.Option(help="delta of every sampled loss; convex-glm credits more with it")
+    ] = None
+    clip: Annotated[str, typer.Option(help="example or update")] = "example"
+    participation: Annotated[str, typer.Option(help="all, cap:N, random:Q or amplified:Q")] = "all"
+    threat: Annotated[str, typer.Option(help="links, colluders:1,2, neighbours, own-client or own-server")] = "links"
+    delta: Annotated[float, typer.Option(help="of epsilon(delta)")] = 1e-5
+    sum_honest: Annotated[int | None, typer.Option(help="honest clients' shares in every secure sum, at least")] = None
+    sum_corrupted: Annotated[int, typer.Option(help="clients that may collude with the server, at most")] = 0
+    fraction_bits: Annotated[
+        int | None,
+        typer.Option(help="of the clients' fixed point: discrete noise needs it; 24 for noise inside the sum"),
+    ] = None
+
+    @property
+    def sum_bits(self) -> int:
+        return 24 if self.fraction_bits is None else self.fraction_bits
+
+    def servers(self) -> Graph:
+        from confide.graph.graph import Graph
+
+        return Graph.parse(self.graph, weights=self.weights)
+
+    def sensitivity(self) -> Sensitivity:
+        from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+
+        return Sensitivity(
+            step=self.step,
+            bound=self.bound,
+            norm=self.norm,
+            level=self.level,
+            adjacency=self.adjacency,
+            sampled=self.sampled,
+            clients=self.clients,
+            dim=self.dim,
+            local_steps=self.local_steps,
+            batch=self.batch,
+            proof=Proof.parse(self.proof),
+            participation=Participation.parse(self.participation),
+            smoothness=self.smoothness,
+            clip=self.clip,
+        )
 
 
 @app.command()
+@with_options(Asked)
 def account(
+    asked: Asked,
     context: typer.Context,
     x: Annotated[
         list[Path] | None,
@@ -57,39 +99,13 @@ def account(
             metavar="X", help="A config, run.json or plan.json to price, or ledgers (run folders) to add up."
         ),
     ] = None,
-    graph: GraphSpec = "ring:10",
-    weights: Weights = "lazy",
     scheme: Annotated[
         str, typer.Option(help="homomorphic, shared, own-clean, per-link, partial:C, pairwise ...")
     ] = "homomorphic",
-    noise: Noise = "gaussian",
     sigma: Annotated[float, typer.Option(help="standard deviation per coordinate")] = 200.0,
     sigma_pair: Annotated[float, typer.Option(help="of pairwise")] = 0.0,
-    rounds: Rounds = 100,
-    step: Step = 0.1,
-    bound: Bound = 1.0,
-    norm: Norm = "l2",
-    level: Level = "unit",
-    adjacency: Adjacency = "replace",
-    sampled: Sampled = None,
-    clients: Clients = None,
-    dim: Dim = None,
-    local_steps: LocalSteps = 1,
-    batch: Batch = None,
-    proof: ProofOption = "none",
-    smoothness: Smoothness = None,
-    clip: ClipKind = "example",
-    participation: Part = "all",
-    threat: ThreatOption = "links",
     release: Annotated[str, typer.Option(help="none, centroid:SIGMA or local")] = "none",
-    delta: Delta = 1e-5,
     sum_sigma: Annotated[float | None, typer.Option(help="on psi, of the noise inside the secure sum")] = None,
-    sum_honest: Honest = None,
-    sum_corrupted: Corrupted = 0,
-    fraction_bits: Annotated[
-        int | None,
-        typer.Option(help="of the clients' fixed point: discrete noise needs it; 24 for noise inside the sum"),
-    ] = None,
     theorem: Annotated[str, typer.Option(help="'paper' prints the paper's Theorem 2, with its gaps")] = "confide",
     as_json: Json = False,
 ) -> None:
@@ -97,24 +113,25 @@ def account(
     from confide.base.validation import one_of
 
     if x:
-        _account_of(x, delta, as_json, {name for name in context.params if _given(context, name)} - {"x", "as_json"})
+        _account_of(
+            x, asked.delta, as_json, {name for name in context.params if _given(context, name)} - {"x", "as_json"}
+        )
         return
     if one_of("theorem", theorem, ("confide", "paper")) == "paper":
-        _paper(step, bound, sigma, rounds, as_json)
+        _paper(asked, sigma, as_json)
         return
     from confide.laws.law import Law
     from confide.privacy.accountant import account as spend
     from confide.rounds.schemes import scheme as make
 
-    law = Law.parse(noise)
-    s = _sensitivity(locals())
+    law, s = Law.parse(asked.noise), asked.sensitivity()
     made = make(scheme, sigma, noise=law.continuous, sigma_pair=sigma_pair)
-    inside = _sum_noise(sum_sigma, sum_honest, sum_corrupted, 24 if fraction_bits is None else fraction_bits, s)
-    servers = _graph(graph, weights)
+    inside = _sum_noise(asked, sum_sigma)
+    servers = asked.servers()
     if law.on_grid:
-        made, servers, s = _on_grid(made, servers, s, inside, rounds, fraction_bits)
+        made, servers, s = _on_grid(made, servers, s, inside, asked)
     a = spend(
-        made, servers, s, rounds=rounds, noise=law, threat=threat, release=release, delta=delta,
+        made, servers, s, rounds=asked.rounds, noise=law, threat=asked.threat, release=release, delta=asked.delta,
         sum_noise=inside,
     )  # fmt: skip
     if as_json:
@@ -122,7 +139,7 @@ def account(
         return
     from confide.privacy.statement import assumptions, table
 
-    one = _alone(a.to_dict(), rounds)
+    one = _alone(a.to_dict(), asked.rounds)
     print("\n".join([*table(one), ""]))
     for name in ("rho", "mu_gdp", "epsilon_pure"):
         if getattr(a, name) is not None:
@@ -131,40 +148,19 @@ def account(
 
 
 @app.command()
+@with_options(Asked)
 def plan(
+    asked: Asked,
     config: Annotated[
         Path | None, typer.Argument(help="A config, not about private data: schemes are then compared by short runs.")
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="budget at delta")] = None,
     rho: Annotated[float | None, typer.Option(help="budget as zCDP, instead")] = None,
-    graph: GraphSpec = "ring:10",
-    weights: Weights = "lazy",
     scheme: Annotated[str, typer.Option(help="a scheme's name, or auto")] = "auto",
-    noise: Noise = "gaussian",
-    rounds: Rounds = 100,
-    step: Step = 0.1,
-    bound: Bound = 1.0,
-    norm: Norm = "l2",
-    level: Level = "unit",
-    adjacency: Adjacency = "replace",
-    sampled: Sampled = None,
-    clients: Clients = None,
-    dim: Dim = None,
-    local_steps: LocalSteps = 1,
-    batch: Batch = None,
-    proof: ProofOption = "none",
-    smoothness: Smoothness = None,
-    clip: ClipKind = "example",
-    participation: Part = "all",
-    threat: ThreatOption = "links",
     release: Annotated[
         str, typer.Option(help="none, centroid (its noise is sized too), centroid:SIGMA or local")
     ] = "centroid",
-    delta: Delta = 1e-5,
     hessian: Annotated[float, typer.Option(help="of the quadratic that predicts errors without a config")] = 1.0,
-    sum_honest: Honest = None,
-    sum_corrupted: Corrupted = 0,
-    fraction_bits: FractionBits = 24,
     as_json: Json = False,
 ) -> None:
     """The noise that a budget asks for; with `auto`, the scheme that leaves the least error, and why.
@@ -174,23 +170,24 @@ def plan(
     from confide.privacy import planner
     from confide.privacy.calibrate import Budget
 
-    budget = Budget(epsilon, rho, delta)
-    if sum_honest is not None:
+    budget = Budget(epsilon, rho, asked.delta)
+    if asked.sum_honest is not None:
         if config is not None:
-            raise InputError("sum_honest", sum_honest, "follows from the config's [secure]; leave the config out")
-        s = _sensitivity(locals())
-        _plan_sum(budget, s, rounds, sum_honest, sum_corrupted, fraction_bits, threat, as_json)
+            remedy = "follows from the config's [secure]; leave the config out"
+            raise InputError("sum_honest", asked.sum_honest, remedy)
+        _plan_sum(asked, asked.sum_honest, budget, as_json)
         return
     names = planner.CANDIDATES if scheme == "auto" else (scheme,)
+    rounds, dim = asked.rounds, asked.dim or 1
     if config is not None:
         made, s, measure, rounds, dim = _from_config(config)
         basis = "short runs of the config"
     else:
-        made, s = _graph(graph, weights), _sensitivity(locals())
-        measure = planner.by_formula(made, step, hessian, rounds, dim or 1)
+        made, s = asked.servers(), asked.sensitivity()
+        measure = planner.by_formula(made, asked.step, hessian, rounds, dim)
         basis = f"a quadratic with Hessian {hessian:g} (no clipping, equal data)"
     options = planner.compare(
-        names, made, s, budget, measure, rounds=rounds, noise=noise, threat=threat, release=release, dim=dim or 1
+        names, made, s, budget, measure, rounds=rounds, noise=asked.noise, threat=asked.threat, release=release, dim=dim
     )
     best = next((o for o in options if o.name not in planner.BASELINES), options[0])
     if best.calibrated is None:
@@ -208,52 +205,45 @@ def plan(
     _print_plan(answer)
 
 
-def _plan_sum(
-    budget: Budget,
-    s: Sensitivity,
-    rounds: int,
-    honest: int,
-    corrupted: int,
-    fraction_bits: int,
-    threat: str,
-    as_json: bool,
-) -> None:
+def _plan_sum(asked: Asked, honest: int, budget: Budget, as_json: bool) -> None:
     from confide.privacy.calibrate import calibrate_sum
     from confide.privacy.statement import lines
 
-    if threat not in ("links", "own-server"):  # the default, or what is meant
-        raise InputError("threat", threat, "noise inside the sum is sized against own-server, and then holds for all")
+    s = asked.sensitivity()
+    if asked.threat not in ("links", "own-server"):  # the default, or what is meant
+        remedy = "noise inside the sum is sized against own-server, and then holds for all"
+        raise InputError("threat", asked.threat, remedy)
     noise, spent = calibrate_sum(
-        s, budget, rounds=rounds, honest=honest, fraction_bits=fraction_bits, corrupted=corrupted
+        s, budget, rounds=asked.rounds, honest=honest, fraction_bits=asked.sum_bits, corrupted=asked.sum_corrupted
     )
     if as_json:
         answer = {"sum_sigma": noise.sigma, "share_quanta": noise.share_quanta, "account": spent.to_dict()}
         print(json.dumps(answer, allow_nan=False))
         return
     print(f"noise inside the secure sum: sigma {noise.sigma:.6g} on psi, {noise.share_quanta:.6g} quanta a share")
-    print("\n".join(lines(_alone(spent.to_dict(), rounds))))
+    print("\n".join(lines(_alone(spent.to_dict(), asked.rounds))))
 
 
-def _sum_noise(
-    sigma: float | None, honest: int | None, corrupted: int, fraction_bits: int, s: Sensitivity
-) -> SumNoise | None:
+def _needed(name: str, value: T | None, remedy: str) -> T:
+    if value is None:
+        raise InputError(name, None, remedy)
+    return value
+
+
+def _sum_noise(asked: Asked, sigma: float | None) -> SumNoise | None:
     from confide.privacy.sum_noise import SumNoise
 
-    if sigma is None and honest is None:
+    if sigma is None and asked.sum_honest is None:
         return None
-    for name, value, what in (
-        ("sum_sigma", sigma, "S"),
-        ("sum_honest", honest, "N"),
-        ("sampled", s.sampled, "L"),
-        ("dim", s.dim, "M"),
-    ):
-        if value is None:
-            raise InputError(
-                name, None, f"noise inside the secure sum needs it; give --{name.replace('_', '-')} {what}"
-            )
-    assert sigma is not None and honest is not None  # noqa: S101, PT018 - checked
-    assert s.sampled is not None and s.dim is not None  # noqa: S101, PT018 - checked
-    return SumNoise.sized(sigma, honest, sampled=s.sampled, fraction_bits=fraction_bits, dim=s.dim, corrupted=corrupted)
+    why = "noise inside the secure sum needs it; give"
+    return SumNoise.sized(
+        _needed("sum_sigma", sigma, f"{why} --sum-sigma S"),
+        _needed("sum_honest", asked.sum_honest, f"{why} --sum-honest N"),
+        sampled=_needed("sampled", asked.sampled, f"{why} --sampled L"),
+        dim=_needed("dim", asked.dim, f"{why} --dim M"),
+        fraction_bits=asked.sum_bits,
+        corrupted=asked.sum_corrupted,
+    )
 
 
 def _alone(account: dict[str, Any], rounds: int) -> dict[str, Any]:
@@ -303,27 +293,8 @@ def _epsilons(statement: dict[str, Any]) -> list[str]:
     return [found.get(kind, "?") for kind in PLANNED.values()]
 
 
-def _graph(spec: str, weights: str) -> Graph:
-    from confide.graph.graph import Graph
-
-    return Graph.parse(spec, weights=weights)
-
-
-def _sensitivity(given: dict[str, Any]) -> Sensitivity:
-    from confide.privacy.sensitivity import Participation, Proof, Sensitivity
-
-    names = ("step", "bound", "norm", "level", "adjacency", "sampled", "clients", "dim", "local_steps", "batch")
-    return Sensitivity(
-        **{name: given[name] for name in names},
-        proof=Proof.parse(given["proof"]),
-        participation=Participation.parse(given["participation"]),
-        smoothness=given["smoothness"],
-        clip=given["clip"],
-    )
-
-
 def _on_grid(
-    made: Scheme, graph: Graph, s: Sensitivity, inside: SumNoise | None, rounds: int, fraction_bits: int | None
+    made: Scheme, graph: Graph, s: Sensitivity, inside: SumNoise | None, asked: Asked
 ) -> tuple[Scheme, Graph, Sensitivity]:
     """Discrete noise lies on a grid, and what is computed there is rounded: both enter the price, as when deployed."""
     from dataclasses import replace
@@ -332,27 +303,31 @@ def _on_grid(
     from confide.privacy.rounding import Rounding
     from confide.rounds.arithmetic import TAIL, FixedArithmetic, check_range, largest_state, on_grid, scheme_on_grid
 
-    for name, value in (("fraction_bits", fraction_bits), ("sampled", s.sampled), ("dim", s.dim)):
-        if value is None:
-            remedy = "discrete noise lies on a grid of 2^-BITS / L, which enters the price; give --fraction-bits BITS"
-            raise InputError(name, None, f"{remedy}, --sampled L and --dim M")
-    assert s.sampled is not None and s.dim is not None  # noqa: S101, PT018 - checked
-    arithmetic = FixedArithmetic(s.sampled, whole("fraction_bits", fraction_bits, 1, 52))
+    remedy = (
+        "discrete noise lies on a grid of 2^-BITS / L, which enters the price; "
+        "give --fraction-bits BITS, --sampled L and --dim M"
+    )
+    bits = _needed("fraction_bits", asked.fraction_bits, remedy)
+    sampled, dim = _needed("sampled", asked.sampled, remedy), _needed("dim", asked.dim, remedy)
+    arithmetic = FixedArithmetic(sampled, whole("fraction_bits", bits, 1, 52))
     made, graph, update = scheme_on_grid(made), on_grid(graph), s.step * s.bound
     reach = update + (0.0 if inside is None else TAIL * inside.share_quanta * arithmetic.client_quantum)
-    check_range(arithmetic, made, graph, reach, 0.0, rounds)
-    largest = largest_state(arithmetic, made, graph, reach, 0.0, rounds)
-    error = Rounding.error(s.steps[1], s.batch or 1, s.dim, s.proof.kind, largest, update)
+    check_range(arithmetic, made, graph, reach, 0.0, asked.rounds)
+    largest = largest_state(arithmetic, made, graph, reach, 0.0, asked.rounds)
+    error = Rounding.error(s.steps[1], s.batch or 1, dim, s.proof.kind, largest, update)
     # As few as one client may survive, and the model may have a regulariser: nothing here says otherwise.
     return made, graph, replace(s, rounding=Rounding(arithmetic.quantum, 1, s.clip == "example", error))
 
 
-def _paper(step: float, bound: float, sigma: float, rounds: int, as_json: bool) -> None:
+def _paper(asked: Asked, sigma: float, as_json: bool) -> None:
     from confide.base.validation import positive, positive_int
     from confide.privacy.accountant import paper_theorem
 
     epsilon, gaps = paper_theorem(
-        positive("step", step), positive("bound", bound), positive("sigma", sigma), positive_int("rounds", rounds)
+        positive("step", asked.step),
+        positive("bound", asked.bound),
+        positive("sigma", sigma),
+        positive_int("rounds", asked.rounds),
     )
     if as_json:
         print(json.dumps({"epsilon": epsilon, "theorem": "paper", "valid": False, "warnings": gaps}))
@@ -426,7 +401,7 @@ def _account_of(paths: list[Path], delta: float, as_json: bool, given: set[str])
 @app.command()
 def audit(
     config: Annotated[Path, typer.Argument(help="A TOML config, or the run.json of an earlier run.")],
-    change: Annotated[list[str] | None, typer.Option("--set", help="Change a key: scheme.sigma=1")] = None,
+    change: Change = None,
     as_json: Json = False,
 ) -> None:
     """Attack what a run prints: an attained lower bound beside every epsilon; exits 1 when one is contradicted."""

@@ -8,14 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
+from confide.commands.options import Change, Json
+
 app = typer.Typer()
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; logs and progress on stderr.")]
 
 
 @app.command()
 def theory(
     config: Annotated[Path, typer.Argument(help="A TOML config, or the run.json of an earlier run.")],
-    change: Annotated[list[str] | None, typer.Option("--set", help="Change a key: algorithm.step=0.1")] = None,
+    change: Change = None,
     target_db: Annotated[
         float | None, typer.Option(help="Error to reach: the best step for it, and the noise it allows.")
     ] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, mix, repetition_seed, words_for
 from confide.engines import kernel
@@ -24,8 +25,6 @@ from confide.rounds.schemes import Exchange, Place
 if TYPE_CHECKING:
     from confide.secure.secret import RunSecret
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Counts = NDArray[np.int32]
 EXCHANGES = {
     Exchange.GRAPH: kernel.GRAPH,

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.randomness import repetition_seed
 from confide.base.validation import one_of, positive_int, whole
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from confide.privacy.of_run import Accounting
     from confide.secure.secret import RunSecret
 
-Floats = NDArray[np.float64]
 NO_OPTIMUM = "no unique optimum is known (own model, or no regulariser): no mean-square deviation"
 PARTS = 8  # tasks a thread in a chunk: enough to even out what they cost
 CHUNK_SECONDS = 0.1  # between two looks at the clock: short enough for Ctrl-C, long enough to cost nothing

@@ -16,10 +16,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats, Ints
 from confide.base.randomness import GAMMA, MIX_1, MIX_2, Purpose
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 LINEAR, LOGISTIC = 0, 1
 NO_CLIP, CLIP_EXAMPLE, CLIP_UPDATE = 0, 1, 2

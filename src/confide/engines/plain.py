@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.engines.recording import Recording
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
@@ -19,7 +19,6 @@ from confide.rounds.reference import prepare
 if TYPE_CHECKING:
     from confide.secure.secret import RunSecret
 
-Floats = NDArray[np.float64]
 LARGE = 1e60
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import whole
 from confide.engines.run import Run
@@ -15,8 +15,6 @@ from confide.problems.models import GLM, MODELS
 
 if TYPE_CHECKING:
     import polars as pl
-
-Floats = NDArray[np.float64]
 
 
 def predict(

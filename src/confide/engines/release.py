@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, key, words
 from confide.graph.graph import Graph
@@ -24,7 +24,6 @@ from confide.plans.threat import Release, Threat
 from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import FixedArithmetic, State, largest_state
 
-Floats = NDArray[np.float64]
 FINE = 2.0**-32  # of a share: the grid of a release in floating point
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
@@ -15,7 +16,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.base.errors import InputError
+from confide.base.arrays import Floats
+from confide.base.errors import InputError, RunError
 from confide.base.files import atomic_folder
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
@@ -26,7 +28,6 @@ from confide.rounds.schemes import KEYS, Scheme
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 METRICS, RECORD, MODEL = "metrics.parquet", "run.json", "model.npz"
 LEDGER = "ledger.jsonl"
 CLEAN = "unreleased_models.npz"
@@ -232,13 +233,24 @@ class Run:
             lines.append("not released   all else here: metrics, curves and notes come from the data without a price")
         return lines
 
-    def save(self, folder: str | Path, unreleased_models: bool = False) -> list[str]:
-        """Write metrics.parquet, run.json and model.npz into `folder`, all or nothing; returns their paths.
+    def save(self, folder: str | Path, unreleased_models: bool = False, *, curves: bool = False) -> list[str]:
+        """Write metrics.parquet, run.json and model.npz into `folder`, all or nothing.
 
         An accounted run also leaves plan.json and ledger.jsonl: what was promised, and what every round cost. A folder
         that holds the ledger of earlier runs keeps them: this run is added, or refused where the promises are unlike.
-        On somebody's data model.npz holds what was released and nothing else; `unreleased_models` keeps the clean
-        models in a file of that name.
+
+        Args:
+            folder: new, empty, or that of an earlier run, which is replaced.
+            unreleased_models: on somebody's data model.npz holds what was released and nothing else; this keeps the
+                clean models in unreleased_models.npz.
+            curves: draw curves.png and curves.svg, too. A run that cannot be drawn is saved without, with a warning.
+
+        Returns:
+            The paths of all files.
+
+        Raises:
+            InputError: the folder cannot be written or holds something else, or its ledger is of an unlike promise.
+            RunError: the disk is full.
         """
         import polars as pl
 
@@ -266,12 +278,28 @@ class Run:
                 from confide.privacy.of_run import write_ledger
 
                 write_ledger(ledger, temporary, Path(folder), self.rounds)
+            if curves and self.rounds:
+                self._draw(temporary)
             written = sorted(path.name for path in temporary.iterdir())
         return [str(Path(folder) / name) for name in written]
 
+    def _draw(self, folder: Path) -> None:
+        try:
+            from confide.figures import figures  # matplotlib only now: the first round need not wait for it
+
+            figures.save(self.plot(), folder / "curves")
+        except (OSError, InputError, RunError):
+            raise
+        except Exception as e:
+            warnings.warn(f"the curves could not be drawn ({e}); everything else is saved", stacklevel=3)
+
     @classmethod
     def load(cls, folder: str | Path) -> Run:
-        """Read back what `save` wrote; a folder that is not whole is refused."""
+        """Read back what `save` wrote.
+
+        Raises:
+            InputError: the folder does not hold a whole run.
+        """
         import polars as pl
 
         folder = Path(folder)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.engines.driver import simulate
 from confide.engines.run import Run
 from confide.experiments.claims import Claim
@@ -24,7 +24,6 @@ from confide.problems import clicks
 from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import scheme
 
-Floats = NDArray[np.float64]
 MU, VARIANCE, RHO = 0.5, 0.6, 0.03
 METRICS = {"test_error": "test error", "test_auc": "AUC", "test_log_loss": "log-loss"}
 

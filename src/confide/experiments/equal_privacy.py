@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.randomness import Purpose, generator
 from confide.engines.driver import simulate
 from confide.experiments.claims import Claim
@@ -36,7 +36,6 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import Scheme, scheme
 
-Floats = NDArray[np.float64]
 P, K, N, M = 10, 20, 20, 5  # servers, clients of each, samples of each, features of the logistic problems
 MU, ROUNDS, DELTA = 0.5, 60, 1e-5
 EPSILONS, FEW = (1.0, 2.0, 4.38, 10.0, 20.0), (2.0, 10.0)  # 4.38, 10: rho 0.5 and 2, docs/design/privacy.md, 3
@@ -145,6 +144,10 @@ class Point(NamedTuple):
     individual: Floats
 
     @property
+    def scheme(self) -> Scheme:
+        return scheme("none") if self.calibrated is None else self.calibrated.scheme
+
+    @property
     def learnt(self) -> Floats:
         """The error of the released model, or of the centroid where nothing is released."""
         return self.centroid if self.released is None else self.released
@@ -204,8 +207,7 @@ class EqualPrivacy:
     def clip_costs(self, epsilon: float) -> float:
         """dB that the clip adds to homomorphic's centroid on the regression, with the same noise (not private)."""
         p, task = self.point("regression", "homomorphic", epsilon), self.tasks["regression"]
-        assert p.calibrated is not None  # noqa: S101 - it has noise
-        free, _ = self._run(replace(task, bound=1e9), Graph.ring(P, weights="metropolis"), p.calibrated.scheme)
+        free, _ = self._run(replace(task, bound=1e9), Graph.ring(P, weights="metropolis"), p.scheme)
         return 10.0 * math.log10(float(np.mean(p.centroid)) / float(np.mean(free)))
 
     def _run(self, task: Task, graph: Graph, noise: Scheme) -> tuple[Floats, Floats]:
@@ -357,9 +359,9 @@ def _panels(x: EqualPrivacy, which: str, title: str) -> Figure:
             axes.set_ylim(bottom=lowest - 6.0)
             axes.annotate(f"no noise: {floor:.0f} dB", (0.02, 0.02), xycoords="axes fraction", fontsize=8)
         optimum = task.problem.optimum
-        assert optimum is not None  # noqa: S101 - regularised
-        zero = 10.0 * math.log10(float(optimum @ optimum))
-        axes.axhline(zero, color="black", linewidth=0.8, linestyle=(0, (1, 4)), label="the model w = 0")
+        if optimum is not None:
+            zero = 10.0 * math.log10(float(optimum @ optimum))
+            axes.axhline(zero, color="black", linewidth=0.8, linestyle=(0, (1, 4)), label="the model w = 0")
         axes.set_xscale("log")
         axes.set_xticks(at, [f"{e:g}" for e in at])
         axes.minorticks_off()
@@ -378,9 +380,8 @@ def _table(x: EqualPrivacy) -> dict[str, list[Any]]:
         for way in WAYS:
             for e in x.epsilons:
                 p = x.point(task, way, e)
-                noise = p.calibrated.scheme if p.calibrated else scheme("none")
                 row = {"problem": task, "scheme": way, "epsilon": e, "accounted epsilon": p.epsilon}
-                row |= {"sigma": noise.sigma, "sigma_pair": noise.sigma_pair}
+                row |= {"sigma": p.scheme.sigma, "sigma_pair": p.scheme.sigma_pair}
                 row |= {"sigma of the release": p.calibrated.release.sigma if p.calibrated else 0.0}
                 for name in ("centroid", "released", "individual"):
                     values = getattr(p, name)

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from confide.base.arrays import Floats
 from confide.engines.run import Run
 from confide.experiments.claims import Claim
 from confide.theory.prediction import Prediction
 
-Floats = NDArray[np.float64]
 TOLERANCE = 0.5  # dB
 SAMPLES = 20  # means over repetitions and blocks of rounds from which an error is estimated, at least
 SETTLED = 0.02  # relative distance from the limit below which a predicted curve has arrived
@@ -44,11 +43,12 @@ class Comparison:
 
 
 def compare(run: Run, prediction: Prediction, point: str) -> list[Comparison]:
-    """The centroid and the individual models of a run that has a limit; a run that diverged is infinitely high."""
-    found = []
+    """The centroid and the individual models, nothing without a limit; a run that diverged is infinitely high."""
+    found: list[Comparison] = []
+    if prediction.limit is None:
+        return found
     for which in WHICH:
         curve, rows = getattr(prediction, f"{which}_msd"), run.metrics[f"{which}_msd"]
-        assert prediction.limit is not None  # noqa: S101 - the caller has looked
         first = settled(curve, getattr(prediction.limit, which).total)
         predicted = DECIBEL * math.log(float(curve[first:].mean()))
         if run.diverged:

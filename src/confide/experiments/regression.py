@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.engines.driver import simulate
 from confide.engines.run import Run
 from confide.experiments.claims import Claim
@@ -31,7 +31,6 @@ from confide.rounds.schemes import scheme
 from confide.theory.prediction import Prediction, predict
 from confide.theory.stability import max_stable_step
 
-Floats = NDArray[np.float64]
 MU, VARIANCE = 0.7, 0.1  # of figure (a)
 VARIANCES = (0.001, 0.01, 0.1, 1.0, 2.0, 10.0)  # of figure (b)
 STEPS = (0.1, 0.5, 1.0, 5.0)  # of figure (c)
@@ -404,7 +403,6 @@ def _first(values: list[float], test: Callable[[float], bool]) -> int | None:
 
 def _settling(run: Run) -> int:
     """First round whose mean MSD is within 3 dB above the steady state."""
-    state = run.steady_state
-    assert state is not None  # noqa: S101 - the regression has an optimum
+    level = 10.0 * math.log10(float(np.mean(run.levels("centroid_msd"))))
     curve = figures.decibel(run.metrics["centroid_msd"].mean(axis=0))
-    return int(np.argmax(curve <= state["centroid_db"] + 3.0)) + 1
+    return int(np.argmax(curve <= level + 3.0)) + 1

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from confide.base.arrays import Floats
+from confide.base.errors import RunError
 from confide.experiments.claims import Claim
 from confide.experiments.predicted import DECIBEL, SAMPLES, TOLERANCE, blocks
 from confide.experiments.regression import NAMES, Regression, Setting
@@ -33,7 +34,6 @@ from confide.rounds.algorithm import GFL
 from confide.theory.prediction import predict
 from confide.theory.quadratics import linearise
 
-Floats = NDArray[np.float64]
 STEPS = (0.02, 0.043, 0.093, 0.2)
 # Homomorphic noise is made large: at sigma_g^2 = 0.1 its excess is below the gradient noise, and it is proportional.
 VARIANCES = {"per-link": 0.1, "homomorphic": 10.0}
@@ -115,7 +115,8 @@ def fits(x: Regression) -> dict[str, Fit]:
         for mu in (*STEPS, TINY):
             graph, algorithm = x.graph("lazy"), Setting(name, variance, mu).algorithm
             limit = predict(x.problem, graph, algorithm, seed=x.seed).limit
-            assert limit is not None  # noqa: S101 - all steps are small
+            if limit is None:
+                raise RunError(f"step {mu:g} is not mean-square stable, so there is no level to fit")
             predicted.append(limit.centroid.privacy_noise)
             asymptote.append(closed_form(x.problem, graph, algorithm, x.seed))
             if mu == TINY:

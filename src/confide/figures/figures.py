@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.files import atomic_file
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from confide.engines.run import Run
 
-Floats = NDArray[np.float64]
 
 MOST_POINTS = 2000  # of a curve; matplotlib fails on millions
 # The paper's colours: no perturbations blue, homomorphic green, random red.

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 RULES = ("lazy", "metropolis", "uniform", "constant", "given")
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Ints
 from confide.base.errors import InputError
 from confide.graph.checks import is_whole, whole
 
-Ints = NDArray[np.int64]
 _DRAWS = 100  # of a random graph, before giving up on a connected one
 
 

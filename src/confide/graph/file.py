@@ -6,12 +6,10 @@ import re
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.graph.checks import check_entries, symmetric
-
-Floats = NDArray[np.float64]
 
 
 def read_table(path: str | Path) -> Floats:

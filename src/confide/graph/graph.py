@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.graph.checks import (
     check_connected,
@@ -42,8 +43,6 @@ from confide.graph.weights import DENSE, dense, frozen, leading, rule_weights, s
 if TYPE_CHECKING:
     import networkx as nx
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SPECS = {  # what `Graph.parse` understands, with the least and the most numbers after the name
     "ring": ("ring:P", 1, 1),
@@ -63,6 +62,9 @@ SPECS = {  # what `Graph.parse` understands, with the least and the most numbers
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
     """A connected graph of P servers with the weights a_pm that they give to each other's models.
+
+    Every way to make one takes `weights`, the rule of the a_pm ("lazy", "metropolis", "uniform" or "constant"), and
+    raises `InputError` where a number is out of its range or no connected graph comes of it.
 
     >>> Graph.path(3).A.round(4)
     array([[0.8333, 0.1667, 0.    ],
@@ -120,13 +122,8 @@ class Graph:
             return float(np.abs(self.eigenvalues[1:]).max())
         return leading(sparse(self.edges, self.edge_weights, self.own_weights), bound=1.0)
 
-    @property
-    def spectral_gap(self) -> float:
-        """1 - iota_2, above 0 unless A is given and alternates for ever, as [[0, 1], [1, 0]] does."""
-        return 1.0 - self.iota_2
-
     def neighbours(self, p: int) -> Ints:
-        """The servers that share an edge with p, in order.
+        """The servers that share an edge with server p, in order.
 
         >>> Graph.path(4).neighbours(1)
         array([0, 2])
@@ -201,7 +198,11 @@ class Graph:
 
     @classmethod
     def grid(cls, rows: int, cols: int, weights: str = "lazy") -> Self:
-        """Server cols * r + c at row r and column c, beside the four around it."""
+        """Server cols * r + c at row r and column c, beside the four around it.
+
+        >>> Graph.grid(2, 3).neighbours(1)
+        array([0, 2, 4])
+        """
         p = np.arange(whole("graph.rows", rows) * whole("graph.cols", cols)).reshape(rows, cols)
         edges = canonical(np.r_[p[:-1].ravel(), p[:, :-1].ravel()], np.r_[p[1:].ravel(), p[:, 1:].ravel()])
         return cls._build(p.size, edges, weights, f"grid:{rows}x{cols}")
@@ -226,7 +227,20 @@ class Graph:
 
     @classmethod
     def random(cls, P: int, probability: float = 0.4, seed: int = 0, weights: str = "lazy") -> Self:
-        """Erdos-Renyi: each edge exists with this probability, redrawn until the graph is connected."""
+        """Erdos-Renyi: each edge exists with a probability, redrawn until the graph is connected.
+
+        Args:
+            P: number of servers.
+            probability: of an edge between two servers, above 0 and at most 1.
+            seed: of the drawing; the same seed gives the same graph.
+            weights: the rule.
+
+        Returns:
+            The first connected graph that is drawn.
+
+        Raises:
+            InputError: none is connected, which happens below a probability of about log(P) / P.
+        """
         whole("graph.P", P)
         if fraction("graph.probability", probability) == 0:
             raise InputError("graph.probability", probability, "must be above 0")
@@ -238,7 +252,21 @@ class Graph:
     def small_world(
         cls, P: int, neighbours: int = 4, rewire: float = 0.1, seed: int = 0, weights: str = "lazy"
     ) -> Self:
-        """Watts-Strogatz: a ring with this many nearest neighbours, each edge rewired with a probability."""
+        """Watts-Strogatz: a ring with some nearest neighbours, each edge rewired with a probability.
+
+        Args:
+            P: number of servers, at least 3.
+            neighbours: of every server before edges are rewired, an even number.
+            rewire: probability that an edge gets another end.
+            seed: of the drawing.
+            weights: the rule.
+
+        Returns:
+            The first connected graph that is drawn.
+
+        Raises:
+            InputError: `neighbours` is odd, or none is connected.
+        """
         if whole("graph.neighbours", neighbours, 2, whole("graph.P", P, 3) - 1) % 2:
             raise InputError("graph.neighbours", neighbours, "must be even, as many on either side")
         fraction("graph.rewire", rewire)
@@ -248,7 +276,20 @@ class Graph:
 
     @classmethod
     def regular(cls, P: int, degree: int, seed: int = 0, weights: str = "lazy") -> Self:
-        """A random graph in which every server has the same degree."""
+        """A random graph in which every server has the same degree.
+
+        Args:
+            P: number of servers.
+            degree: neighbours of each server; even where P is odd.
+            seed: of the drawing.
+            weights: the rule.
+
+        Returns:
+            The first connected graph that is drawn.
+
+        Raises:
+            InputError: there is no such graph, or none is connected; from degree 3 on nearly every one is.
+        """
         if whole("graph.degree", degree, 1, whole("graph.P", P, 2) - 1) * P % 2:
             raise InputError("graph.degree", degree, f"must be even, as the number of servers ({P}) is odd")
         remedy = "raise graph.degree: from 3 on nearly every graph is connected"
@@ -259,7 +300,18 @@ class Graph:
 
     @classmethod
     def from_edges(cls, P: int | None, edges: Iterable[Iterable[int]], weights: str = "lazy") -> Self:
-        """The graph of these pairs, in any order and direction, repeated or not; P=None: the largest + 1.
+        """The graph of these pairs.
+
+        Args:
+            P: number of servers; None for the largest number in a pair, plus 1.
+            edges: pairs of server numbers from 0, in any order and direction, repeated or not.
+            weights: the rule.
+
+        Returns:
+            The graph with each edge once.
+
+        Raises:
+            InputError: a pair is no pair of servers, or the graph is not connected.
 
         >>> Graph.from_edges(None, [(0, 1), (2, 1)])
         Graph(edges:3, lazy, P=3, edges=2)
@@ -298,9 +350,17 @@ class Graph:
     def from_file(cls, path: str | Path, weights: str = "lazy", format: str = "auto") -> Self:
         """A text file of numbers separated by commas or spaces: a square matrix, or edges i,j one to a line.
 
-        The first line may be a header, and # starts a comment. A matrix is the adjacency, 0 or 1 with its
-        diagonal ignored; with weights="given" it is A itself. Under format="auto" two columns are edges,
-        unless they are a symmetric 2x2 matrix of numbers from 0 to 1; "matrix" and "edges" settle it.
+        Args:
+            path: of the file. Its first line may be a header, and # starts a comment.
+            weights: the rule. A matrix is the adjacency, 0 or 1 with its diagonal ignored; with "given" it is A itself.
+            format: "matrix", "edges" or "auto": two columns are edges, unless they are a symmetric 2x2 matrix of
+                numbers from 0 to 1.
+
+        Returns:
+            The graph, named after the file.
+
+        Raises:
+            InputError: the file cannot be read as either, or the graph is not connected.
         """
         if format not in ("auto", "matrix", "edges"):
             raise InputError("graph.format", format, "must be auto, matrix or edges")
@@ -319,7 +379,18 @@ class Graph:
 
     @classmethod
     def parse(cls, spec: str, weights: str = "lazy", seed: int = 0) -> Self:
-        """The graph of a few words, as on the command line; `seed` is for the random topologies.
+        """The graph of a few words, as on the command line.
+
+        Args:
+            spec: such as "ring:10", "grid:3x4", "random:10:0.4" or "file:PATH"; all are in `confide.graph.graph.SPECS`.
+            weights: the rule.
+            seed: of the random topologies.
+
+        Returns:
+            The graph, named by `spec`.
+
+        Raises:
+            InputError: the topology is not known, and the message names the nearest; or its numbers are wrong.
 
         >>> Graph.parse("torus:3x4", weights="metropolis")
         Graph(torus:3x4, metropolis, P=12, edges=24)

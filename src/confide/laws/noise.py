@@ -22,7 +22,7 @@ more word). Tables are computed with 80-digit decimals; no float touches a proba
   exp(-2 pi^2 t^2 j^2), so the sum is within e / (1 - e) of the discrete Gaussian with parameter v. Taking v_1 = 5 K^2
   and splitting only where v >= 25 K^2 gives t^2 >= 4, hence e / (1 - e) < 2^-112.
 
-Distance (total variation, one sample), which `statistical_distance` adds up. Independent sums and the triangle
+Distance (total variation, one sample), which `tests/draws.py` adds up. Independent sums and the triangle
 inequality make it at most the sum over dice of
 
   tail       A die that is infinite is cut at a radius r and renormalised, which moves its mass beyond r. Laplace:
@@ -58,7 +58,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
 from confide.base.errors import InputError, RunError
-from confide.base.validation import one_of, positive, whole
+from confide.base.validation import positive, whole
 
 Law = Literal["laplace", "gaussian"]
 Words = NDArray[np.uint64]
@@ -150,39 +150,6 @@ def discrete_gaussian(stream: SecretStream, sigma: float, size: int) -> Integers
     array([    7666372,  -579448173, -1089189044])
     """
     return _throw(stream, _dice("gaussian", _scale("sigma", sigma)), size)
-
-
-def statistical_distance(law: Law, scale: float) -> float:
-    """An upper bound of the total variation distance of one sample from its law; see the module for the proof.
-
-    >>> math.log2(statistical_distance("gaussian", 2.0**30)) < -108
-    True
-    """
-    one_of("law", law, LAWS)
-    dice = _dice(law, _scale("scale", scale))
-    joins = len(dice) - 1 if law == "gaussian" else 0
-    bound = sum(die.tail + die.faces * 2.0**-MASS_BITS for die in dice) + joins * 2.0**-112
-    return bound * (1 + 2.0**-40)  # what the sum of floats may have lost
-
-
-def variance(law: Law, scale: float) -> float:
-    """The exact variance: Laplace 2q / (1 - q)^2; Gaussian by its series, or its Poisson dual where that is short.
-
-    >>> [round(variance("laplace", s), 6) for s in (0.5, 1, 8)]
-    [0.362031, 1.841347, 127.833463]
-    >>> [round(variance("gaussian", s), 6) for s in (0.5, 1, 8)]
-    [0.215013, 1.0, 64.0]
-    """
-    one_of("law", law, LAWS)
-    s = _scale("scale", scale)
-    if law == "laplace":
-        return 2 * math.exp(-1 / s) / math.expm1(-1 / s) ** 2
-    if s < 1:
-        weights = [(x, math.exp(-0.5 * (x / s) * (x / s))) for x in range(1, 40)]
-        return 2 * sum(x * x * w for x, w in weights) / (1 + 2 * sum(w for _, w in weights))
-    dual = [(j, math.exp(-2 * (math.pi * s * j) ** 2)) for j in range(1, 4)]
-    below = 8 * (math.pi * s) ** 2 * sum(j * j * w for j, w in dual) / (1 + 2 * sum(w for _, w in dual))
-    return s * s * (1 - below)
 
 
 def _scale(field: str, value: object) -> float:

@@ -234,7 +234,9 @@ class ByChance:
 
     def at(self, rounds: int, releases: int) -> Account:
         values = self.curve(releases)[:, rounds - 1]
-        convert: dict[str, Callable[[float], float]] = {Conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda orders: values, delta)}
+        convert: dict[str, Callable[[float], float]] = {
+            Conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda orders: values, delta)
+        }
         return replace(self.blank, target=self.target).priced(convert, self.draws(rounds, releases))
 
 

@@ -64,12 +64,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.plans.words import Adjacency
 
 if TYPE_CHECKING:
     from confide.privacy.sensitivity import Sensitivity
 
-Floats = NDArray[np.float64]
 LARGEST = 1e100  # of a feature or a label: twice its square is far from overflow
 
 

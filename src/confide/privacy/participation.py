@@ -118,7 +118,7 @@ def amplified_curve(s: Sensitivity, q: float, noise: Law, factor: Floats) -> tup
             accountant = rdp.RdpAccountant(usable.tolist(), dp.NeighboringRelation.REPLACE_ONE)
             accountant.compose(sampled)
             # (a - 1) R_a is convex in a, so its chords lie above it; those of R_a itself may not.
-            chords = np.interp(ORDERS, usable, (usable - 1.0) * np.asarray(accountant._rdp), left=np.inf, right=np.inf)
+            chords = np.interp(ORDERS, usable, (usable - 1.0) * np.asarray(accountant.rdp), left=np.inf, right=np.inf)
             one[:, n] = chords / (ORDERS - 1.0)
         return np.asarray(np.cumsum(one[:, rounds], axis=1))
 

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
@@ -26,7 +25,6 @@ from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import Statement, statement
 from confide.rounds.schemes import Scheme
 
-Floats = NDArray[np.float64]
 BASELINES = {  # shown, never recommended: no deployment runs them
     "central": "needs a sum over all servers in every round",
     "local-only": "its servers exchange nothing; a deployment has flows on edges",

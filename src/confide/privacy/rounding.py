@@ -42,8 +42,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.validation import number, positive, whole
 from confide.plans.words import ConvexGlm, Level, Regulariser
 from confide.privacy import monotone
@@ -51,7 +51,6 @@ from confide.privacy import monotone
 if TYPE_CHECKING:
     from confide.privacy.sensitivity import Sensitivity
 
-Floats = NDArray[np.float64]
 FACTOR = 2.0**-33  # half a unit of the decay's 32 bits
 ULP = 2.0**-52
 

@@ -38,8 +38,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import number, one_of, positive, positive_int, whole
 from confide.laws import conversion, discrete_gaussian
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from confide.privacy.course import Account
     from confide.secure.settings import Secure
 
-Floats = NDArray[np.float64]
 LEAST_SHARE = 0.5  # quanta: below, the correction is not proven
 
 
@@ -243,7 +242,9 @@ class Sums:
 
     def _by_chance(self, q: float, always: Account, draws: int) -> Account:
         costs = np.asarray(always.costs)
-        curve: dict[str, Callable[[float], float]] = {Conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda a: _drawn(q, costs, a), delta)}
+        curve: dict[str, Callable[[float], float]] = {
+            Conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda a: _drawn(q, costs, a), delta)
+        }
         sometimes = replace(always, leak=False, rho=None, mu_gdp=None, costs=()).priced(curve, draws)
         most = math.inf if always.epsilon is None else always.epsilon
         if sometimes.epsilon is None or sometimes.epsilon >= most:

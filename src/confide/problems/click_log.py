@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, generator
 from confide.base.validation import number, one_of, positive_int, whole
@@ -30,8 +31,6 @@ from confide.problems.reading import absolute, naming_errors, plain, scan_table
 if TYPE_CHECKING:
     import polars as pl
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SYNTHETIC: Final = "synthetic click log: no Avazu file was given"
 
@@ -117,6 +116,7 @@ def clicks(
     """Who clicks, learnt by `Logistic` from one-hot features of norm 1 and an intercept of 1.
 
     Args:
+        units, clients: P, and K of every unit.
         path: Avazu's train file (.csv or .gz); None makes a synthetic log, and `Problem.notes` says so.
         rows: training rows of all clients together, drawn without replacement; `test_rows` are others.
         encoding: "top" (each field's `top` most frequent values) or "hash" (all fields into `buckets`).
@@ -125,6 +125,14 @@ def clicks(
         feature_noise: largest strength of a client's own disturbance, in units of a row's norm (`disturb`).
         unit_rows: divide the one-hot features by the root of the number of fields; without it a row has norm
             sqrt(20), which the regulariser shrinks less and which the step-size must allow for.
+        rho: of the regulariser rho |w|^2, at least 0.
+        seed: of the drawing of rows and of the disturbances.
+
+    Returns:
+        A problem with `test_rows` rows held out.
+
+    Raises:
+        InputError: a number is out of its range, or the file is not such a log.
 
     >>> clicks(rows=200, test_rows=50, encoding="hash", buckets=32).federation
     Federation(units=5, clients=50, samples=200, features=33)

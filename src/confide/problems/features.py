@@ -15,16 +15,14 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.base.validation import number, positive, positive_int
 
 if TYPE_CHECKING:
     import polars as pl
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MISSING: Final = "(missing)"
 OTHER: Final = "other"

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.base.files import atomic_file
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,17 +68,18 @@ class Federation:
         return np.diff(self.client_offsets)
 
     def client(self, p: int, k: int) -> tuple[Floats, Floats]:
-        """Features and labels of client k of unit p (views)."""
+        """Features (N, M) and labels (N,) of client k of unit p, as views.
+
+        >>> f = Federation.from_clients([[(np.ones((2, 1)), [0., 1.])], [(np.ones((3, 1)), [5., 6., 7.])]])
+        >>> f.client(1, 0)[1]
+        array([5., 6., 7.])
+        """
         c = int(self.unit_offsets[p]) + k
         rows = slice(int(self.client_offsets[c]), int(self.client_offsets[c + 1]))
         return self.X[rows], self.d[rows]
 
-    def sample_weights(self) -> Floats:
-        """1 / (P K_p N_{p,k}) for each sample: units and clients weigh equally in the objective (1)."""
-        per_client = 1.0 / (self.P * np.repeat(self.K, self.K) * self.N)
-        return np.repeat(per_client, self.N)
-
     def unit_of_client(self) -> Ints:
+        """The unit p of every client, in the order of the clients."""
         return np.repeat(np.arange(self.P), self.K)
 
     def __repr__(self) -> str:
@@ -88,7 +87,18 @@ class Federation:
 
     @classmethod
     def from_clients(cls, units: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> Federation:
-        """From nested lists: ``units[p][k]`` is (features, labels) of client k of unit p."""
+        """From nested lists.
+
+        Args:
+            units: ``units[p][k]`` is (features, labels) of client k of unit p: a table of N rows and M columns, the
+                same M for all, and N numbers.
+
+        Returns:
+            A federation with a copy of the data.
+
+        Raises:
+            InputError: a unit has no client or a client no sample, shapes differ, or a number is not finite.
+        """
         parts = [(np.atleast_2d(np.asarray(X, float)), np.asarray(d, float)) for u in units for X, d in u]
         if not parts:
             raise InputError("federation.units", len(units), "at least one unit with one client is needed")
@@ -108,9 +118,24 @@ class Federation:
 
     @classmethod
     def from_assignment(cls, X: Floats, d: Floats, client: Ints, unit_of_client: Ints) -> Federation:
-        """From rows in any order: row n belongs to client ``client[n]``, client c to ``unit_of_client[c]``.
+        """From rows in any order.
 
-        Clients are renumbered so that those of a unit are neighbours; row order within a client is kept.
+        Args:
+            X: features, one row a sample, shape (samples, M).
+            d: labels, shape (samples,).
+            client: the client of every row, a number from 0.
+            unit_of_client: the unit of every client, a number from 0.
+
+        Returns:
+            A federation in which the clients of a unit are neighbours; within a client rows keep their order.
+
+        Raises:
+            InputError: a unit has no client or a client no row, a number is out of range or not finite.
+
+        >>> X, d = np.arange(4.0)[:, None], np.zeros(4)
+        >>> f = Federation.from_assignment(X, d, client=np.array([1, 0, 1, 0]), unit_of_client=np.array([0, 0]))
+        >>> f.client(0, 1)[0].ravel()
+        array([0., 2.])
         """
         if client.shape != X.shape[:1]:
             raise InputError("federation.client", client.shape, f"must hold one client a row, shape ({len(X)},)")
@@ -136,6 +161,11 @@ class Federation:
 
     @classmethod
     def load(cls, folder: str | Path) -> Federation:
+        """What `save` wrote, mapped into memory: larger data than memory can be used.
+
+        Raises:
+            InputError: a file is missing or does not hold what it should.
+        """
         folder = Path(folder)
         arrays = []
         for name in ("X", "d", "client_offsets", "unit_offsets"):

@@ -9,18 +9,15 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from confide.base.arrays import Floats, Ints
 from confide.base.randomness import Purpose, generator
 from confide.base.validation import number, positive_int, positive_range, whole
 from confide.problems.federation import Federation
 from confide.problems.models import Linear, Model
 from confide.problems.problem import Problem
 from confide.problems.problem_config import ProblemConfig
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class RegressionConfig(ProblemConfig):
@@ -62,9 +59,18 @@ def regression(
     """P units of K clients of N samples with M features, and the closed-form optimum.
 
     Args:
+        units, clients, samples, features: P, K of every unit, N of every client, M.
+        rho: of the regulariser rho |w|^2, at least 0.
         covariance: range of the eigenvalues of each client's covariance R_{u_{p,k}}; its axes are random.
         noise_variance: range of each client's sigma_v^2.
         test_rows: held-out samples drawn from the clients in turn.
+        seed: of all data.
+
+    Returns:
+        A problem whose data are nobody's, so that runs on it need no accounting.
+
+    Raises:
+        InputError: a number is out of its range.
 
     >>> regression(units=3, clients=4, samples=5, seed=1).federation
     Federation(units=3, clients=12, samples=60, features=2)

@@ -13,9 +13,8 @@ from typing import ClassVar, Final, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.validation import number
-
-Floats = NDArray[np.float64]
 
 
 @runtime_checkable

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.problems.federation import Federation
 from confide.problems.models import GLM, Linear, Model
 
-Floats = NDArray[np.float64]
 TOLERANCE = 1e-10  # on |w - w^o|
 BLOCK = 1 << 18  # rows held in memory at once, so that a mapped federation need not fit
 

@@ -8,16 +8,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.problems.federation import Federation
 from confide.problems.models import GLM, Linear, Logistic, Model
 
 if TYPE_CHECKING:
     from confide.problems.optimum import Quadratic
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +52,7 @@ class Problem:
 
     @property
     def M(self) -> int:
+        """Numbers in a model."""
         return self.model.dimension(self.federation.M)
 
     @cached_property
@@ -76,7 +75,7 @@ class Problem:
         return quadratic(self.federation, self.model) if isinstance(self.model, Linear) else None
 
     def risk(self, w: Floats) -> float:
-        """The objective (1) at w: units and clients weigh equally."""
+        """The objective (1) at the model w, shape (M,): units and clients weigh equally, whatever their rows."""
         if self._quadratic is not None:
             return self._quadratic.value(w)
         from confide.problems.optimum import risk

@@ -9,14 +9,12 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, generator
 from confide.base.validation import number, positive, whole
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _IID, _UNEQUAL, _DIRICHLET = 0, 1, 2  # one stream each
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, generator
 from confide.base.validation import number, one_of, positive_int, whole
@@ -25,8 +26,6 @@ from confide.problems.reading import absolute, plain, read_table
 if TYPE_CHECKING:
     import polars as pl
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SPLITS: Final = ("columns", "iid", "dirichlet", "unequal")
 _TEST = 3  # stream of Purpose.SPLIT; `splits` has 0 to 2
@@ -96,14 +95,26 @@ def table(
     One-hot blocks sum to the intercept, so a table with categories has a unique optimum only if ``rho > 0``.
 
     Args:
+        path: of the file (.csv, .parquet); a config names it relative to where the command runs.
+        label: name of the column to predict.
         task: "regression" (`Linear`, any finite label) or "binary" (`Logistic`, two distinct labels).
         positive: the label that becomes +1; the larger, or the last in sorted order, where not given.
         unit, client: with ``split = "columns"``, whose row it is; a client is a pair (unit, client).
+        numeric, categorical: names of the columns that become features: numbers, and words as one-hot blocks.
         units, clients: with any other split, how many units and how many clients in each.
         alpha: concentration of ``split = "dirichlet"``, by label (tenths of the labels for a regression).
         scaling, categories: as in `FeatureMap.fit`, and `categories` the two labels of a binary task too; what they
             leave out is computed from everybody's rows, which no epsilon covers (`Problem.undeclared`).
+        top: categories that are kept of a column, the most frequent; the others share one.
+        rho: of the regulariser rho |w|^2, at least 0.
         test_fraction: held out of every client's rows, by their place alone; every client keeps a training row.
+        seed: of the split and of what is held out.
+
+    Returns:
+        A problem on somebody's data (`Problem.private`).
+
+    Raises:
+        InputError: the file, a column or an option cannot be used.
     """
     spec = dict(locals(), name="table", path=absolute(path, "problem.path"))
     one_of("problem.task", task, ("regression", "binary"))

@@ -14,14 +14,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.secure import masks, shares
+from confide.secure.encoding import Words
 from confide.secure.keys import (
     BadKeyError,
     Identity,
@@ -50,7 +49,6 @@ from confide.secure.messages import (
 from confide.secure.session import RefusedError, Session, Task, Why, advertisement, commitment, consent
 from confide.secure.shares import SHARE_BYTES, Entropy
 
-Words = NDArray[Any]
 NONCE = bytes(12)  # every channel key seals one message
 
 
@@ -237,7 +235,8 @@ def _consider(state: Sent, question: Question, answered: int) -> tuple[State, Fr
         raise _AbortError(Why.TOO_FEW_UPDATES)
     if state.task.parameters.server == "curious":
         return _answer(state, question, answered)
-    assert me.identity is not None  # noqa: S101 - start refuses an active server without one
+    if me.identity is None:  # `start` has refused an active server then
+        raise _AbortError(Why.BAD_SIGNATURE)
     signature = me.identity.sign(consent(session.id, question.alive, question.dead))
     consented = Consented(state.task, me, session, state.held, question)
     return consented, Consent(session.id, me.client, signature)

@@ -21,12 +21,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.base.validation import one_of, positive, positive_int, whole
 from confide.laws.noise import SecretStream
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Words = NDArray[Any]  # little-endian uint32 or uint64
 ROUNDINGS: Final = ("truncate", "nearest", "stochastic")
 RINGS: Final[dict[int, np.dtype[Any]]] = {8: np.dtype("<u1"), 32: np.dtype("<u4"), 64: np.dtype("<u8")}  # 8: a toy
@@ -37,7 +36,7 @@ class Encoded(NamedTuple):
     clipped: int  # coordinates beyond the bound: for the client's own log, it must not leave the client
 
 
-def truncate(x: Floats, fraction_bits: int) -> Integers:
+def truncate(x: Floats, fraction_bits: int) -> Ints:
     """Toward zero onto multiples of 2^-fraction_bits.
 
     >>> truncate(np.array([0.3, -0.3, 0.25]), 2)
@@ -46,12 +45,12 @@ def truncate(x: Floats, fraction_bits: int) -> Integers:
     return (x * 2.0**fraction_bits).astype(np.int64)  # a cast truncates
 
 
-def words_of(integers: Integers, ring_bits: int) -> Words:
+def words_of(integers: Ints, ring_bits: int) -> Words:
     """Integers modulo 2^ring_bits."""
     return integers.view(np.uint64).astype(RINGS[ring_bits])
 
 
-def signed(words: Words) -> Integers:
+def signed(words: Words) -> Ints:
     """Words as the integers of smallest modulus that they stand for.
 
     >>> signed(words_of(np.array([-1, 2]), 32))
@@ -130,7 +129,7 @@ class Encoding:
     def _fits(self, fraction_bits: int) -> bool:
         return self._reach(fraction_bits) <= self.largest and self._quanta(fraction_bits) < 2**53
 
-    def encode(self, update: Floats, noise: Integers | None = None, weight: int = 1) -> Encoded:
+    def encode(self, update: Floats, noise: Ints | None = None, weight: int = 1) -> Encoded:
         """A client's update, with its share of noise, as words of the ring."""
         whole("weight", weight, 1, self.weight)
         update = np.asarray(update, np.float64)  # single precision would round the bound up
@@ -152,7 +151,7 @@ class Encoding:
             integers += noise
         return Encoded(words_of(integers, self.ring_bits), clipped)
 
-    def _round(self, x: Floats) -> Integers:
+    def _round(self, x: Floats) -> Ints:
         if self.rounding == "truncate":
             return truncate(x, self.fraction_bits)
         scaled = x * 2.0**self.fraction_bits
@@ -163,7 +162,7 @@ class Encoding:
         chance = (SecretStream().words(scaled.size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
         return (down + (chance < scaled - down)).astype(np.int64)
 
-    def decode(self, total: Words) -> Integers:
+    def decode(self, total: Words) -> Ints:
         """The integer sum, in quanta."""
         if total.dtype != self.dtype:
             raise InputError("total", total.dtype, f"must be words of the {self.ring_bits}-bit ring")

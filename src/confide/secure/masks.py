@@ -12,18 +12,17 @@ while it encrypts, and two threads took as long as one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
-from numpy.typing import NDArray
 
 from confide.base.errors import InputError
+from confide.secure.encoding import Words
 from confide.secure.keys import KEY_BYTES
 
-Words = NDArray[Any]
 PIECE: Final = 1 << 17  # bytes
 KEYS_AT_ONCE: Final = 256  # cipher contexts kept open
 ZEROS: Final = np.zeros(PIECE, np.uint8)

@@ -25,10 +25,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import number, one_of, whole
 
-Floats = NDArray[np.float64]
 SERVERS = ("curious", "active")
 COMPLETE_UP_TO = 100
 LARGEST_COHORT = 1 << 16  # shares are points of a field with 2^16 + 1 elements

@@ -6,9 +6,9 @@ the range that `arithmetic.check_range` proved. All P servers must take part, so
 
 Each server adds a discrete Gaussian share of variance P^2 sigma^2 / (P - C): the P - C honest ones put a standard
 deviation of sigma on the mean, whatever C colluders know of theirs. The share of an attempt is drawn once and kept
-(`Attempts`): a session that is taken up again sends the same words. A new attempt draws again and is another release,
-which a server pays for before its unmasking answer leaves; two attempts with one share would reveal whatever had
-changed in between, two shares for one attempt could be averaged.
+(`deploy.machines.release.Kept`): a session that is taken up again sends the same words. A new attempt draws again and
+is another release, which a server pays for before its unmasking answer leaves; two attempts with one share would reveal
+whatever had changed in between, two shares for one attempt could be averaged.
 """
 
 from __future__ import annotations
@@ -16,21 +16,17 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import positive, whole
-from confide.laws.noise import SecretStream, discrete_gaussian
-from confide.secure.encoding import signed, words_of
+from confide.secure.encoding import Words, signed
 from confide.secure.parameters import Parameters
 from confide.secure.session import Task
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Words = NDArray[Any]
 RING_BITS: Final = 64
 NO_UNIT: Final = 2**32 - 1  # a session of servers belongs to none
 
@@ -96,24 +92,3 @@ class Terms:
     def mean(self, total: Words) -> Floats:
         """What is revealed: the mean of the states plus noise."""
         return np.asarray(signed(total) * (self.quantum / self.servers), np.float64)
-
-
-@dataclass(frozen=True, repr=False)
-class Attempts:
-    """A server's durable record of its releases: the words it sends in each, kept before they leave."""
-
-    words: tuple[Words, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"Attempts({len(self.words)})"
-
-    def words_for(self, attempt: int, terms: Terms, state: Integers, stream: SecretStream) -> tuple[Attempts, Words]:
-        """The record and the words of an attempt, drawn now if it is the next one."""
-        whole("attempt", attempt, 1, len(self.words) + 1)
-        if attempt <= len(self.words):
-            return self, self.words[attempt - 1]
-        if state.shape != (terms.length,) or state.dtype != np.int64:
-            raise InputError("state", f"{state.dtype} of shape {state.shape}", f"must be {terms.length} integers")
-        share = discrete_gaussian(stream, terms.share_quanta, terms.length)
-        words = words_of(state, RING_BITS) + words_of(share, RING_BITS)
-        return replace(self, words=(*self.words, words)), words

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.secure import masks, shares
+from confide.secure.encoding import Words
 from confide.secure.keys import KeyPair, pair_mask_key, self_mask_key, signed_by, usable
 from confide.secure.messages import (
     Advertise,
@@ -36,7 +36,6 @@ from confide.secure.messages import (
 )
 from confide.secure.session import RefusedError, Session, Task, Why, advertisement, commitment, consent
 
-Words = NDArray[Any]
 Outgoing = dict[int, FromServer]
 
 

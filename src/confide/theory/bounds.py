@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import positive_int
 from confide.graph.graph import Graph
@@ -37,7 +37,6 @@ from confide.theory.bounds_round import Round, mixing, one_round, overflows
 from confide.theory.constants import check_units, of_clients
 from confide.theory.constants_clients import Clients, clients
 
-Floats = NDArray[np.float64]
 NOT_MIXING = 1.0 - 1e-12
 
 
@@ -75,15 +74,27 @@ class Bounds:
 
 
 def bounds(problem: Problem, graph: Graph, algorithm: GFL, rounds: int, seed: int) -> Bounds:
-    """All bounds for rounds 0 to `rounds` and in the limit; `seed` is that of the run."""
+    """All bounds for rounds 0 to `rounds` and in the limit.
+
+    Args:
+        problem, graph, algorithm: as in `confide.simulate`, without clip, failures or a local step of one's own.
+        rounds: T.
+        seed: of the run: local steps and batch sizes are drawn from it where they are ranges.
+
+    Returns:
+        Mean-square errors (not dB) that no run of these settings exceeds on average.
+
+    Raises:
+        InputError: the proofs do not cover the settings, or the step is too long; then the message names the longest.
+    """
     positive_int("rounds", rounds)
     c = _checked(problem, graph, algorithm, seed)
     if overflows(c, algorithm.step):
-        raise _refusal(c, graph, algorithm, problem)
+        raise _refusal(problem, graph, algorithm, seed)
     step = one_round(c, graph, algorithm, algorithm.step)
     size = radius(step)
     if size >= 1.0:
-        raise _refusal(c, graph, algorithm, problem)
+        raise _refusal(problem, graph, algorithm, seed)
     known = of_clients(c, step, problem, graph, algorithm)
 
     r = np.empty((rounds + 1, 2))
@@ -121,11 +132,13 @@ def bounds(problem: Problem, graph: Graph, algorithm: GFL, rounds: int, seed: in
 
 
 def largest_step(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> float:
-    """The step below which the bounds hold, everything else as in `algorithm`: where the radius first reaches 1."""
-    return _largest(_checked(problem, graph, algorithm, seed), graph, algorithm, problem)
+    """The step below which the bounds hold, everything else as in `algorithm`: where the radius first reaches 1.
 
+    Raises:
+        InputError: the proofs do not cover the settings, or the network's risk is not strongly convex.
+    """
+    c = _checked(problem, graph, algorithm, seed)
 
-def _largest(c: Clients, graph: Graph, algorithm: GFL, problem: Problem) -> float:
     def excess(step: float) -> float:
         return radius(one_round(c, graph, algorithm, step)) - 1.0
 
@@ -143,8 +156,8 @@ def _largest(c: Clients, graph: Graph, algorithm: GFL, problem: Problem) -> floa
     return float(brentq(excess, low, high, xtol=1e-12, rtol=1e-9))
 
 
-def _refusal(c: Clients, graph: Graph, algorithm: GFL, problem: Problem) -> InputError:
-    most = _largest(c, graph, algorithm, problem)
+def _refusal(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> InputError:
+    most = largest_step(problem, graph, algorithm, seed)
     remedy = f"the bounds do not contract; they need a step below {most:.4g} (the run itself may well converge)"
     return InputError("algorithm.step", algorithm.step, remedy)
 

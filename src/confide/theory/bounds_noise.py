@@ -1,7 +1,5 @@
 """Lemmas 1 and 2: how large the gradient noise s_i and the incremental noise q_i are, given how far the models are.
 
-`terms` is one reading of the constants, `constants(...).repaired` or `.printed`; the formulas are the same.
-
 Lemma 1, repaired. Given w = w_{p,i-1}, E|s_p|^2 is known: with v_k(w) the variance of grad Q_{p,k}(w; x_n) over n,
     E|s_p(w)|^2 = (1/L) {mean_k f_k v_k(w)/E_k + (K-L)/(K-1) mean_k |grad J_k(w) - grad J_p(w)|^2},
 the mean square of a noise that is linear in the gradients. So sqrt E|s_p(w)|^2 is at most its value at w^o plus that
@@ -21,40 +19,14 @@ is small; `bounds` uses the incremental noise of `bounds_round`, from the same f
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from confide.theory.constants import Constants, Terms
-
-Floats = NDArray[np.float64]
-
-
-def gradient_noise_units(terms: Terms, errors: Floats) -> Floats:
-    """E|s_p|^2 <= beta_{s,p}^2 E|w_p - w^o|^2 + sigma_{s,p}^2 of every unit  (24), from E|w_p - w^o|^2."""
-    return np.asarray(terms.beta_s2_units * errors + terms.sigma_s2_units)
+from confide.base.arrays import Floats
+from confide.theory.constants import Terms
 
 
 def gradient_noise(terms: Terms, centroid: Floats, disagreement: Floats) -> Floats:
-    """E|s|^2 <= beta_s^2 E|w_c - w^o|^2 + sigma_s^2 + beta_d^2 (1/P) sum_p E|w_p - w_c|^2  (28)"""
-    return np.asarray(terms.beta_s2 * centroid + terms.sigma_s2 + terms.beta_d2 * disagreement)
+    """E|s|^2 <= beta_s^2 E|w_c - w^o|^2 + sigma_s^2 + beta_d^2 (1/P) sum_p E|w_p - w_c|^2  (28)
 
-
-def incremental_noise_units(c: Constants, terms: Terms, errors: Floats) -> Floats:
-    """E|q_p|^2 <= a mu^2 (E|w_p - w^o|^2 + xi^2) + (1/K) sum_k (b_k mu^4 + c_k mu^2) sigma_{q,p,k}^2  (31)"""
-    return np.asarray(terms.a * c.step**2 * (errors + c.xi**2) + c.unit_mean(_steps(c, terms)))
-
-
-def incremental_noise(c: Constants, terms: Terms, centroid: Floats, disagreement: Floats) -> Floats:
-    """(37) with its O(mu) made explicit: (31) averaged over the units by Jensen's inequality,
-
-    E|q|^2 <= mu^2 {mean_p a (2 E|w_c - w^o|^2 + xi^2) + 2 max_p a (1/P) sum_p E|w_p - w_c|^2}
-              + (1/P) sum_p (1/K) sum_k (b_k mu^4 + c_k mu^2) sigma_{q,p,k}^2
+    `terms` is one reading of the constants, `constants(...).repaired` or `.printed`; the formula is the same.
     """
-    moved = terms.a.mean() * (2.0 * centroid + c.xi**2) + 2.0 * terms.a.max() * disagreement
-    return np.asarray(c.step**2 * moved + c.unit_mean(_steps(c, terms)).mean())
-
-
-def _steps(c: Constants, terms: Terms) -> Floats:
-    """(b_k mu^4 + c_k mu^2) sigma_{q,p,k}^2; a client without gradients adds none, whatever the printed b_k."""
-    weight = terms.b * c.step**4 + terms.c * c.step**2
-    with np.errstate(invalid="ignore"):
-        return np.where(terms.sigma_q2_clients > 0.0, weight * terms.sigma_q2_clients, 0.0)
+    return np.asarray(terms.beta_s2 * centroid + terms.sigma_s2 + terms.beta_d2 * disagreement)

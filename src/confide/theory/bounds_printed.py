@@ -7,7 +7,10 @@ Lemma 3 (41)    the limit has lost 2 mu^2 iota_2 |grad J_p(w^o)|^2 / (1 - iota_2
 Theorem 1 (42)  takes s_i, of zero mean, to be uncorrelated with q_i. They share batches and clients.
 (60), (61)      say of every unit alone what holds for all together: Lambda A is written for A Lambda, Lambda^i A^i
                 for (A Lambda)^i, and A^i is then dropped; grad J_m(w^o) is taken for zero, which only their mean is.
-Appendix D      needs a factor below 1 that is above 1 for every step, see `appendix_d_factor`.
+Appendix D      Lemma 4 needs alpha + 30 delta^2 mu^2 / (1 - alpha) < 1 with alpha = sqrt(1 - 2 nu mu + delta^2 mu^2).
+                No step gives it, not even with 6 for 30: that would need (1 - alpha)^2 > 6 delta^2 mu^2, but
+                alpha >= |1 - nu mu| as nu <= delta, so 1 - alpha <= nu mu <= delta mu. No bound B on gradients
+                follows; clip.
 """
 
 from __future__ import annotations
@@ -16,14 +19,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import whole
 from confide.theory.constants import Constants
 
-Floats = NDArray[np.float64]
 NO_MEMORY = 1e-9  # iota_2 of a graph that averages exactly, rounding included
 
 
@@ -81,17 +83,6 @@ def printed_disagreement(c: Constants, rounds: int) -> Printed:
     limit = iota**2 / (1.0 - iota) * np.mean(mu2 * terms.sigma_s2_units + terms.sigma_g2_units / iota**2)
     inside = ("O(mu^3) error", "O(mu^3) xi^2", "O(mu^4) sigma_{q,p}^2", "O(mu^2) in lambda_p")
     return Printed(values, np.asarray(limit), (*inside, "O(mu) sigma_{g,p}^2", "O(mu^3)"))
-
-
-def appendix_d_factor(nu: float, delta: float, step: float, weight: float = 30.0) -> float:
-    """lambda = alpha + 30 delta^2 mu^2 / (1 - alpha), alpha = sqrt(1 - 2 nu mu + delta^2 mu^2), on which Lemma 4 rests.
-
-    With weight 6 it is lambda_{p,k}. Neither is ever below 1: that would need (1 - alpha)^2 > 6 delta^2 mu^2, but
-    alpha >= |1 - nu mu| as nu <= delta, so 1 - alpha <= nu mu <= delta mu. No bound B on gradients follows; clip.
-    Where alpha >= 1 the formula has no meaning, and the factor is infinite.
-    """
-    alpha = math.sqrt(1.0 - 2.0 * nu * step + (delta * step) ** 2)
-    return alpha + weight * (delta * step) ** 2 / (1.0 - alpha) if alpha < 1.0 else math.inf
 
 
 def _geometric(lam: Floats, start: float, source: Floats, rounds: int) -> tuple[Floats, Floats]:

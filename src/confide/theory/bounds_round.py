@@ -50,14 +50,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.graph.graph import Graph
 from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import Exchange
 from confide.theory.constants_clients import Clients
-
-Floats = NDArray[np.float64]
 
 
 class Noise(NamedTuple):

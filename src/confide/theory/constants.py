@@ -43,6 +43,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
@@ -50,8 +51,6 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import Exchange, links
 from confide.theory.bounds_round import Round, mixing, one_round, overflows
 from confide.theory.constants_clients import Clients, clients
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +126,18 @@ class Constants:
 
 
 def constants(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> Constants:
-    """All constants; `seed` is that of the run, from which E_{p,k} and B_{p,k} are drawn when they are ranges."""
+    """All constants of the paper, as printed and repaired.
+
+    Args:
+        problem, graph, algorithm: as in `confide.simulate`.
+        seed: of the run, from which E_{p,k} and B_{p,k} are drawn when they are ranges.
+
+    Returns:
+        The constants, with `printed` and `repaired` for those that differ.
+
+    Raises:
+        InputError: there is no unique optimum, the graph has other servers than the problem, or local steps overflow.
+    """
     check_units(problem, graph)
     c = clients(problem, algorithm, seed)
     if overflows(c, algorithm.step):

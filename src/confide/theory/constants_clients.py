@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.problems.federation import Federation
 from confide.problems.models import GLM, Linear
@@ -23,8 +23,6 @@ from confide.problems.optimum import TOLERANCE
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 SINGULAR = 1e-12  # eigenvalues of a client's Hessian below this share of the largest are rounding
 
 

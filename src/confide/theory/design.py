@@ -21,9 +21,9 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError, RunError
 from confide.base.validation import number, one_of, positive_int, whole
 from confide.graph.graph import Graph
@@ -40,7 +40,6 @@ from confide.theory.stationary import Limit, limit
 
 __all__ = ["BestStep", "Fastest", "best_step", "constant_weight", "fastest_mixing", "noise_allowed"]
 
-Floats = NDArray[np.float64]
 WHICH = ("centroid", "individual")
 COARSE = 2.0  # ratio of the steps that are looked at first
 FINE = 0.02  # relative accuracy of a best step; the error is flat around it
@@ -77,11 +76,19 @@ def best_step(
     """The best of the mean-square stable steps, to a fiftieth; `algorithm.step` itself does not matter.
 
     Args:
+        problem, graph, algorithm: as in `confide.simulate`.
+        seed: of the run.
         which: whose error: "centroid" or "individual".
         rounds: the step with the least error after so many rounds.
         target_db: or the step that reaches this error in the fewest rounds, and stays there. Without either, the
             step with the least limit, which is refused where the limit falls all the way to 0.
         most: the largest stable step, where it is known already.
+
+    Returns:
+        The step, the rounds it was chosen for, and the mean-square deviation that it leaves.
+
+    Raises:
+        InputError: the settings are not predicted, the limit falls all the way to step 0, or the target is not reached.
 
     >>> from confide.problems import regression
     >>> problem, graph = regression(units=4, clients=20), Graph.ring(4)
@@ -126,7 +133,7 @@ class _Course:
         round = moments(self.quadratics, self.graph, algorithm, self.seed)
         end = limit(round)
         if end is not None and not exact(self.problem):
-            curved = bent(self.problem, self.quadratics, end.second_moments)
+            curved = bent(self.quadratics, end.second_moments)
             round = moments(curved, self.graph, algorithm, self.seed)
             end = limit(round)
         return round, end
@@ -256,8 +263,17 @@ def noise_allowed(
 ) -> float:
     """The `scheme.sigma` that makes the predicted limit of this error equal to a target.
 
-    `sigma_pair` and `sigma_client` stay as they are. Infinite where the noise of a server does not enter this error
-    at all; refused where the error is above the target without it.
+    Args:
+        problem, graph, algorithm: as in `confide.simulate`; `sigma_pair` and `sigma_client` stay as they are.
+        target_db: of the error, 10 log10 of the mean-square deviation from the optimum.
+        seed: of the run.
+        which: whose error: "centroid" or "individual".
+
+    Returns:
+        A standard deviation per coordinate; infinite where the noise of a server does not enter this error at all.
+
+    Raises:
+        InputError: the error is above the target without this noise, or the step is not mean-square stable.
 
     >>> from confide.problems import regression
     >>> from confide.theory.prediction import predict

@@ -22,12 +22,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.graph.checks import edge_sums
 from confide.graph.graph import Graph
 from confide.graph.weights import dense, rule_weights
 
-Floats = NDArray[np.float64]
 RULES = ("lazy", "metropolis", "uniform", "constant")
 EDGES = 1500  # a Newton step solves a system of this size, some fifty times: 15 s at most
 GAP = 1e-6  # of iota_2, at which the barrier stops
@@ -60,6 +60,12 @@ def fastest_mixing(graph: Graph) -> Fastest:
 
     Fast mixing makes models agree; it is not the least noise: weights that keep eigenvalues positive (lazy) let less
     homomorphic noise into the individual models.
+
+    Returns:
+        The graph with these weights, and a number below which no weights can bring iota_2.
+
+    Raises:
+        InputError: the graph has too many edges.
 
     >>> found = fastest_mixing(Graph.path(3))  # 1/2 on either edge: iota_2 = cos(pi / 3)
     >>> round(found.graph.iota_2, 6), round(found.bound, 6)

@@ -9,12 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.theory.moments import Moments
 
-Floats = NDArray[np.float64]
 LARGEST = 2500  # P M: a dozen matrices of this size are 600 MB
 MARGIN = 1e-11  # a mode that loses less than this in a round is taken to stay for ever
 SMALL = 1e-9  # of G^(2^j), which enters S twice: what the rest of the sum adds is below rounding

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.rounds.algorithm import GFL
@@ -32,8 +32,6 @@ from confide.rounds.local import sgd
 from confide.theory.packing import congruence, pack, pairs, unpack
 from confide.theory.quadratics import LocalQuadratics
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 DENSE = 12  # up to this M, C_p is a matrix on packed Y; beyond it, matrices of size M^2/2 cost more than the samples
 CHUNK = 1 << 22  # numbers held in one stack of clients' matrices
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from confide.base.arrays import Floats, Ints
 
 
 @cache

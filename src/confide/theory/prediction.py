@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import positive_int, whole
 from confide.graph.graph import Graph
@@ -22,7 +22,6 @@ from confide.theory.quadratics import exact, linearise
 from confide.theory.smooth import bent
 from confide.theory.stationary import Limit, limit
 
-Floats = NDArray[np.float64]
 HUGE = 1e200  # beyond this a transient is called infinite, before inf - inf makes NaN of it
 
 
@@ -91,9 +90,17 @@ def predict(
     """The expected learning curves of `simulate(problem, graph, algorithm, rounds=rounds, seed=seed)`.
 
     Args:
+        problem, graph, algorithm: as in `simulate`; by default `GFL()`.
         rounds: length of the transient; None for the limit only.
         seed: of the run: E and batch sizes are drawn from it once per client.
         w0: first model, (M,) or one a server (P, M); 0 as in `simulate` by default.
+
+    Returns:
+        Mean-square deviations from the optimum; `limit` is None where the step is not mean-square stable.
+
+    Raises:
+        InputError: the model is not linear or logistic, there is no unique optimum, or the settings (a clip,
+            failures) are not predicted.
 
     >>> from confide.problems import regression
     >>> found = predict(regression(units=4, clients=20), Graph.ring(4), rounds=200)
@@ -106,7 +113,7 @@ def predict(
     round = moments(quadratics, graph, algorithm, whole("seed", seed, 0, 2**63 - 1))
     end = limit(round)
     if end is not None and not exact(problem):
-        round = moments(bent(problem, quadratics, end.second_moments), graph, algorithm, seed)
+        round = moments(bent(quadratics, end.second_moments), graph, algorithm, seed)
         end = limit(round)
     curves = transient(round, x0, 0 if rounds is None else positive_int("rounds", rounds))
     return Prediction(*curves, None if end is None else levels(end), exact(problem))

@@ -8,12 +8,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.problems.federation import Federation
 from confide.problems.models import GLM, Linear
 from confide.problems.problem import Problem
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,13 +26,14 @@ class LocalQuadratics:
     Attributes:
         h: l''(u_n'w^o, d_n), one a sample: 2 for squared loss.
         s: l'(u_n'w^o, d_n).
+        model: the loss, and rho of the regulariser.
         optimum: w^o.
     """
 
     federation: Federation
     h: Floats
     s: Floats
-    rho: float
+    model: GLM
     optimum: Floats
 
     @property
@@ -51,7 +51,7 @@ class LocalQuadratics:
     @cached_property
     def regulariser(self) -> Floats:
         """2 rho [I, w^o]: the part of V_n that no draw changes."""
-        return 2.0 * self.rho * np.column_stack([np.eye(self.M), self.optimum])
+        return 2.0 * self.model.rho * np.column_stack([np.eye(self.M), self.optimum])
 
     @cached_property
     def hessians(self) -> Floats:
@@ -76,7 +76,7 @@ def linearise(problem: Problem) -> LocalQuadratics:
         raise InputError("problem.rho", model.rho, remedy)
     f = problem.federation
     z = f.X @ w
-    return LocalQuadratics(f, model.curvature(z, f.d), model.slope(z, f.d), model.rho, w)
+    return LocalQuadratics(f, model.curvature(z, f.d), model.slope(z, f.d), model, w)
 
 
 def exact(problem: Problem) -> bool:

@@ -14,18 +14,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from confide.base.errors import InputError
-from confide.graph.graph import Graph
+from confide.base.arrays import Floats
 from confide.problems.models import GLM
-from confide.problems.problem import Problem
-from confide.rounds.algorithm import GFL
-from confide.theory.moments import moments
-from confide.theory.quadratics import LocalQuadratics, linearise
-from confide.theory.stationary import limit
+from confide.theory.quadratics import LocalQuadratics
 
-Floats = NDArray[np.float64]
 DIFFERENCE = 1e-3  # of the margin: truncation and rounding of a central difference both stay below 1e-6 of l'''
 
 
@@ -34,32 +27,14 @@ def third(model: GLM, z: Floats, d: Floats) -> Floats:
     return (model.curvature(z + DIFFERENCE, d) - model.curvature(z - DIFFERENCE, d)) / (2.0 * DIFFERENCE)
 
 
-def bent(problem: Problem, quadratics: LocalQuadratics, second_moments: Floats) -> LocalQuadratics:
+def bent(quadratics: LocalQuadratics, second_moments: Floats) -> LocalQuadratics:
     """The quadratics with c_n + (1/2) l'''_n (u_n' X_p u_n) u_n for c_n, X_p = E[x_p x_p'] of the unit's server."""
-    f, model = problem.federation, problem.model
-    assert isinstance(model, GLM)  # noqa: S101 - `linearise` refuses others
+    f = quadratics.federation
     s = quadratics.s + 0.0
     for p in range(f.P):
         clients = f.client_offsets[f.unit_offsets[p : p + 2]]
         rows = slice(int(clients[0]), int(clients[1]))
         u, d = f.X[rows], f.d[rows]
-        s[rows] += 0.5 * third(model, u @ quadratics.optimum, d) * np.einsum("ni,ij,nj->n", u, second_moments[p], u)
+        bend = third(quadratics.model, u @ quadratics.optimum, d)
+        s[rows] += 0.5 * bend * np.einsum("ni,ij,nj->n", u, second_moments[p], u)
     return replace(quadratics, s=s)
-
-
-def centroid_bias(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) -> Floats:
-    """What a spread does to the mean of the centroid in the limit, (M,): 0 for squared loss.
-
-    With a small step and homomorphic noise it is
-
-        -(sigma^2/2) Hbar^-1 (1/P) sum_p Z_pp sum_m d^2/dw_m^2 grad J_p(w^o),   Z = (I-A)(I+A)^-1 off consensus.
-    """
-    quadratics = linearise(problem)
-    straight = limit(moments(quadratics, graph, algorithm, seed))
-    if straight is not None:
-        curved = limit(moments(bent(problem, quadratics, straight.second_moments), graph, algorithm, seed))
-        assert curved is not None  # noqa: S101 - only offsets have changed
-        return np.asarray((curved.mean - straight.mean).mean(axis=0))
-    raise InputError(
-        "algorithm.step", algorithm.step, "is not mean-square stable, so there is no limit; take a smaller one"
-    )

@@ -9,13 +9,12 @@ exactly where it is below 1.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
 
+from confide.base.arrays import Floats
 from confide.base.errors import RunError
 from confide.theory.moments import Moments, blocks
 
-Floats = NDArray[np.float64]
 STEADY = 1e-10  # a radius nearer to 1 than this is 1: a direction that is never forgotten
 
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from confide.base.errors import InputError, RunError
@@ -26,16 +25,10 @@ from confide.theory.quadratics import LocalQuadratics, exact, linearise
 from confide.theory.spectrum import STEADY, radius
 from confide.theory.stationary import bounded
 
-Floats = NDArray[np.float64]
 SCAN = 8  # steps below the limit at which stability is looked at, lest it is lost and found again on the way
 TRIALS = 30  # steps tried, at most or so, to find the limit
 LARGE = 2e7  # numbers in the data that `explain` does not even read
 AFFORDABLE = 1e9  # operations that `explain` may spend, about a second
-
-
-def spectral_radius(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) -> float:
-    """The factor by which E|x|^2 is multiplied in a round, in the long run; mean-square stable below 1."""
-    return radius(moments(linearise(problem), graph, algorithm, whole("seed", seed, 0)))
 
 
 def max_stable_step(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) -> float:
@@ -43,6 +36,17 @@ def max_stable_step(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int
 
     Stability need not be monotone: where clients take unlike numbers of local steps, longer steps can be stable
     again. Such islands do not count, but a gap before them that is narrower than an eighth may be overlooked.
+
+    Args:
+        problem, graph, algorithm: as in `confide.simulate`.
+        seed: of the run: local steps and batch sizes are drawn from it where they are ranges.
+
+    Returns:
+        mu, in the units of `algorithm.step`.
+
+    Raises:
+        InputError: the settings are not predicted.
+        RunError: no stable step was found, because the problem is too badly conditioned.
 
     >>> from confide.problems import regression
     >>> round(max_stable_step(regression(), Graph.random(10), GFL()), 1)
@@ -95,7 +99,7 @@ def _scale(quadratics: LocalQuadratics, algorithm: GFL) -> float:
         raise InputError("algorithm.dropout", 1.0, "no client ever takes part, so no step corrects anything; lower it")
     if curvatures.min() <= 1e-9 * curvatures.max():
         remedy = "some direction has no curvature, so no step corrects it; a positive regulariser gives one"
-        raise InputError("problem.rho", quadratics.rho, remedy)
+        raise InputError("problem.rho", quadratics.model.rho, remedy)
     return float(1.0 / curvatures.max())
 
 
@@ -105,6 +109,13 @@ def explain(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) ->
     Cheap enough for every run: one pass over the data for small steps, and nothing where it would cost more than
     about a second. Only for squared loss: a logistic gradient is bounded, and its linearised limit says nothing of
     models far away.
+
+    Args:
+        problem, graph, algorithm: as in `confide.simulate`.
+        seed: of the run.
+
+    Returns:
+        A sentence, or None.
     """
     if not exact(problem) or problem.federation.samples * problem.M > LARGE:
         return None
@@ -133,7 +144,7 @@ def sure_step(quadratics: LocalQuadratics, algorithm: GFL, seed: int) -> float:
     """A step up to which no local step on any batch expands: min_k 2 E_k / max_n (h_n |u_n|^2 + 2 rho)."""
     f = quadratics.federation
     E, _ = algorithm.settle(f, seed)
-    sharpest = quadratics.h * np.einsum("nm,nm->n", f.X, f.X) + 2.0 * quadratics.rho
+    sharpest = quadratics.h * np.einsum("nm,nm->n", f.X, f.X) + 2.0 * quadratics.model.rho
     return float(np.min(2.0 * E / np.maximum.reduceat(sharpest, f.client_offsets[:-1])))
 
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, gmres
 
+from confide.base.arrays import Floats
 from confide.base.errors import RunError
 from confide.theory.lyapunov import Lyapunov, gain, lyapunov
 from confide.theory.moments import Moments, blocks
 from confide.theory.packing import pack, unpack
 from confide.theory.spectrum import STEADY, radius
 
-Floats = NDArray[np.float64]
 ACCURACY = 1e-11  # of the blocks
 
 

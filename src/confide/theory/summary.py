@@ -37,6 +37,14 @@ def summary(
 ) -> Json:
     """What `confide theory --json` prints.
 
+    Args:
+        experiment: what a config builds (`Config.build`), with one graph.
+        target_db: error to plan the step and the noise for, in dB; None for the config's rounds.
+        announce: told of each part before it is computed.
+
+    Returns:
+        Plain data; a part that is refused is None, with the reason under "refused".
+
     Raises:
         InputError: where neither constants nor predictions can be given.
     """

@@ -25,7 +25,7 @@ from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.certificates import utc_now
 from confide.deploy.node import client_main
 from confide.plans.config import parse
-from patience import LIMIT, SCALE
+from patience import LIMIT, SCALE, wait_round
 from ports import own_ports
 from soak import Auditor, events_of
 
@@ -93,7 +93,7 @@ def test_signals_a_full_disk_and_a_clock_that_jumps_lose_nothing(layout: Layout,
 def go_on(cluster: Cluster) -> None:
     """Both decide some rounds more."""
     for unit in cluster.layout.units:
-        cluster.wait_round(unit, cluster.wait_round(unit, 0, LIMIT)["round"] + 2, LIMIT)
+        wait_round(cluster, unit, wait_round(cluster, unit, 0)["round"] + 2)
 
 
 def jumps(cluster: Cluster, clock: Path) -> None:

@@ -11,11 +11,9 @@ from array import array
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import DataError, InputError
-
-Floats = NDArray[np.float64]
 
 
 def read(path: Path, features: int) -> tuple[Floats, Floats]:
