@@ -614,7 +614,7 @@ def _by_general(
     found = []
     for others, targets in against.items():
         for p, e in zip(targets, expose_each(wirings, targets, others), strict=True):
-            if e.others >= TOLERANCE:
+            if e.others >= TOLERANCE and not e.leak:
                 remedy = f"other servers' models tell of server {p} beyond all messages; no bound is proven"
                 raise InputError("scheme.name", scheme.name, remedy)
             hidden = release.hidden(P, threat.shares(graphs, p)) if release.kind == "centroid" else math.inf
