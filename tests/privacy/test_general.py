@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from confide.plans.settings import Privacy
+from confide.privacy.of_run import Pricing
 from numpy.typing import NDArray
 
+from confide.base.errors import InputError
 from confide.base.randomness import Purpose
+from confide.engines.driver import simulate
 from confide.graph.graph import Graph
+from confide.plans.plan import Plan
+from confide.privacy import accountant
+from confide.privacy.accountant import Account, account
 from confide.privacy.general import Exposure, expose, expose_each, rounds_of
+from confide.privacy.rounding import Rounding
+from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.problems import regression
+from confide.problems.federation import Federation
+from confide.problems.models import Linear
+from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.arithmetic import FloatArithmetic
+from confide.rounds.clipping import Clip
 from confide.rounds.combine import combine, publish
-from confide.rounds.schemes import Exchange, Place, Scheme, Wiring, scheme
+from confide.rounds.local import LocalTask
+from confide.rounds.reference import prepare
+from confide.rounds.schemes import Exchange, Noise, Place, Scheme, Wiring, scheme
+from own_schemes import CANCELS, CORRELATED, OWN, elsewhere
 
 Floats = NDArray[np.float64]
 SCHEMES = [
@@ -134,8 +155,8 @@ def naive(
         Gpsi, Kpsi = gam * Gw, gam * Kw
         Gpsi[target, j] += 1.0
         H.append(m.C @ Gpsi)
-        K.append(m.C @ Kpsi + m.N[0] @ z)
-        Gw, Kw = m.W @ Gpsi, m.W @ Kpsi + m.R[0] @ z
+        K.append(m.C @ Kpsi + lagged(m.N, j, Z, T))
+        Gw, Kw = m.W @ Gpsi, m.W @ Kpsi + lagged(m.R, j, Z, T)
         for q in colluders:
             H += [Gpsi[q : q + 1], Gw[q : q + 1]]
             K += [Kpsi[q : q + 1], Kw[q : q + 1]]
@@ -147,6 +168,14 @@ def naive(
     inverse = np.linalg.pinv(k @ k.T, rcond=1e-10, hermitian=True)
     leak = bool(np.abs(h - k @ k.T @ inverse @ h).max() > 1e-7)
     return k, h.T @ inverse @ h, leak
+
+
+def lagged(parts: tuple[Floats, ...], j: int, Z: int, T: int) -> Floats:
+    """Columns of the draws of round j and of those before, Z in every round."""
+    found = np.zeros((len(parts[0]), Z * T))
+    for lag, part in enumerate(parts[: j + 1]):
+        found[:, (j - lag) * Z : (j - lag + 1) * Z] = part
+    return found
 
 
 def in_updates(e: Exposure, gam: float) -> Floats:
@@ -259,3 +288,215 @@ def test_simulated_messages_have_the_covariance(each_scheme: Scheme, each_graph:
     V = K @ K.T
     d = np.sqrt(np.maximum(np.outer(np.diag(V), np.diag(V)), 1e-300))
     assert np.all(np.abs(y @ y.T / samples - V) <= 6 * d * np.sqrt(2 / samples) + 1e-12)
+
+
+# ---- the fallback of `account`
+
+GAUSSIAN = [replace(s, law="gaussian") for s in SCHEMES]
+UNIT = Sensitivity(0.3, 1.0, level="unit")
+CLIENT = Sensitivity(0.3, 1.0, sampled=2, clients=4, proof=Proof("public-point"))
+THREATS = ("links", "colluders:0", "colluders:1,2", "neighbours", "own-client", "own-server")
+RELEASES = ("none", "centroid:0.5", "centroid:0", "local")
+
+
+def asked(s: Scheme, graphs: list[Graph], threat: str, release: str, sensitivity: Sensitivity) -> Account | str:
+    try:
+        return account(s, graphs, sensitivity, rounds=4, threat=threat, release=release)
+    except InputError as e:
+        return e.field
+
+
+@pytest.mark.parametrize("graphs", GRAPHS, ids=listed)
+@pytest.mark.parametrize("s", GAUSSIAN, ids=named)
+def test_the_fallback_is_the_closed_form(s: Scheme, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every adversary and every release, round by round, with and without a cap and a contraction."""
+    capped = replace(CLIENT, participation=Participation("cap", 2))
+    both = [(threat, release, UNIT) for threat in THREATS for release in RELEASES]
+    both += [("links", "none", capped), ("neighbours", "centroid:0.5", capped)]
+    both += [("colluders:0", "centroid:0.5", replace(CLIENT, proof=Proof("regulariser", 0.5)))]
+    closed = [asked(s, graphs, *what) for what in both]
+    monkeypatch.setattr(accountant, "covers", lambda _: False)
+    for what, known, general in zip(both, closed, (asked(s, graphs, *what) for what in both), strict=True):
+        if isinstance(known, str) or isinstance(general, str):
+            assert known == general, what
+            continue
+        assert known.leak == general.leak, what
+        if known.leak:
+            continue
+        assert general.mu_gdp == pytest.approx(known.mu_gdp, rel=1e-9, abs=1e-12), what
+        assert general.epsilon == pytest.approx(known.epsilon, rel=1e-7, abs=1e-9), what
+        np.testing.assert_allclose(general.costs, known.costs, rtol=1e-9, atol=1e-12, err_msg=str(what))
+
+
+def test_closed_forms_cover_rows_and_not_names() -> None:
+    for s in GAUSSIAN:
+        assert accountant.covers(replace(s, name="mine"))
+    for s in OWN:
+        assert not accountant.covers(replace(s, name="shared"))
+    for other in (
+        Scheme("pairwise", "gaussian", (Noise(Place.SERVER, 1.0), Noise(Place.EDGE, 1.0)), carry=0.5),
+        Scheme("per-link", "gaussian", (Noise(Place.LINK, 1.0), Noise(Place.OWN, 2.0))),
+        Scheme("per-link", "gaussian", (Noise(Place.LINK, 1.0),), carry=0.5),
+        Scheme("shared", "gaussian", (Noise(Place.SERVER, 1.0), Noise(Place.CLIENT, 1.0))),
+        Scheme("shared", "gaussian", (Noise(Place.SERVER, 1.0, taps=(0.5,)),)),
+        Scheme("pairwise", "gaussian", (Noise(Place.EDGE, 1.0),)),
+    ):
+        assert not accountant.covers(other)
+    half = Scheme("shared", "gaussian", (Noise(Place.SERVER, 1.0, taps=(0.5,)),))
+    less = account(scheme("shared", 0.5, noise="gaussian"), Graph.ring(4), UNIT, rounds=3)
+    assert account(half, Graph.ring(4), UNIT, rounds=3).epsilon == pytest.approx(less.epsilon)
+
+
+# ---- schemes of one's own, against the covariance of the whole view
+
+
+@pytest.mark.parametrize("s", OWN, ids=named)
+@pytest.mark.parametrize("colluders", [(), (1,)])
+def test_schemes_of_ones_own_against_the_naive_formula(s: Scheme, colluders: tuple[int, ...]) -> None:
+    graph = Graph.complete(4, weights="metropolis")
+    rounds = rounds_of(s, [graph] * 4)
+    hidden = [n for n, (at, _) in enumerate(rounds[0].draws) if at == Place.OWN]
+    _, S, leak = naive(rounds, 0, frozenset(colluders), reveal=hidden)
+    e = expose(rounds, 0, frozenset(colluders))
+    assert e.leak == leak == (s.name in ("cancels", "uneven"))  # who listens on all links can combine them
+    if leak:
+        return
+    assert e.others < 1e-10
+    assert (e.revealed > 0) == (s.name in ("links", "mixed"))
+    found = in_updates(e, 1.0)
+    if s.name == "mixed":  # what a server keeps of its own draw was given away in the one, not in the other
+        assert np.linalg.eigvalsh(found - S).min() > -1e-9
+    else:
+        np.testing.assert_allclose(found, S, atol=1e-8 * np.abs(S).max())
+
+
+def of_one_server(taps: tuple[float, ...], sigma: float, carry: float, T: int) -> tuple[Floats, Floats]:
+    """By hand, given all messages: the deviations of psi_1.. made of those of u_1.., and its noise.s covariance."""
+    m = np.zeros((T, T))  # noise of the message of round j, by the round in which it was drawn
+    for j in range(T):
+        for lag, tap in enumerate(taps[: j + 1]):
+            m[j, j - lag] = sigma * tap
+    return np.linalg.inv(np.eye(T) - carry * np.eye(T, k=-1)), m @ m.T
+
+
+@pytest.mark.parametrize("carry", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("taps", [(1.0, -0.9), (1.0, 0.9), (1.0, 0.5, -0.3)])
+def test_correlated_noise_has_the_price_of_its_covariance(taps: tuple[float, ...], carry: float) -> None:
+    """mu^2 = max h' Sigma^-1 h over the corners of what the data add."""
+    sigma, T = 0.5, 5
+    psi, covariance = of_one_server(taps, sigma, carry, T)
+    size = UNIT.added(carry > 0)
+    corners = [psi @ (size * np.array(x)) for x in itertools.product((-1.0, 1.0), repeat=T)]
+    worst = max(float(h @ np.linalg.solve(covariance, h)) for h in corners)
+    s = Scheme("correlated", "gaussian", (Noise(Place.SERVER, sigma, taps),), carry)
+    found = account(s, Graph.ring(4), UNIT, rounds=T)
+    assert found.mu_gdp is not None
+    if carry == 0.0 or taps == (1.0, -0.9):  # all signs agree, so that the bound on each round is a corner
+        assert found.mu_gdp**2 == pytest.approx(worst, rel=1e-9)
+    assert found.mu_gdp**2 >= worst * (1 - 1e-9)
+    assert sum(found.costs) == pytest.approx(found.rho, rel=1e-9)
+    plain = account(replace(s, noises=(Noise(Place.SERVER, sigma),)), Graph.ring(4), UNIT, rounds=T)
+    assert found.mu_gdp != pytest.approx(plain.mu_gdp, rel=0.05)
+
+
+def test_the_best_attack_on_correlated_noise_is_as_good_as_its_price() -> None:
+    """Runs with and without a unit's data, a coordinate a sample: the optimal test of the messages moves by mu."""
+    T, sigma, carry, taps, added, samples = 5, 0.5, 0.4, (1.0, -0.9), 0.3, 20_000
+    graph, s = Graph.complete(4), Scheme("correlated", "gaussian", (Noise(Place.SERVER, sigma, taps),), carry)
+    blank = Federation.from_clients([[(np.zeros((1, samples)), [float(p)])] for p in range(4)])
+    psi, covariance = of_one_server(taps, sigma, carry, T)
+    shift = psi @ np.full(T, added)
+    best = np.linalg.solve(covariance, shift)
+
+    def statistic(with_data: bool, seed: int) -> Floats:
+        def local(w: Floats, X: Floats, d: Floats, task: LocalTask) -> Floats:
+            return np.full(samples, added if with_data and d[0] == 0.0 else 0.0)
+
+        alg = GFL(s, step=0.1, sampled=1, local_steps=1, batch=1, local=local)
+        reference = prepare(Problem(blank, Linear(0.0)), [graph], alg, T, seed)(0)
+        w, past, seen, guess = np.zeros((4, samples)), None, [], np.zeros(samples)
+        for i in range(1, T + 1):
+            done = reference.round(i, w, past)
+            w, past, o = done.w, done.drawn, done.sent
+            seen.append(o[0] - guess)  # had the unit added nothing, psi_0 would be the guess
+            guess = carry * guess + (1.0 - carry) * o[0] + graph.A[0] @ (o - o[0])
+        return best @ np.array(seen)
+
+    one, other = statistic(True, 1), statistic(False, 2)
+    mu_squared = float(shift @ best)
+    exact = account(s, graph, replace(UNIT, step=added / 2.0), rounds=T).mu_gdp  # replace: twice what a unit adds
+    assert exact == pytest.approx(math.sqrt(mu_squared), rel=1e-9)
+    error = 5 * math.sqrt(mu_squared / samples)
+    assert one.mean() == pytest.approx(mu_squared, abs=error)
+    assert other.mean() == pytest.approx(0.0, abs=error)
+    assert np.var(one) == pytest.approx(mu_squared, rel=0.06)
+    assert np.var(other) == pytest.approx(mu_squared, rel=0.06)
+
+
+def test_noise_that_cancels_at_receivers_and_some_that_does_not() -> None:
+    """Who listens on all links can solve for noise that reaches each receiver in another mix: it protects nobody."""
+    graph = Graph.complete(4, weights="metropolis")
+    edges = replace(CANCELS, noises=(Noise(Place.EDGE, 5.0),))
+    assert account(edges, graph, UNIT, rounds=3).leak
+    with_own = Scheme("both", "gaussian", (Noise(Place.SERVER, 0.5), Noise(Place.EDGE, 5.0)), receivers=both)
+    shared = account(scheme("shared", 0.5, noise="gaussian"), graph, UNIT, rounds=3, threat="links")
+    for who in ("links", "neighbours", "colluders:1"):
+        assert account(with_own, graph, UNIT, rounds=3, threat=who).mu_gdp == pytest.approx(shared.mu_gdp)
+    # Sent to all alike, the same noise counts.
+    alike = account(replace(with_own, receivers=None, carry=0.2), graph, UNIT, rounds=3)
+    assert alike.mu_gdp is not None
+    assert alike.mu_gdp < 0.9 * (shared.mu_gdp or 0.0)
+
+
+def both(graph: Graph) -> Floats:
+    return np.vstack([np.ones((graph.P, graph.P)), elsewhere(graph)])
+
+
+# ---- what the fallback refuses
+
+
+@pytest.mark.parametrize("s", [x for x in OWN if x is not CANCELS], ids=named)
+def test_without_a_proof_there_is_no_price(s: Scheme) -> None:
+    g, on_grid = Graph.complete(4), replace(UNIT, dim=3, rounding=Rounding(1e-6, 1, False))
+    for field, ask in [
+        ("noise", lambda: account(replace(s, law="laplace"), g, UNIT, rounds=3)),
+        ("noise", lambda: account(s, g, UNIT, rounds=3, noise="discrete-gaussian")),
+        ("algorithm.arithmetic", lambda: account(s, g, on_grid, rounds=3)),
+        ("participation", lambda: account(s, g, replace(CLIENT, participation=Participation("random", 0.5)), rounds=3)),
+        ("rounds", lambda: account(s, g, UNIT, rounds=100_000)),
+    ]:
+        with pytest.raises(InputError, match=f"'{s.name}' has no closed form") as refusal:
+            ask()
+        assert refusal.value.field == field
+    assert account(s, g, UNIT, rounds=3, threat="own-server").leak
+
+
+def test_a_long_run_is_priced_in_a_moment() -> None:
+    """And its first rounds cost what a short run costs, so that a ledger may end after every one."""
+    s = Scheme("correlated", "gaussian", (Noise(Place.SERVER, 0.5, (1.0, -0.9)),), 0.5)
+    long, short = (account(s, Graph.ring(4), UNIT, rounds=T) for T in (300, 20))
+    np.testing.assert_allclose(long.costs[:20], short.costs, rtol=1e-9)
+    assert sum(long.costs) == pytest.approx(long.rho)
+
+
+# ---- runs
+
+
+def test_a_run_says_what_its_own_scheme_costs() -> None:
+    problem, graph = regression(units=4, clients=5, samples=10), Graph.ring(4)
+    alg = GFL(CORRELATED, step=0.1, sampled=5, clip=Clip("example", 1.0))
+    settings = Privacy(level="unit", epsilon=1e5, release="centroid:0.5")
+    run = simulate(problem, graph, alg, rounds=6, privacy=settings, progress=False)
+    s = settings.sensitivity(problem, alg, 0)
+    links = next(a for a in run.privacy["statement"]["accounts"] if a["threat"] == "links")
+    assert links["epsilon"] == pytest.approx(account(CORRELATED, graph, s, rounds=6).epsilon)
+    plan = Plan.from_json(run.privacy["ledger"]["plan"])
+    assert plan.scheme["rows"] == "graph; server 0.7 taps (1.0, -0.9)"
+    with pytest.raises(InputError, match="correlated"):
+        Pricing.of_plan(plan)
+    disguised = replace(plan, scheme={**plan.scheme, "name": "shared"})
+    with pytest.raises(InputError, match="is not the scheme of this name"):
+        Pricing.of_plan(disguised)
+    for broken in ({"failures": Failures(unit=0.1)}, {"failures": Failures(link=0.1)}):
+        with pytest.raises(InputError, match="has no closed form"):
+            simulate(problem, graph, replace(alg, **broken), rounds=6, privacy=settings, progress=False)

@@ -21,7 +21,6 @@ from confide.graph.graph import Graph
 from confide.laws import conversion, discrete_gaussian
 from confide.laws.conversion import gaussian_delta, gaussian_epsilon, with_draws, zcdp_epsilon
 from confide.laws.law import Conversion
-from confide.laws.noise import statistical_distance
 from confide.privacy.accountant import Account, account
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Participation, Sensitivity

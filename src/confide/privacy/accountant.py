@@ -408,7 +408,7 @@ def _by_general(asked: _Asked, s: Sensitivity) -> Bound:
     found: list[Bound] = []
     for others, looked_at in against.items():
         for p, e in zip(looked_at, expose_each(wirings, looked_at, others), strict=True):
-            if e.others >= TOLERANCE:
+            if e.others >= TOLERANCE and not e.leak:
                 remedy = f"other servers' models tell of server {p} beyond all messages; no bound is proven"
                 raise InputError("scheme.name", scheme.name, remedy)
             hidden = math.inf
