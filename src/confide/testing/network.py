@@ -22,7 +22,7 @@ from confide.deploy.machines.server import Server
 from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import Books, Changes
 from confide.deploy.store.store import At, Store, nowhere
-from confide.rounds.reference import NoiseSource
+from confide.rounds.noise import NoiseSource
 
 
 class CrashError(BaseException):

@@ -31,7 +31,7 @@ from confide.privacy.agreement import Prices
 from confide.privacy.ledger import Cost
 from confide.problems.problem import Problem
 from confide.rounds.arithmetic import FixedArithmetic, on_grid
-from confide.rounds.reference import NoiseSource, integer_noise
+from confide.rounds.noise import NoiseSource, integer_noise
 from confide.rounds.schemes import Scheme
 from confide.secure.client import Member
 from confide.secure.keys import Identity
