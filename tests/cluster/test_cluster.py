@@ -32,7 +32,7 @@ from confide.problems import model_file as released_model
 from confide.rounds.reference import prepare
 from confide.testing.invariants import BrokenError, balanced
 from confide.testing.network import Network
-from confide.testing.rehearsal import rehearsal
+from confide.testing.rehearsal import training_units
 from patience import LIMIT, SCALE, until
 from ports import own_ports
 
@@ -86,7 +86,7 @@ def reference(found: Layout) -> list[list[int]]:
 
 
 def in_memory(found: Layout) -> list[list[int]]:
-    units = rehearsal(found.prices, found.experiment.problem, SEED)
+    units = training_units(found.prices, found.experiment.problem, SEED)
     network = Network(units, seed=1)
     network.run(until=10_000.0, done=network.finished)
     return [u.server.books.w.tolist() for u in units if u.server is not None]
@@ -368,7 +368,7 @@ def test_the_table_shows_who_is_down(idle: Cluster) -> None:
 
 
 def test_a_sum_that_is_not_conserved_is_found(laid: Layout) -> None:
-    units = rehearsal(laid.prices, laid.experiment.problem, SEED)
+    units = training_units(laid.prices, laid.experiment.problem, SEED)
     network = Network(units, seed=1)
     network.run(until=10_000.0, done=network.finished)
     terms, books = [u.terms for u in units], [u.store.load() for u in units]
