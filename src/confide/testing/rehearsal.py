@@ -53,6 +53,8 @@ def scripted_update(seed: int, i: int, p: int, length: int) -> Vector:
 
 
 class ScriptedClient:
+    """Answers every invitation with `scripted_update`, in clear, and remembers nothing."""
+
     def __init__(self, seed: int, p: int, length: int) -> None:
         self._seed, self._p, self._length = seed, p, length
 
@@ -204,9 +206,16 @@ def scripted(
     store: Callable[[int, Books], Store] = lambda _, books: MemoryStore(books),
     **times: Any,
 ) -> list[Unit]:
-    """A unit for each server of the graph; a publication costs rho = 1 (a figure, not a bound).
+    """A unit for each server of the graph, with one client that sends `scripted_update`, whatever the model.
+
+        units = scripted(Graph.ring(4), scheme("homomorphic", sigma=0.5), rounds=20)
+
+    A publication costs rho = 1 (a figure, not a bound).
 
     Args:
+        length: numbers in the model.
+        window: rounds that may be open on an edge.
+        seed: of the updates and the noise.
         allowed: publications that the budget pays for; all by default.
         times: adapt, tick, exchange, drain, start of `Terms`, in virtual seconds.
     """
