@@ -108,9 +108,15 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 
 def test_a_train_function_of_ones_own(own: Plan) -> None:
-    found = rehearse(own, train="rehearsed_training:steps", train_config=lambda p, k: {"by": 1e6 * (p + 1)})
-    assert found.models.shape == (P, 7)
-    assert found.models.min() > 0.0  # what each was told arrived, and was clipped
+    up, down = (
+        rehearse(
+            own, train="rehearsed_training:steps", train_config=lambda p, k, by=by: {"by": by * (p + k + 1)}
+        ).models
+        for by in (1e6, -1e6)
+    )
+    assert up.shape == (P, 7)
+    apart = ROUNDS * 2 * CONFIG["algorithm"]["step"] / np.sqrt(7)  # what each was told arrived, and was clipped
+    np.testing.assert_allclose(up - down, apart, atol=1e-3)  # with the same noise
     assert rehearse(own, train="rehearsed_training:sometimes").failed == 3 * P  # of those that were drawn
     with pytest.raises(RunError, match="rehearsed_training:never raised ValueError in round 1"):
         rehearse(own, train="rehearsed_training:never")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from confide.base.exits import exit_code
 from confide.deploy.node.config import load_client
 
 
+@dataclass
 class Client:
     """A client, as `confide client` runs it: it keeps its data, dials its server and answers.
 
@@ -25,12 +27,15 @@ class Client:
         InputError: the TOML is refused.
     """
 
-    def __init__(
-        self, path: str | Path, *, until_finished: bool = False, json: bool = False, test_seed: int | None = None
-    ) -> None:
-        found = load_client(path)
-        self.config = found.model_copy(update={"log": "json"}) if json else found
-        self._until_finished, self._test_seed = until_finished, test_seed
+    path: str | Path
+    _: KW_ONLY
+    until_finished: bool = False
+    json: bool = False
+    test_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        found = load_client(self.path)
+        self.config = found.model_copy(update={"log": "json"}) if self.json else found
 
     def run(self) -> None:
         """Take part until SIGTERM or SIGINT. Takes over the process (its log, its signals), and needs its main thread.
@@ -41,7 +46,7 @@ class Client:
         """
         from confide.deploy.node.client_process import serve
 
-        serve(self.config, test_seed=self._test_seed, until_finished=self._until_finished)
+        serve(self.config, test_seed=self.test_seed, until_finished=self.until_finished)
 
 
 def main(arguments: list[str]) -> int:

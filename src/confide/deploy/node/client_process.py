@@ -58,7 +58,7 @@ class ClientProcess:
             self._metrics = ClientMetrics()
             self._endpoint = self._metrics.serve(config.metrics)
             self._metrics.expires(setup.node.not_after)
-            self._observer.counted_by(self._metrics)
+            self._observer.counted_by(self._metrics.event, self._metrics.dropped)
         try:
             trainer = setup.trainer(test_seed, _rows_failed)
         except DataError:  # to stay away would tell of the data; its operator is told, and no event is counted

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from confide.deploy.node.observe import AllowList, Json, Text, said
 
@@ -65,14 +65,6 @@ class Repeats(logging.Filter):
         return True
 
 
-class Counts(Protocol):
-    """Whoever counts what a node says: `ServerMetrics`, `ClientMetrics`."""
-
-    def event(self, event: str, fields: Mapping[str, Any]) -> None: ...
-
-    def dropped(self, what: Counter[str]) -> None: ...
-
-
 class Observer:
     """Where one node's events go: to the log of its process, and to whoever counts them.
 
@@ -87,9 +79,10 @@ class Observer:
         self.allowed = AllowList()
         self.last_error = LastError()
 
-    def counted_by(self, counts: Counts) -> None:
-        self.hooks.append(counts.event)
-        self.allowed.told = counts.dropped
+    def counted_by(self, event: Hook, dropped: Callable[[Counter[str]], None]) -> None:
+        """Metrics hear of every event, and of what the log did not show."""
+        self.hooks.append(event)
+        self.allowed.told = dropped
 
     def observe(self, event: str, fields: Mapping[str, Any]) -> None:
         """One event of a machine or a process."""

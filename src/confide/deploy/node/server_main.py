@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from confide.base.exits import exit_code
 from confide.deploy.node.config import load_server
 
 
+@dataclass
 class Server:
     """A unit's server, as `confide server` runs it.
 
@@ -25,18 +27,16 @@ class Server:
         InputError: the TOML is refused.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        rejoin: bool = False,
-        until_finished: bool = False,
-        json: bool = False,
-        test_seed: int | None = None,
-    ) -> None:
-        found = load_server(path)
-        self.config = found.model_copy(update={"log": "json"}) if json else found
-        self._rejoin, self._until_finished, self._test_seed = rejoin, until_finished, test_seed
+    path: str | Path
+    _: KW_ONLY
+    rejoin: bool = False
+    until_finished: bool = False
+    json: bool = False
+    test_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        found = load_server(self.path)
+        self.config = found.model_copy(update={"log": "json"}) if self.json else found
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Takes over the process (its log, its signals), and needs its main thread.
@@ -47,7 +47,7 @@ class Server:
         """
         from confide.deploy.node.server_process import serve
 
-        serve(self.config, rejoin=self._rejoin, test_seed=self._test_seed, until_finished=self._until_finished)
+        serve(self.config, rejoin=self.rejoin, test_seed=self.test_seed, until_finished=self.until_finished)
 
 
 def main(arguments: list[str]) -> int:

@@ -117,7 +117,7 @@ class ServerProcess:
 
         self._metrics = Metrics({m: self.setup.units[m]["name"] for m in self.setup.terms.weights})
         self._endpoint = self._metrics.serve(address)
-        self._observer.counted_by(self._metrics)
+        self._observer.counted_by(self._metrics.event, self._metrics.dropped)
         return Metered(self._store, self._metrics)
 
     async def _figures(self, metrics: Metrics) -> None:
