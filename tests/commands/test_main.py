@@ -351,7 +351,7 @@ def test_a_reader_that_has_gone_is_no_error(arguments: list[str]) -> None:
 
 FIRST_ROUND = """
 import json, os, sys
-from confide import cli
+from confide.commands import main as cli
 from confide.engines import compiled, kernel
 advance = compiled.CompiledEngine.advance
 def first(self, *arguments):
