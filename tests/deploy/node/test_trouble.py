@@ -175,8 +175,8 @@ def test_a_store_that_may_not_be_written(layout: Layout, tmp_path: Path) -> None
                 path.chmod(path.stat().st_mode | 0o011)
         for path in (layout.folder, *layout.folder.rglob("*")):
             os.chown(path, NOBODY, NOBODY)
-    program = "import sys\nfrom confide.commands.main import main\n"
-    program += f"{prelude}\nsys.argv = ['confide', *sys.argv[1:]]\nmain()\n"
+    start = "sys.argv = ['confide', *sys.argv[1:]]\nconfide.commands.main.main()\n"
+    program = f"import sys\nimport confide.commands.main\n{prelude}\n{start}"
     line = [sys.executable, "-c", program, "server", str(layout.toml("alpha"))]
     layout.place("alpha").chmod(0o500)
     try:

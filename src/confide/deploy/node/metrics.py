@@ -1,8 +1,8 @@
 """Figures of a running server for Prometheus: of the schedule and of the machine, never of data.
 
 Three sources. Commits (`Metered`, around the store) count rounds and flows as the ledger and the books have them, since
-a process started. Events (`observing.Observer`) give reasons. A snapshot, which is what `confide status` shows, gives
-the rest. Labels come from the plan and from lists in this file: what a stranger sends makes no new series.
+a process started. Events (`observing.hooks`) give reasons. A snapshot, which is what `confide status` shows, gives the
+rest. Labels come from the plan and from lists in this file: what a stranger sends makes no new series.
 
 When a client answers tells how long it trained, which is why the server publishes at ticks (flows.md, privacy 4). So
 whatever counts clients' messages, or commits that wait for them, shows when the round is decided and not before.
