@@ -23,7 +23,7 @@ from confide.problems.models import Linear
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip
-from confide.rounds.reference import float_noise
+from confide.rounds.noise import float_noise
 from confide.rounds.schemes import scheme
 
 SMALL = {

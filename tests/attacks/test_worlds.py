@@ -15,7 +15,7 @@ from confide.plans.threat import Threat
 from confide.privacy.accountant import account
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.models import Linear, Logistic
-from confide.rounds.reference import float_noise
+from confide.rounds.noise import float_noise
 from confide.rounds.schemes import scheme
 
 CONFIG = {

@@ -13,7 +13,7 @@ from confide.base.randomness import Purpose
 from confide.graph.graph import Graph
 from confide.rounds.arithmetic import Arithmetic, FixedArithmetic, FloatArithmetic, on_grid
 from confide.rounds.combine import Draw, Published, combine, perturb, publish
-from confide.rounds.reference import float_noise, integer_noise
+from confide.rounds.noise import float_noise, integer_noise
 from confide.rounds.schemes import Scheme, links, scheme
 
 M = 3

@@ -19,14 +19,14 @@ from confide.deploy.store.books import Books
 from confide.deploy.store.sqlite import SqliteStore
 from confide.deploy.store.store import MemoryStore, Store
 from confide.plans.config import Experiment, parse
-from confide.privacy.agreement import Prices, Unit, make, price
+from confide.privacy.agreement import Prices, make, price
 from confide.privacy.ledger import dataset_id, read
 from confide.rounds.reference import prepare
 from confide.rounds.schemes import Scheme
-from confide.secure.keys import Identity, KeyPair
+from confide.secure.keys import KeyPair
 from confide.testing.invariants import Watch, balanced
 from confide.testing.network import Cut, Network, Weather
-from confide.testing.rehearsal import rehearsal
+from confide.testing.rehearsal import forged_units, training_units
 from exploring import more
 
 ROUNDS = 6
@@ -49,20 +49,8 @@ def experiment(scheme: dict[str, Any], topology: str = "ring", **tables: dict[st
     return parse(content).build()
 
 
-def client_identity(p: int, k: int) -> Identity:
-    return Identity.of(bytes([p, k]).ljust(32, b"c"))
-
-
 def agreed(e: Experiment, **clocks: float) -> Prices:
-    units = [
-        Unit(
-            f"unit {p}",
-            Identity.of(bytes([p]).ljust(32, b"s")).public.hex(),
-            f"{p:064x}",
-            tuple(client_identity(p, k).public.hex() for k in range(K)),
-        )
-        for p, K in enumerate(e.problem.federation.K.tolist())
-    ]
+    units = forged_units(e.problem.federation.P, e.problem.federation.K.tolist())
     return price(make(e, units, adapt=10.0, exchange=2.0, drain=20.0, **clocks))
 
 
@@ -81,7 +69,7 @@ def play(
     store: Callable[[int, Books], Store] = lambda _, books: MemoryStore(books),
     **settings: Any,
 ) -> tuple[Network, Watch]:
-    units = rehearsal(prices, e.problem, e.seed, store=store, **settings)
+    units = training_units(prices, e.problem, e.seed, store=store, **settings)
     watch = Watch([u.terms for u in units], [u.store.load() for u in units])
     network = Network(units, weather, seed=1, committed=watch.committed, sent=watch.sent)
     network.run(until=10_000.0, done=network.finished)
@@ -191,7 +179,7 @@ def test_an_active_server(tmp_path: Path) -> None:
     e = experiment(
         {"name": "homomorphic", "sigma": 0.2}, algorithm=SECURE, secure={"server": "active", "corrupted": 0.0}
     )
-    network, _ = play(agreed(e), e, identities=client_identity)
+    network, _ = play(agreed(e), e)
     assert np.array_equal(models(network), reference(e))
     network.run(until=network.now + 60.0)  # what is on its way arrives
     assert all(client.finished for unit in network.units for client in unit.machines)  # they were told
@@ -249,7 +237,7 @@ def test_secure_sums_in_bad_weather(seed: int, tmp_path: Path) -> None:
         delay=(0.001, 0.3), loss=0.02, duplication=0.1, crash=0.01, client_crash=0.02, away=(0.5, 15.0), cuts=cut,
         calm=60.0,
     )  # fmt: skip
-    units = rehearsal(prices, e.problem, e.seed, store=sqlite(prices, tmp_path))
+    units = training_units(prices, e.problem, e.seed, store=sqlite(prices, tmp_path))
     watch = Watch([u.terms for u in units], [u.store.load() for u in units])
     network = Network(units, weather, seed=seed, committed=watch.committed, sent=watch.sent)
     network.run(until=10_000.0, done=lambda: network.calm and network.finished())
@@ -280,7 +268,7 @@ def test_the_noise_of_a_real_pairwise_network_cancels_in_the_sum() -> None:
     for scheme in (quiet, noisy):
         e = experiment(scheme, algorithm={"clip": "update", "step": 0.01, "bound": 1e-3})
         prices = agreed(e)
-        units = rehearsal(prices, e.problem, e.seed)
+        units = training_units(prices, e.problem, e.seed)
         for p, unit in enumerate(units):
             secrets = {(min(p, m), max(p, m)): edge_secret(exchange[p], exchange[m].public) for m in unit.terms.weights}
             quantum = prices.deployed.arithmetic.quantum

@@ -25,10 +25,11 @@ from confide.commands import main as cli
 from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.certificates import Peer, RefusedPeer
 from confide.deploy.keys.node_keys import NodeKeys
-from confide.deploy.node import control, observing, probing
+from confide.deploy.node import control, probing
 from confide.deploy.node.client_process import ClientProcess
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import load_client, load_server
+from confide.deploy.node.observing import Observer
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
 from confide.deploy.store.sqlite import SqliteStore
@@ -343,6 +344,17 @@ def test_a_client_loads_no_heavy_library() -> None:
     assert done.stdout.strip() == ""
 
 
+def test_a_server_loads_no_oracle() -> None:
+    """Nothing that only tests and simulations need, nor the command line's libraries."""
+    foreign = ("confide.testing", "confide.rounds.reference", "confide.engines", "confide.attacks", "confide.commands")
+    program = (
+        "import sys, confide.deploy.node.server_main, confide.deploy.node.server_process, confide.deploy.node.metrics; "
+        f"print(*(m for m in sys.modules if m.startswith({(*foreign, 'typer', 'rich')})))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == ""
+
+
 def alone(site: Site) -> None:
     """Without a test seed the environment variable does nothing; a server alone waits for its neighbour."""
     site.start("beta", crash="boot.loaded:0")
@@ -639,13 +651,14 @@ def test_a_client_killed_after_it_counted_gives_no_data_in_that_round_again(
 
 def test_bad_data_are_told_to_the_operator_and_counted_nowhere(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[str] = []
-    observing.hooks.append(lambda event, fields: seen.append(event))
+    observer = Observer()
+    observer.hooks.append(lambda event, fields: seen.append(event))
     for text in ("", "a,b\n", "a,b\n1,2\n", "\x00"):
         path = edited(site, "alpha-c1", '"alpha-c1.npz"', '"alpha-c1.csv"')
         (site.folder / "alpha-c1.csv").write_text(text)
         setup = ClientSetup.load(load_client(path))
         caplog.clear()
-        process = ClientProcess(setup)
+        process = ClientProcess(setup, observer=observer)
         process._record.close()
         (line,) = caplog.records
         assert line.levelname == "ERROR"
@@ -653,7 +666,7 @@ def test_bad_data_are_told_to_the_operator_and_counted_nowhere(site: Site, caplo
     names = "a," * setup.plan.dim + "y\n"
     (site.folder / "alpha-c1.csv").write_text(names + "1,2\n" * 9)
     caplog.clear()
-    ClientProcess(setup)._record.close()
+    ClientProcess(setup, observer=observer)._record.close()
     (line,) = caplog.records
     assert line.getMessage().startswith("the data fail a check: rows that do count as zeros")
     assert not seen

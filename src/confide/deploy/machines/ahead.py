@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from confide.base.randomness import Purpose
 from confide.rounds.arithmetic import State
-from confide.rounds.reference import NoiseSource
+from confide.rounds.noise import NoiseSource
 
 
 class Ahead:

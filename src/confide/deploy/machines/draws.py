@@ -18,7 +18,7 @@ from confide.base.randomness import Purpose
 from confide.base.validation import number, one_of, positive
 from confide.laws.noise import LAWS, SecretStream, discrete_gaussian, discrete_laplace
 from confide.rounds.arithmetic import State
-from confide.rounds.reference import NoiseSource
+from confide.rounds.noise import NoiseSource
 from confide.secure.keys import KeyPair, Secret, derive
 
 PAIR_NOISE: Final = b"confide pair noise"
