@@ -418,7 +418,7 @@ def test_sizes_and_types() -> None:
 
 
 def test_a_client_loads_neither_numba_nor_scipy() -> None:
-    code = "import sys, confide.privacy.noise; print([m for m in ('numba', 'scipy', 'networkx') if m in sys.modules])"
+    code = "import sys, confide.laws.noise; print([m for m in ('numba', 'scipy', 'networkx') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
 

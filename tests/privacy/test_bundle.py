@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builders import a_shared_plan
 from confide.base import canonical
 from confide.base.errors import InputError, RunError
 from confide.graph.graph import Graph
@@ -51,29 +52,7 @@ CHECKS = ["signature", "signer", "plan", "ledger", "events", "rounds", "prices",
 
 
 def plan(**changes: Any) -> Plan:
-    base: dict[str, Any] = {
-        "graph": Graph.ring(3).to_dict(),
-        "scheme": {"name": "shared", "law": "gaussian", "carry": 0.0, "noise_on": "server", "sigma": 1.0},
-        "rounds": 4,
-        "step": 0.1,
-        "bound": 1.0,
-        "norm": "l2",
-        "clip": "example",
-        "sampled": 5,
-        "clients": 5,
-        "dim": 2,
-        "local_steps": 1,
-        "batch": 1,
-        "level": "client",
-        "adjacency": "replace",
-        "proof": "none",
-        "participation": "all",
-        "threat": "links",
-        "release": "none",
-        "delta": 1e-5,
-        "budget": {"epsilon": None, "rho": 4 * RHO},
-    }
-    return Plan(**base | changes)
+    return a_shared_plan(**{"budget": {"epsilon": None, "rho": 4 * RHO}} | changes)
 
 
 def noisy(name: str, sigma: float, law: str = "gaussian") -> dict[str, Any]:
