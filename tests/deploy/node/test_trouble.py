@@ -175,7 +175,7 @@ def test_a_store_that_may_not_be_written(layout: Layout, tmp_path: Path) -> None
                 path.chmod(path.stat().st_mode | 0o011)
         for path in (layout.folder, *layout.folder.rglob("*")):
             os.chown(path, NOBODY, NOBODY)
-    program = f"import sys\nfrom confide.commands import main\n{prelude}\nsys.argv = ['confide', *sys.argv[1:]]\nmain.main()\n"
+    program = f"import sys\nfrom confide.commands.main import main\n{prelude}\nsys.argv[0] = 'confide'\nmain()\n"
     line = [sys.executable, "-c", program, "server", str(layout.toml("alpha"))]
     layout.place("alpha").chmod(0o500)
     try:
