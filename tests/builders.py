@@ -143,13 +143,15 @@ def announced(units: Sequence[Unit], local_steps: int = 2, batch: int = 8) -> li
 # ---- runs
 
 
-def reference_bits(e: Experiment, rounds: int, cap: int | None = None) -> np.ndarray:
-    """The states of all units after so many rounds of the reference engine, as whole numbers."""
+def reference_bits(e: Experiment, rounds: int | None = None) -> list[list[int]]:
+    """The states of all units after these rounds of the reference engine, as whole numbers."""
+    rounds, cap = rounds or e.rounds, None if e.privacy is None else e.privacy.cap
     r = prepare(e.problem, e.graph, e.algorithm, rounds, e.seed, cap=cap)(0)
     w = r.start(np.zeros((e.graph[0].P, e.problem.M)))
     for i in range(1, rounds + 1):
         w = r.round(i, w).w
-    return np.asarray(w)
+    found: list[list[int]] = np.asarray(w).tolist()
+    return found
 
 
 # ---- bytes

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from builders import reference_bits
 from confide.base.errors import InputError, RunError
 from confide.cluster import layout
 from confide.cluster import view as cluster_view
@@ -28,7 +29,6 @@ from confide.deploy.node.config import load_client, load_server
 from confide.deploy.node.server_setup import ServerSetup
 from confide.plans.config import Config, load, parse
 from confide.problems import model_file as released_model
-from confide.rounds.reference import prepare
 from confide.testing.invariants import BrokenError, balanced
 from confide.testing.network import Network
 from confide.testing.rehearsal import rehearsal
@@ -74,16 +74,6 @@ def models(found: Layout) -> list[list[int]]:
         return [cluster.books(unit).w.tolist() for unit in found.units]
 
 
-def reference(found: Layout) -> list[list[int]]:
-    e = found.experiment
-    r = prepare(e.problem, e.graph, e.algorithm, e.rounds, SEED)(0)
-    w = r.start(np.zeros((len(found.units), e.problem.M)))
-    for i in range(1, e.rounds + 1):
-        w = r.round(i, w).w
-    values: list[list[int]] = np.asarray(w).tolist()
-    return values
-
-
 def in_memory(found: Layout) -> list[list[int]]:
     units = rehearsal(found.prices, found.experiment.problem, SEED)
     network = Network(units, seed=1)
@@ -122,7 +112,7 @@ def test_the_command_gives_the_bits_of_the_box_and_of_the_reference(tmp_path: Pa
     assert found.units == units
     bits = models(found)
     assert bits == in_memory(found), f"seed {SEED}"
-    assert bits == reference(found), f"seed {SEED}"
+    assert bits == reference_bits(found.experiment), f"seed {SEED}"
 
     weights, meta = released_model.read(told["released"]["file"])
     mean = np.mean(bits, axis=0) * found.prices.deployed.arithmetic.quantum
@@ -179,7 +169,7 @@ def test_ctrl_c_leaves_no_process_and_the_run_goes_on(tmp_path: Path) -> None:
     assert "conserved to the last bit" in out
     assert "all settled at both ends" in out
     assert f"files          {folder}" in out
-    assert models(found) == reference(found), f"seed {SEED}"
+    assert models(found) == reference_bits(found.experiment), f"seed {SEED}"
 
 
 def test_nodes_end_with_the_process_that_started_them(tmp_path: Path) -> None:

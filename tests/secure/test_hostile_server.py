@@ -87,7 +87,7 @@ def test_the_honest_sessions_here_end_with_a_sum() -> None:
         end = play(task).end
         assert isinstance(end, server.Summed)
         assert end.survivors == (0, 1, 2, 3, 4)
-        assert end.total.tolist() == [10, 15, 20]
+        assert end.total.tolist() == [100, 105, 110]
     for task in (a_task(SPARSE), a_task(SPARSE_ACTIVE)):
         assert isinstance(play(task, ()).end, server.Summed)
 
