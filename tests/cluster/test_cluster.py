@@ -125,11 +125,12 @@ def test_the_command_gives_the_bits_of_the_box_and_of_the_reference(tmp_path: Pa
 
     with Cluster(found) as cluster:  # and what does not fit is found
         books = [cluster.books(unit) for unit in units]
-        assert cluster_view._ledgers(cluster, books) is True
+        fits = cluster_view._ledgers
+        assert fits(cluster, books) is True
         books[1].published -= 1
-        assert "beta: the ledger's prices" in str(cluster_view._ledgers(cluster, books))
+        assert "beta: the ledger's prices" in str(fits(cluster, books))
         books[0].decided += 1
-        assert "alpha: 4 rounds are decided" in str(cluster_view._ledgers(cluster, books))
+        assert "alpha: 4 rounds are decided" in str(fits(cluster, books))
 
     # The config that was used is a config: the run can be simulated, or deployed again.
     assert load(folder / "cluster.json") == found.config
@@ -361,10 +362,11 @@ def test_a_sum_that_is_not_conserved_is_found(laid: Layout) -> None:
     network = Network(units, seed=1)
     network.run(until=10_000.0, done=network.finished)
     terms, books = [u.terms for u in units], [u.store.load() for u in units]
-    assert cluster_view._holds(balanced, terms, books) is True
+    holds = cluster_view._holds
+    assert holds(balanced, terms, books) is True
     m = books[0].neighbours[0]
     books[0].balances[m] = books[0].balances[m]._replace(total=books[0].balances[m].total + 1)
-    said = cluster_view._holds(balanced, terms, books)
+    said = holds(balanced, terms, books)
     assert isinstance(said, str)
     assert said.startswith("L2")
     with pytest.raises(BrokenError):

@@ -48,6 +48,7 @@ NONE = {"epsilon": None, "rho": None}
 VERSIONS = {"confide": "0.1.0", "python": "3.11"}
 RHO = (2 * 0.1 * 1.0 / 5) ** 2 / 2  # of a round of `plan()`: (2 mu B / L)^2 / (2 sigma^2)
 PURE = 2 * 0.1 * 1.0 / 5 * math.sqrt(2)  # epsilon of a round of Laplace noise, of scale sigma / sqrt(2)
+PARTS = list(bundle._PARTS)
 CHECKS = ["signature", "signer", "plan", "ledger", "events", "rounds", "prices", "budget", "statement"]
 
 
@@ -175,7 +176,7 @@ def changed(value: Any) -> Any:
     return value + 1 if isinstance(value, int) else value | {"threat": "own-server", "extra": "x"}
 
 
-@pytest.mark.parametrize("name", list(bundle._PARTS))
+@pytest.mark.parametrize("name", PARTS)
 def test_every_field_is_signed(good: Path, name: str) -> None:
     content = canonical.loads(good.read_text().strip())
     content[name] = changed(content[name])
@@ -563,7 +564,7 @@ def test_a_file_that_is_no_bundle(tmp_path: Path, text: str) -> None:
         verify_bundle(path)
 
 
-@pytest.mark.parametrize("name", list(bundle._PARTS))
+@pytest.mark.parametrize("name", PARTS)
 def test_fields_of_the_wrong_type_or_missing(good: Path, name: str) -> None:
     content = canonical.loads(good.read_text().strip())
     good.write_text(canonical.dumps(content | {name: None}))

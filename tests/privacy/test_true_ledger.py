@@ -384,14 +384,18 @@ def _sign(path: Path, content: dict[str, Any]) -> None:
 )
 def test_a_server_does_not_add_unlike_ledgers(tmp_path: Path, changes: dict[str, str], words: str) -> None:
     path = written(tmp_path / "old.jsonl", **changes)
+
+    def earlier(dataset: str, ledgers: list[Path]) -> Any:
+        return spending._books(plan(), dataset, ledgers)
+
     with pytest.raises(InputError, match=words) as e:
-        spending._books(plan(), "wards", [path])
+        earlier("wards", [path])
     assert (e.value.field, e.value.value) == ("ledgers", str(path))
     with pytest.raises(InputError, match="promise is not known"):
-        spending._books(plan(), "wards", [older(tmp_path / "older")])
+        earlier("wards", [older(tmp_path / "older")])
     with pytest.raises(InputError, match="not of the data set"):
-        spending._books(plan(), "yards", [written(tmp_path / "fine")])
-    assert spent(spending._books(plan(), "wards", [tmp_path / "fine"])).rho == 0.5
+        earlier("yards", [written(tmp_path / "fine")])
+    assert spent(earlier("wards", [tmp_path / "fine"])).rho == 0.5
 
 
 # ---- the commands

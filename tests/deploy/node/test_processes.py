@@ -634,20 +634,23 @@ def test_a_client_killed_after_it_counted_gives_no_data_in_that_round_again(
 def test_bad_data_are_told_to_the_operator_and_counted_nowhere(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[str] = []
     observing.hooks.append(lambda event, fields: seen.append(event))
+
+    def ready(setup: ClientSetup) -> None:
+        ClientProcess(setup)._record.close()
+
     for text in ("", "a,b\n", "a,b\n1,2\n", "\x00"):
         path = edited(site, "alpha-c1", '"alpha-c1.npz"', '"alpha-c1.csv"')
         (site.folder / "alpha-c1.csv").write_text(text)
         setup = ClientSetup.load(load_client(path))
         caplog.clear()
-        process = ClientProcess(setup)
-        process._record.close()
+        ready(setup)
         (line,) = caplog.records
         assert line.levelname == "ERROR"
         assert line.getMessage().startswith("the data fail a check: this client takes part and adds zeros")
     names = "a," * setup.plan.dim + "y\n"
     (site.folder / "alpha-c1.csv").write_text(names + "1,2\n" * 9)
     caplog.clear()
-    ClientProcess(setup)._record.close()
+    ready(setup)
     (line,) = caplog.records
     assert line.getMessage().startswith("the data fail a check: rows that do count as zeros")
     assert not seen
