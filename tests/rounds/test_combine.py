@@ -176,15 +176,6 @@ def test_every_scheme_is_its_formula(each_scheme: Scheme, each_graph: Graph) -> 
 # ---- failures
 
 
-BROADCAST = ("none", "homomorphic", "shared", "own-clean", "partial:0.3", "pairwise")
-
-
-@pytest.fixture(params=BROADCAST)
-def each_broadcast(request: pytest.FixtureRequest) -> Scheme:
-    name = request.param
-    return scheme(name, 0.0 if name == "none" else 0.7, sigma_pair=0.8 if name == "pairwise" else 0.0)
-
-
 def test_a_missing_neighbours_weight_returns_to_the_own_message(each_broadcast: Scheme, each_graph: Graph) -> None:
     """With A' the matrix of the edges that are up: w = s + (A' - I) o, the carry untouched by failures."""
     g = each_graph

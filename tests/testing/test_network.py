@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import reference_bits
 from confide.deploy.machines import training
 from confide.deploy.machines.draws import edge_secret, secret_noise
 from confide.deploy.machines.ports import Phase
@@ -21,7 +22,6 @@ from confide.deploy.store.store import MemoryStore, Store
 from confide.plans.config import Experiment, parse
 from confide.privacy.agreement import Prices, make, price
 from confide.privacy.ledger import dataset_id, read
-from confide.rounds.reference import prepare
 from confide.rounds.schemes import Scheme
 from confide.secure.keys import KeyPair
 from confide.testing.invariants import Watch, balanced
@@ -54,14 +54,6 @@ def agreed(e: Experiment, **clocks: float) -> Prices:
     return price(make(e, units, adapt=10.0, exchange=2.0, drain=20.0, **clocks))
 
 
-def reference(e: Experiment, rounds: int = ROUNDS) -> np.ndarray:
-    r = prepare(e.problem, e.graph, e.algorithm, rounds, e.seed, cap=None if e.privacy is None else e.privacy.cap)(0)
-    w = r.start(np.zeros((e.graph[0].P, e.problem.M)))
-    for i in range(1, rounds + 1):
-        w = r.round(i, w).w
-    return np.asarray(w)
-
-
 def play(
     prices: Prices,
     e: Experiment,
@@ -92,7 +84,7 @@ def test_the_network_is_the_reference(each_fixed_scheme: Scheme, topology: str) 
         pytest.skip("a baseline of simulations: there is nothing to exchange")
     e = experiment(settings_of(each_fixed_scheme), topology)
     network, _ = play(agreed(e), e, Weather(delay=(0.001, 0.4)))
-    assert np.array_equal(models(network), reference(e))
+    assert np.array_equal(models(network), reference_bits(e, ROUNDS))
     assert all(u.server is not None and not u.server.alarms for u in network.units)
 
 
@@ -113,7 +105,7 @@ def test_every_sum_and_clip(tables: dict[str, Any], name: str) -> None:
     scheme = {"name": name, "sigma": 0.2, "noise": "gaussian"} | tables.get("scheme", {})
     e = experiment(scheme, **{key: table for key, table in tables.items() if key != "scheme"})
     network, _ = play(agreed(e), e)
-    assert np.array_equal(models(network), reference(e))
+    assert np.array_equal(models(network), reference_bits(e, ROUNDS))
 
 
 CAPPED: dict[str, Any] = {"participation": "cap:2", "unprotected": True}
@@ -124,9 +116,9 @@ def test_a_cap_is_kept_as_in_the_reference(each_fixed_scheme: Scheme) -> None:
         pytest.skip("a baseline of simulations: there is nothing to exchange")
     e = experiment(settings_of(each_fixed_scheme), privacy=CAPPED)
     network, _ = play(agreed(e), e, Weather(delay=(0.001, 0.4)))
-    assert np.array_equal(models(network), reference(e))
+    assert np.array_equal(models(network), reference_bits(e, ROUNDS))
     free = experiment(settings_of(each_fixed_scheme))
-    assert not np.array_equal(reference(e), reference(free))
+    assert not np.array_equal(reference_bits(e, ROUNDS), reference_bits(free, ROUNDS))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +133,7 @@ def test_a_cap_is_kept_as_in_the_reference(each_fixed_scheme: Scheme) -> None:
 def test_a_cap_with_every_sum_and_clip(tables: dict[str, Any]) -> None:
     e = experiment({"name": "homomorphic", "sigma": 0.2, "noise": "gaussian"}, privacy=CAPPED, **tables)
     network, _ = play(agreed(e), e)
-    assert np.array_equal(models(network), reference(e))
+    assert np.array_equal(models(network), reference_bits(e, ROUNDS))
     sampled = e.algorithm.sampled
     counts = [client._record.given.rounds for unit in network.units for client in unit.machines]
     assert max(counts) == 2
@@ -180,7 +172,7 @@ def test_an_active_server(tmp_path: Path) -> None:
         {"name": "homomorphic", "sigma": 0.2}, algorithm=SECURE, secure={"server": "active", "corrupted": 0.0}
     )
     network, _ = play(agreed(e), e)
-    assert np.array_equal(models(network), reference(e))
+    assert np.array_equal(models(network), reference_bits(e, ROUNDS))
     network.run(until=network.now + 60.0)  # what is on its way arrives
     assert all(client.finished for unit in network.units for client in unit.machines)  # they were told
 
@@ -199,7 +191,7 @@ def test_in_files_with_secure_sums(tmp_path: Path) -> None:
     e = experiment({"name": "homomorphic", "sigma": 0.2, "noise": "gaussian"}, algorithm=SECURE)
     prices = agreed(e)
     network, _ = play(prices, e, store=sqlite(prices, tmp_path))
-    assert np.array_equal(models(network), reference(e))
+    assert np.array_equal(models(network), reference_bits(e, ROUNDS))
     for p, unit in enumerate(network.units):
         unit.store.close()
         with SqliteStore.open(tmp_path / f"{p}.sqlite", prices.plan, p) as store:
@@ -223,7 +215,7 @@ def test_a_crash_in_a_secure_round_changes_nothing(point: str, tmp_path: Path) -
     weather = Weather(crash_at=((1, point, 1), (2, point, 3)), away=(0.01, 0.02))
     network, _ = play(prices, e, weather, store=sqlite(prices, tmp_path))
     assert network.crashes[point] == 2
-    assert np.array_equal(models(network), reference(e))
+    assert np.array_equal(models(network), reference_bits(e, ROUNDS))
     network.units[0].store.close()
 
 
@@ -253,7 +245,7 @@ def test_a_budget_that_earlier_runs_have_used(tmp_path: Path) -> None:
     e = experiment({"name": "homomorphic", "sigma": 0.2, "noise": "gaussian"})
     prices = agreed(e)
     network, watch = play(prices, e, rounds=4)
-    assert np.array_equal(models(network), reference(e, rounds=4))
+    assert np.array_equal(models(network), reference_bits(e, 4))
     for unit in network.units:
         kinds = [entry.event.kind for entry in unit.store.entries()]
         assert kinds == ["message"] * 4 + ["skip"] * 2

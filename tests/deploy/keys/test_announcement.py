@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from builders import forged_units
 from confide.base.errors import InputError
 from confide.deploy.keys.announcement import announce, described, experiment, other_sizes, read
 from confide.deploy.keys.authority import Authority
@@ -29,11 +30,7 @@ BASE: dict[str, Any] = {
 
 
 def units(sizes: list[int]) -> list[Unit]:
-    keys = (f"{n:064x}" for n in range(1, 10**6))
-    return [
-        Unit(f"unit {p}", next(keys), next(keys), tuple(next(keys) for _ in range(K)), next(keys))
-        for p, K in enumerate(sizes)
-    ]
+    return forged_units(sizes, authority=True)
 
 
 def config(**tables: dict[str, Any]) -> Any:
