@@ -1,4 +1,4 @@
-"""Shared by the tests: every scheme, a handful of graphs, and small ragged problems."""
+"""Shared by the tests: how Hypothesis draws, small ragged problems, and the command line in this process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ import pytest
 import typer
 from hypothesis import HealthCheck, settings
 
+import cases
 from confide.commands import main as cli
-from confide.graph.graph import Graph
 from confide.problems.federation import Federation
 from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
-from confide.rounds.schemes import FAMILIES, KEYS, Exchange, Scheme, scheme
-from exploring import more
 
 # The same examples in every run, so that a red one is about the change that it tests; `make explore` looks for others.
 # No example has a deadline: how long one takes is the machine's affair.
@@ -36,49 +34,18 @@ Outcome = tuple[int, str, str]
 commands = cache(typer.main.get_command)  # every call of the app would read all its options again
 
 
-def every_scheme() -> list[Scheme]:
-    """Each family with its noise on, so that a new row of FAMILIES is tested without being named here."""
-    plain = [scheme(name, sigma=0.0 if s.places.isdisjoint(KEYS["sigma"]) else 0.7) for name, s in FAMILIES.items()]
-    pairs = [scheme("pairwise", sigma, sigma_pair=0.8) for sigma in (0.0, 0.7)]
-    return [*plain, *pairs, scheme("partial:0.3", 0.7)]
-
-
-def label(s: Scheme) -> str:
-    noises = f"{'-g' if s.sigma else ''}{'-pairs' if s.sigma_pair else ''}" if s.name == "pairwise" else ""
-    return s.name + noises
-
-
-@pytest.fixture(params=every_scheme(), ids=label)
-def each_scheme(request: pytest.FixtureRequest) -> Scheme:
-    return request.param
-
-
-@pytest.fixture(params=[s for s in every_scheme() if s.exchange != Exchange.AVERAGE], ids=label)
-def each_fixed_scheme(request: pytest.FixtureRequest) -> Scheme:
-    """Those that run in fixed point and with failures: all but the baseline 'central'."""
-    return request.param
-
-
-# What a scheme does on a shape shows with one rule of weights; the other rule gives only other numbers.
-SHAPES = {
-    "ring:5": "lazy",
-    "star:5": "metropolis",
-    "random:6:0.5": "lazy",
-    "complete:4": "metropolis",
-    "path:2": "lazy",
-    "path:1": "lazy",
-}
-
-
-@pytest.fixture(
-    params=more(
-        [f"{shape}/{rule}" for shape, rule in SHAPES.items()],
-        [f"{shape}/{rule}" for shape in SHAPES for rule in ("lazy", "metropolis")],
-    )
-)
-def each_graph(request: pytest.FixtureRequest) -> Graph:
-    spec, rule = request.param.split("/")
-    return Graph.parse(spec, weights=rule, seed=1)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`each_scheme` and its kind, `each_graph`, and both as the pairs of `cases`."""
+    of = next((name for name in cases.SCHEMES if name in metafunc.fixturenames), None)
+    on = "each_graph" if "each_graph" in metafunc.fixturenames else None
+    if of and on:
+        pairs = cases.pairs(cases.SCHEMES[of])
+        names = [f"{cases.label(s)}-{spec}" for s, spec in pairs]
+        metafunc.parametrize((of, on), [(s, cases.graph(spec)) for s, spec in pairs], ids=names)
+    elif of:
+        metafunc.parametrize(of, cases.SCHEMES[of], ids=cases.label)
+    elif on:
+        metafunc.parametrize(on, [cases.graph(spec) for spec in cases.GRAPHS], ids=cases.GRAPHS)
 
 
 @pytest.fixture(scope="session")

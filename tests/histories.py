@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from builders import a_plan
 from confide.deploy.store.books import TO_ALL, Attempt, Balance, Books, Changes, Entry, Flow, Status
-from confide.graph.graph import Graph
-from confide.plans.plan import Plan, scheme_fields
+from confide.plans.plan import Plan
 from confide.privacy.ledger import Cost, Event, dataset_id
-from confide.rounds.schemes import scheme
 
 DATASET = dataset_id("tests")
 SERVER = 1
@@ -23,28 +22,7 @@ MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - 
 
 
 def make_plan(M: int = 3, **changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "graph": Graph.ring(4).to_dict(),
-        "scheme": scheme_fields(scheme("homomorphic", sigma=0.3, noise="gaussian")),
-        "rounds": 100,
-        "step": 0.1,
-        "bound": 1.0,
-        "norm": "l2",
-        "clip": "example",
-        "sampled": 5,
-        "clients": 20,
-        "dim": M,
-        "local_steps": 1,
-        "batch": None,
-        "level": "client",
-        "adjacency": "replace",
-        "proof": "none",
-        "participation": "all",
-        "threat": "links",
-        "release": "none",
-        "delta": 1e-5,
-    }
-    return Plan(**settings | changes)
+    return a_plan(dim=M, **changes)
 
 
 def make_books(M: int = 3) -> Books:

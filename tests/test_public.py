@@ -84,3 +84,20 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         confide.simulat  # noqa: B018
     with pytest.raises(ImportError):
         exec("from confide import simulat")  # noqa: S102
+
+
+@pytest.mark.parametrize("name", ["confide.deploy", "confide.testing"])
+def test_a_public_package_is_as_lazy_and_as_whole(name: str) -> None:
+    package = importlib.import_module(name)
+    assert package.__all__ == sorted(package.__all__) == package.__dir__()
+    for each in package.__all__:
+        assert getattr(package, each).__doc__, each
+        if type(getattr(package, each)).__name__ == "function":
+            assert importlib.util.find_spec(f"{name}.{each}") is None, each
+    tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
+    (checked,) = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    assert {a.name for n in checked.body if isinstance(n, ast.ImportFrom) for a in n.names} == set(package.__all__)
+    with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'rehears'"):
+        package.rehears  # noqa: B018
+    added = loaded_by(f"import {name}") - loaded_by("pass")
+    assert added - sys.stdlib_module_names == {"confide"}

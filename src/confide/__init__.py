@@ -8,11 +8,14 @@ Names are loaded when they are first used, so that `import confide` stays quick.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from confide.base.lazy import lazy
 
 if TYPE_CHECKING:
+    from confide import deploy as deploy
     from confide import problems as problems
+    from confide import testing as testing
     from confide.base.errors import InputError as InputError
     from confide.base.errors import RunError as RunError
     from confide.engines.driver import simulate as simulate
@@ -50,20 +53,12 @@ _HOME = {
     "account": "confide.privacy.accountant",
     "plan": "confide.privacy.planner",
 }
-_MODULES = {"models": "confide.problems.models", "problems": "confide.problems", "schemes": "confide.rounds.schemes"}
+_MODULES = {
+    "deploy": "confide.deploy",
+    "models": "confide.problems.models",
+    "problems": "confide.problems",
+    "schemes": "confide.rounds.schemes",
+    "testing": "confide.testing",
+}
 __all__ = [*sorted(_HOME), *_MODULES]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(import_module(_HOME[name]), name)
-    elif name in _MODULES:
-        value = import_module(_MODULES[name])
-    else:
-        raise AttributeError(f"module 'confide' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy(__name__, _HOME, _MODULES)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from confide.plans.settings import Privacy
+from confide.privacy.of_run import Accounting
 from scipy import stats
 from scipy.optimize import brentq
 
@@ -16,14 +18,12 @@ from confide.attacks.audit import AuditReport, Row, audit, rows_of
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.plans.config import Config, parse
-from confide.plans.settings import Privacy
-from confide.privacy.of_run import Accounting
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip
-from confide.rounds.reference import float_noise
+from confide.rounds.noise import float_noise
 from confide.rounds.schemes import scheme
 
 SMALL = {

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from confide.plans.threat import Threat
 
 from confide.attacks.worlds import Side, drive, heard, loudness, pairs, row, units
 from confide.graph.graph import Graph
 from confide.plans.config import Experiment, parse
-from confide.plans.threat import Threat
 from confide.privacy.accountant import account
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.models import Linear, Logistic
-from confide.rounds.reference import float_noise
+from confide.rounds.noise import float_noise
 from confide.rounds.schemes import scheme
 
 CONFIG = {

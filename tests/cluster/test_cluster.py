@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from builders import reference_bits
 from confide.base.errors import InputError, RunError
 from confide.cluster import layout
 from confide.cluster import view as cluster_view
@@ -26,12 +27,12 @@ from confide.cluster.try_out import TRY_OUT, deployable
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.node.config import load_client, load_server
 from confide.deploy.node.server_setup import ServerSetup
+from confide.deploy.store import reconcile
 from confide.plans.config import Config, load, parse
 from confide.problems import model_file as released_model
-from confide.rounds.reference import prepare
 from confide.testing.invariants import BrokenError, balanced
 from confide.testing.network import Network
-from confide.testing.rehearsal import rehearsal
+from confide.testing.rehearsal import training_units
 from patience import LIMIT, SCALE, until
 from ports import own_ports
 
@@ -74,18 +75,8 @@ def models(found: Layout) -> list[list[int]]:
         return [cluster.books(unit).w.tolist() for unit in found.units]
 
 
-def reference(found: Layout) -> list[list[int]]:
-    e = found.experiment
-    r = prepare(e.problem, e.graph, e.algorithm, e.rounds, SEED)(0)
-    w = r.start(np.zeros((len(found.units), e.problem.M)))
-    for i in range(1, e.rounds + 1):
-        w = r.round(i, w).w
-    values: list[list[int]] = np.asarray(w).tolist()
-    return values
-
-
 def in_memory(found: Layout) -> list[list[int]]:
-    units = rehearsal(found.prices, found.experiment.problem, SEED)
+    units = training_units(found.prices, found.experiment.problem, SEED)
     network = Network(units, seed=1)
     network.run(until=10_000.0, done=network.finished)
     return [u.server.books.w.tolist() for u in units if u.server is not None]
@@ -122,7 +113,7 @@ def test_the_command_gives_the_bits_of_the_box_and_of_the_reference(tmp_path: Pa
     assert found.units == units
     bits = models(found)
     assert bits == in_memory(found), f"seed {SEED}"
-    assert bits == reference(found), f"seed {SEED}"
+    assert bits == reference_bits(found.experiment), f"seed {SEED}"
 
     weights, meta = released_model.read(told["released"]["file"])
     mean = np.mean(bits, axis=0) * found.prices.deployed.arithmetic.quantum
@@ -135,11 +126,12 @@ def test_the_command_gives_the_bits_of_the_box_and_of_the_reference(tmp_path: Pa
 
     with Cluster(found) as cluster:  # and what does not fit is found
         books = [cluster.books(unit) for unit in units]
-        assert cluster_view._ledgers(cluster, books) is True
+        fits = cluster_view._ledgers
+        assert fits(cluster, books) is True
         books[1].published -= 1
-        assert "beta: the ledger's prices" in str(cluster_view._ledgers(cluster, books))
+        assert "beta: the ledger's prices" in str(fits(cluster, books))
         books[0].decided += 1
-        assert "alpha: 4 rounds are decided" in str(cluster_view._ledgers(cluster, books))
+        assert "alpha: 4 rounds are decided" in str(fits(cluster, books))
 
     # The config that was used is a config: the run can be simulated, or deployed again.
     assert load(folder / "cluster.json") == found.config
@@ -179,7 +171,7 @@ def test_ctrl_c_leaves_no_process_and_the_run_goes_on(tmp_path: Path) -> None:
     assert "conserved to the last bit" in out
     assert "all settled at both ends" in out
     assert f"files          {folder}" in out
-    assert models(found) == reference(found), f"seed {SEED}"
+    assert models(found) == reference_bits(found.experiment), f"seed {SEED}"
 
 
 def test_nodes_end_with_the_process_that_started_them(tmp_path: Path) -> None:
@@ -367,15 +359,17 @@ def test_the_table_shows_who_is_down(idle: Cluster) -> None:
 
 
 def test_a_sum_that_is_not_conserved_is_found(laid: Layout) -> None:
-    units = rehearsal(laid.prices, laid.experiment.problem, SEED)
+    units = training_units(laid.prices, laid.experiment.problem, SEED)
     network = Network(units, seed=1)
     network.run(until=10_000.0, done=network.finished)
     terms, books = [u.terms for u in units], [u.store.load() for u in units]
-    assert cluster_view._holds(balanced, terms, books) is True
+    weights = [of.rules.weights for of in terms]
+    assert reconcile.balanced(weights, books) is True
     m = books[0].neighbours[0]
     books[0].balances[m] = books[0].balances[m]._replace(total=books[0].balances[m].total + 1)
-    said = cluster_view._holds(balanced, terms, books)
-    assert isinstance(said, str)
-    assert said.startswith("L2")
+    assert reconcile.balanced(weights, books) == f"the balances of servers 0 and {m} do not cancel"
+    assert reconcile.conserved(weights, books) == (
+        f"the balances of servers 0 and {m} do not differ by the flows that are under way"
+    )
     with pytest.raises(BrokenError):
         balanced(terms, books)

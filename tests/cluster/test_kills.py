@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import reference_bits
 from confide.base.errors import RunError
 from confide.cluster.layout import Layout, lay_out
 from confide.cluster.processes import Cluster
@@ -25,7 +26,6 @@ from confide.deploy.node import control
 from confide.deploy.store.books import Status
 from confide.plans.config import parse
 from confide.privacy.ledger import Cost, Event, dataset_id, write_events
-from confide.rounds.reference import prepare
 from patience import LIMIT, SCALE, wait_finished, wait_round
 from ports import own_ports
 from soak import Auditor, settle_flows, settled
@@ -58,16 +58,6 @@ def network(
     }
     config = parse(TRY_OUT | changed)
     return lay_out(folder, config, units, clients, rounds=rounds, log="json", grace=1.0, ports=own_ports, **clock)
-
-
-def reference(layout: Layout) -> list[list[int]]:
-    e = layout.experiment
-    r = prepare(e.problem, e.graph, e.algorithm, layout.plan.rounds, e.seed)(0)
-    w = r.start(np.zeros((len(layout.units), e.problem.M)))
-    for i in range(1, layout.plan.rounds + 1):
-        w = r.round(i, w).w
-    found: list[list[int]] = np.asarray(w).tolist()
-    return found
 
 
 class Chain:
@@ -131,7 +121,7 @@ def test_servers_that_die_at_every_point_and_come_back_at_once_lose_nothing(tmp_
         cluster.stop_all()
         books = auditor.settle()
     assert [one.published for one in books] == [ROUNDS] * len(PROMPT)
-    assert [one.w.tolist() for one in books] == reference(layout)
+    assert [one.w.tolist() for one in books] == reference_bits(layout.experiment, layout.plan.rounds)
 
 
 def spent(layout: Layout, unit: str, publications: int) -> None:

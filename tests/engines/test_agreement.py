@@ -60,14 +60,8 @@ def test_every_scheme(ragged: Maker, each_scheme: Scheme, law: str, M: int) -> N
     agree(ragged(M=M), GRAPH, GFL(replace(each_scheme, law=law), **SMALL))
 
 
-SHAPES = list(product(("ring:5", "star:5", "complete:4", "path:2", "path:1", "random:5:0.5"), ("lazy", "metropolis")))
-FEW_SHAPES = [SHAPES[n] for n in (0, 3, 4, 7, 8, 11)]  # each with one rule; the last has unequal edges
-
-
-@pytest.mark.parametrize(("shape", "rule"), more(FEW_SHAPES, SHAPES))
-def test_every_scheme_on_every_graph(ragged: Maker, each_scheme: Scheme, shape: str, rule: str) -> None:
-    graph = Graph.parse(shape, weights=rule)
-    agree(ragged(P=graph.P), graph, GFL(each_scheme, **SMALL), rounds=3)
+def test_every_scheme_on_every_graph(ragged: Maker, each_scheme: Scheme, each_graph: Graph) -> None:
+    agree(ragged(P=each_graph.P), each_graph, GFL(each_scheme, **SMALL), rounds=3)
 
 
 CLIPS = [None, *(Clip(k, 0.4, n) for k in ("example", "update") for n in ("l1", "l2"))]

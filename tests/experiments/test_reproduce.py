@@ -368,6 +368,10 @@ def fit(measured: Any, predicted: Any, tiny_db: float = 0.0, spread: float = 0.0
     return h.Fit(measured * noise / noise.mean(axis=0), True, predicted, predicted, tiny_db)
 
 
+def claim_of(made: h.Fit) -> Any:
+    return h._claim("h2", made, "homomorphic", "it costs O(mu)")
+
+
 @pytest.mark.parametrize(
     ("made", "holds"),
     [
@@ -381,13 +385,13 @@ def fit(measured: Any, predicted: Any, tiny_db: float = 0.0, spread: float = 0.0
     ],
 )
 def test_the_claims_of_figure_h_can_fail(made: h.Fit, holds: bool) -> None:
-    claim = h._claim("h2", made, "homomorphic", "it costs O(mu)")
+    claim = claim_of(made)
     assert claim.holds is holds
     assert "widened" not in claim.statement
 
 
 def test_a_rough_fit_says_so() -> None:
-    claim = h._claim("h2", fit(MU**0.72, MU**0.9, spread=0.6), "homomorphic", "it costs O(mu)")
+    claim = claim_of(fit(MU**0.72, MU**0.9, spread=0.6))
     assert "widened to the Monte-Carlo error" in claim.statement
     assert claim.numbers["slope_monte_carlo_error"] > 0.1
 

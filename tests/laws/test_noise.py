@@ -11,6 +11,7 @@ import sys
 import threading
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,11 @@ SAMPLERS = {"laplace": discrete_laplace, "gaussian": discrete_gaussian}
 KEY = bytes(range(32))
 SMALL, LARGE = (0.3, 1, 3.7, 50), (400.0, 2.0**12, 2.0**20 + 0.5, 2.0**30, 2.0**40, 2.0**50)
 Integers = NDArray[np.int64]
+
+
+def dice_of(law: str, scale: float) -> Any:
+    """The tables of the sampler, one for each digit; the tests of their arrays have no other way to them."""
+    return noise._dice(law, scale)
 
 
 def sample(law: str, scale: float, n: int, key: bytes = KEY) -> Integers:
@@ -118,7 +124,7 @@ def test_low_digits_of_a_large_scale_are_uniform(law: str, scale: float) -> None
 
 @pytest.mark.parametrize("scale", [400.0, 900.0])
 def test_joined_gaussian_integer_by_integer(scale: float) -> None:
-    assert len(noise._dice("gaussian", scale)) == 2
+    assert len(dice_of("gaussian", scale)) == 2
     assert pmf_test(sample("gaussian", scale, 4_000_000), "gaussian", scale) > 1e-3
 
 
@@ -164,7 +170,7 @@ def test_scales_near_zero_give_zero() -> None:
 # The stated distance
 
 
-def masses(die: noise._Die) -> dict[int, int]:
+def masses(die: Any) -> dict[int, int]:
     """The die's probabilities times 2^128, from the very arrays that `throw` reads."""
     column = 1 << (128 - die.bits)
     found: dict[int, int] = {}
@@ -180,7 +186,7 @@ def masses(die: noise._Die) -> dict[int, int]:
 def exact(law: str, scale: float) -> dict[int, Fraction]:
     """The sampler's probabilities, by counting every word it could be handed."""
     total = {0: 1}
-    dice = noise._dice(law, scale)
+    dice = dice_of(law, scale)
     for die in reversed(dice):
         faces, previous, total = masses(die), total, {}
         for high, p in previous.items():
@@ -236,7 +242,7 @@ def test_distance_is_small_for_every_scale(law: str) -> None:
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("scale", [0.3, 20.0, 320.0, 321.0, 12345.678, 2.0**30, 2.0**50])
 def test_dice_add_up_to_the_variance_and_the_range(law: str, scale: float) -> None:
-    dice = noise._dice(law, scale)
+    dice = dice_of(law, scale)
     v = sum(
         64 ** (2 * i) * Fraction(sum(x * x * m for x, m in masses(d).items()), 1 << 128) for i, d in enumerate(dice)
     )
@@ -248,7 +254,7 @@ def test_dice_add_up_to_the_variance_and_the_range(law: str, scale: float) -> No
 
 def test_laplace_digits_repeat() -> None:
     """The digits above the lowest are those of scale / 64, so counting small scales covers large ones."""
-    for above, smaller in zip(noise._dice("laplace", 2.0**50)[1:], noise._dice("laplace", 2.0**44), strict=True):
+    for above, smaller in zip(dice_of("laplace", 2.0**50)[1:], dice_of("laplace", 2.0**44), strict=True):
         assert masses(above) == masses(smaller)
 
 
@@ -264,7 +270,7 @@ class Handed:
 
 
 def test_tie_is_settled_by_a_second_word() -> None:
-    die = noise._dice("gaussian", 3.7)[0]
+    die = dice_of("gaussian", 3.7)[0]
     c = next(c for c in range(die.faces) if die.high[c] > c << (64 - die.bits))
     high, low = int(die.high[c]), int(die.low[c])
     own, alias = c - die.radius, int(die.alias[c])
@@ -439,5 +445,5 @@ def test_a_sample_is_one_word_for_every_die(law: str, scale: float, dice: int, m
     monkeypatch.setattr(noise, "_die", lambda *_, **__: pytest.fail("a table was made again"))
     stream.asked.clear()
     SAMPLERS[law](stream, scale, n)
-    assert stream.asked == [noise.CHUNK] * (3 * len(noise._dice(law, scale)))
-    assert len(noise._dice(law, scale)) <= dice
+    assert stream.asked == [noise.CHUNK] * (3 * len(dice_of(law, scale)))
+    assert len(dice_of(law, scale)) <= dice

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import a_plan
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
@@ -38,30 +39,8 @@ PLAIN = st.recursive(
 
 
 def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "graph": Graph.ring(4).to_dict(),
-        "scheme": scheme_fields(scheme("homomorphic", sigma=0.3, noise="gaussian")),
-        "rounds": 100,
-        "step": 0.1,
-        "bound": 1.0,
-        "norm": "l2",
-        "clip": "example",
-        "sampled": 5,
-        "clients": 20,
-        "dim": 3,
-        "local_steps": (1, 10),
-        "batch": 8,
-        "level": "client",
-        "adjacency": "replace",
-        "proof": "convex-glm:0.2",
-        "participation": "all",
-        "threat": "links",
-        "release": "none",
-        "delta": 1e-5,
-        "budget": {"epsilon": 4.0, "rho": None},
-        "facts": {"feature_norm": 1.0},
-    }
-    return Plan(**settings | changes)
+    usual = {"local_steps": (1, 10), "batch": 8, "proof": "convex-glm:0.2", "facts": {"feature_norm": 1.0}}
+    return a_plan(**usual | {"budget": {"epsilon": 4.0, "rho": None}} | changes)
 
 
 def same(a: Any, b: Any) -> bool:

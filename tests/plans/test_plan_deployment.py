@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import a_deployed_plan, a_deployment, key
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
@@ -25,65 +26,9 @@ SECURE = {
 GRID = arithmetic.on_grid(Graph.ring(4)).to_dict()
 
 
-def key(n: int) -> str:
-    return f"{n:064x}"
-
-
-def unit(p: int, clients: int = 3) -> dict[str, Any]:
-    roster = [{"identity": key(100 * p + k + 10), "local_steps": 2, "batch": 8} for k in range(clients)]
-    start = 100 * p
-    return {
-        "name": f"Klinik {p}", "identity": key(start), "exchange_key": key(start + 1), "authority": "",
-        "clients": roster,
-    }  # fmt: skip
-
-
-def table(**changes: Any) -> dict[str, Any]:
-    return {
-        "protocol": 1,
-        "fraction_bits": 24,
-        "window": 4,
-        "start": 0.0,
-        "degree": 0,
-        "adapt": 60.0,
-        "tick": 60.0,
-        "exchange": 30.0,
-        "drain": 300.0,
-        "model": {"kind": "logistic", "rho": 0.1},
-        "replacement": False,
-        "units": [unit(p) for p in range(4)],
-    } | changes
-
-
-def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "graph": GRID,
-        "scheme": scheme_fields(scheme("homomorphic", sigma=0.3, noise="gaussian"), "discrete-gaussian"),
-        "rounds": 100,
-        "step": 0.1,
-        "bound": 1.0,
-        "norm": "l2",
-        "clip": "example",
-        "sampled": 3,
-        "clients": 3,
-        "dim": 3,
-        "local_steps": (1, 10),
-        "batch": 8,
-        "level": "client",
-        "adjacency": "replace",
-        "proof": "none",
-        "participation": "all",
-        "threat": "links",
-        "release": "none",
-        "delta": 1e-5,
-        "deployment": table(),
-    }
-    return Plan(**settings | changes)
-
-
 def changed(path: str, value: Any) -> dict[str, Any]:
     """The table with one entry changed, such as units.0.name."""
-    whole: Any = copy.deepcopy(table())
+    whole: Any = copy.deepcopy(a_deployment())
     *inner, last = [int(x) if x.isdigit() else x for x in path.split(".")]
     at = whole
     for step in inner:
@@ -100,8 +45,8 @@ def test_plans_without_a_deployment_do_not_name_it() -> None:
     old = {"sampled": 5, "clients": 20, "proof": "convex-glm:0.2", "budget": {"epsilon": 4.0, "rho": None}}
     old |= {"facts": {"feature_norm": 1.0}, "deployment": None, "graph": Graph.ring(4).to_dict()}
     old["scheme"] = scheme_fields(scheme("homomorphic", sigma=0.3, noise="gaussian"))
-    assert plan(**old).hash == "ccb28180206c562252583a0fd035f6e2af264966a692d9e852f3f4256fcbe319"
-    secure = plan(**old, aggregation=SECURE)
+    assert a_deployed_plan(**old).hash == "ccb28180206c562252583a0fd035f6e2af264966a692d9e852f3f4256fcbe319"
+    secure = a_deployed_plan(**old, aggregation=SECURE)
     assert secure.hash == "64123d689f2416d6a7288f1d696e83fd8d03c6f61d37a876e338e4813683dfc8"
     assert "deployment" not in secure.to_json()
     assert Plan.from_json(secure.to_json()).deployment is None
@@ -111,7 +56,7 @@ def test_plans_without_a_deployment_do_not_name_it() -> None:
 
 def test_the_text_of_a_deployment_never_changes() -> None:
     """Golden: hashes in ledgers rest on it."""
-    assert plan().hash == "c1e65504ed185e19639ab8d46f35398121ea05a5790400d0ce441fc6f23948de"
+    assert a_deployed_plan().hash == "c1e65504ed185e19639ab8d46f35398121ea05a5790400d0ce441fc6f23948de"
 
 
 identities = st.lists(st.integers(0, 2**256 - 1).map(key), min_size=24, max_size=24, unique=True)
@@ -130,11 +75,11 @@ def test_round_trip(
     units = []
     for p in range(4):
         clients = [{"identity": next(left), "local_steps": E, "batch": 8} for _ in range(3)]
-        one = unit(p) | {"name": f"{name}{p}", "identity": next(left), "exchange_key": next(left)}
-        units.append(one | {"clients": clients, "authority": authority})
+        one = {"name": f"{name}{p}", "identity": next(left), "exchange_key": next(left), "authority": authority}
+        units.append(one | {"clients": clients})
     tick = max(adapt * share, 1e-6)
-    d = table(fraction_bits=bits, window=window, adapt=adapt, tick=tick, drain=drain, replacement=replacement)
-    a = plan(deployment=d | {"units": units})
+    d = a_deployment(fraction_bits=bits, window=window, adapt=adapt, tick=tick, drain=drain, replacement=replacement)
+    a = a_deployed_plan(deployment=d | {"units": units})
     b = Plan.from_json(a.to_json())
     assert a == b
     assert a.hash == b.hash
@@ -143,8 +88,9 @@ def test_round_trip(
 
 
 def test_whole_seconds_are_floats_in_the_text() -> None:
-    assert plan(deployment=table(adapt=60, tick=60)).hash == plan().hash
-    assert plan(deployment=changed("model.rho", -0.0)).hash == plan(deployment=changed("model.rho", 0)).hash
+    assert a_deployed_plan(adapt=60, tick=60).hash == a_deployed_plan().hash
+    signed, plain = (a_deployed_plan(deployment=changed("model.rho", zero)) for zero in (-0.0, 0))
+    assert signed.hash == plain.hash
 
 
 @pytest.mark.parametrize(
@@ -194,30 +140,30 @@ def test_whole_seconds_are_floats_in_the_text() -> None:
 )  # fmt: skip
 def test_a_wrong_entry_is_refused_by_name(path: str, value: Any, words: str) -> None:
     with pytest.raises(InputError, match=words) as refused:
-        plan(deployment=changed(path, value))
+        a_deployed_plan(deployment=changed(path, value))
     place = "".join(f"[{x}]" if x.isdigit() else f".{x}" for x in path.split("."))
     assert refused.value.field.startswith(f"plan.deployment{place}")
 
 
 def test_missing_and_unknown_keys_are_named() -> None:
     for path in ("window", "units.0.authority", "units.0.clients.2.batch"):
-        whole: Any = copy.deepcopy(table())
+        whole: Any = copy.deepcopy(a_deployment())
         *inner, last = [int(x) if x.isdigit() else x for x in path.split(".")]
         at = whole
         for step in inner:
             at = at[step]
         del at[last]
         with pytest.raises(InputError, match="is missing") as refused:
-            plan(deployment=whole)
+            a_deployed_plan(deployment=whole)
         assert refused.value.field.endswith(f".{last}")
     for path in ("speed", "units.0.speed", "units.0.clients.2.speed", "model.speed"):
         with pytest.raises(InputError, match="is unknown"):
-            plan(deployment=changed(path, 1))
+            a_deployed_plan(deployment=changed(path, 1))
 
 
 def test_a_roster_beyond_every_purpose_is_refused_before_it_is_read() -> None:
     with pytest.raises(InputError, match="at most 1000000 clients"):
-        plan(deployment=changed("units.2.clients", [None] * (10**6 - 5)))
+        a_deployed_plan(deployment=changed("units.2.clients", [None] * (10**6 - 5)))
 
 
 @pytest.mark.parametrize(
@@ -239,30 +185,32 @@ def test_a_roster_beyond_every_purpose_is_refused_before_it_is_read() -> None:
         ({"clients": 2, "sampled": 2}, r"plan\.clients"),
         ({"batch": None}, r"plan\.deployment\.units\[0\]\.clients\[0\]\.batch"),
         ({"aggregation": SECURE | {"fraction_bits": 20}}, r"plan\.deployment\.fraction_bits"),
-        ({"deployment": table(model={"kind": "own", "rho": 0.0})}, r"plan\.clip"),
+        ({"deployment": a_deployment(model={"kind": "own", "rho": 0.0})}, r"plan\.clip"),
     ],
 )
 def test_what_contradicts_the_rest_of_the_plan_is_refused(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError, match=rf"^{field} = "):
-        plan(**changes)
-    plan(**{**changes, "deployment": None})  # as a simulation it is a plan
+        a_deployed_plan(**changes)
+    a_deployed_plan(**{**changes, "deployment": None})  # as a simulation it is a plan
 
 
 def test_what_a_deployment_may_be() -> None:
-    plan(scheme=scheme_fields(scheme("none")))  # without noise the law means nothing
-    plan(aggregation=SECURE, deployment=table(degree=2))
+    a_deployed_plan(scheme=scheme_fields(scheme("none")))  # without noise the law means nothing
+    a_deployed_plan(aggregation=SECURE, degree=2)
     with pytest.raises(InputError, match="summed in clear"):
-        plan(deployment=table(degree=2))
-    plan(clip="update", deployment=table(model={"kind": "own", "rho": 0.0}))
-    plan(clients=None)
+        a_deployed_plan(degree=2)
+    a_deployed_plan(clip="update", model={"kind": "own", "rho": 0.0})
+    a_deployed_plan(clients=None)
 
 
 def test_a_difference_is_named_down_to_the_client() -> None:
-    a = plan()
+    a = a_deployed_plan()
     assert replace(a, deployment=None).diff(a)[0].startswith("deployment: (absent) != {")
-    assert a.diff(plan(deployment=table(window=5))) == ["deployment.window: 4 != 5"]
+    assert a.diff(a_deployed_plan(window=5)) == ["deployment.window: 4 != 5"]
     other = changed("units.2.clients.1.local_steps", 3)
-    assert a.diff(plan(deployment=other)) == ["deployment.units[2].clients[1].local_steps: 2 != 3"]
+    found = "deployment.units[2].clients[1].local_steps: 2 != 3"
+    assert a.diff(a_deployed_plan(deployment=other)) == [found]
     other["units"][3]["name"] = "elsewhere"
-    assert a.diff(plan(deployment=other)) == ["deployment.units[2].clients[1].local_steps: 2 != 3 (and 1 more)"]
-    assert a.diff(plan(deployment=changed("units.0.name", "x"))) == ["deployment.units[0].name: 'Klinik 0' != 'x'"]
+    assert a.diff(a_deployed_plan(deployment=other)) == [f"{found} (and 1 more)"]
+    other = changed("units.0.name", "x")
+    assert a.diff(a_deployed_plan(deployment=other)) == ["deployment.units[0].name: 'Klinik 0' != 'x'"]

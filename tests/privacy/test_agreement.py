@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from confide.privacy.agreement import make, price, read
 
+from builders import changed, deployed, forged_units
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws import conversion
 from confide.plans.config import Experiment, parse
 from confide.plans.plan import Plan
-from confide.privacy.agreement import Unit, make, price, read
 from confide.privacy.ledger import FREE
 from confide.privacy.sum_noise import release_rho
 from confide.rounds.arithmetic import WEIGHT_BITS, FixedArithmetic, largest_state
@@ -41,25 +42,13 @@ def experiment(**tables: dict[str, Any] | int) -> Experiment:
     return parse(content).build()
 
 
-def units(sizes: list[int]) -> list[Unit]:
-    keys = (f"{n:064x}" for n in range(10**6))
-    return [Unit(f"unit {p}", next(keys), next(keys), tuple(next(keys) for _ in range(K))) for p, K in enumerate(sizes)]
-
-
 def deploy(**tables: dict[str, Any] | int) -> Plan:
-    e = experiment(**tables)
-    return make(e, units(e.problem.federation.K.tolist()))
+    return deployed(experiment(**tables))
 
 
 @lru_cache
 def plain() -> Plan:
     return deploy()
-
-
-def redone(plan: Plan, **changes: Any) -> Plan:
-    """The plan with other fields, and other entries of its deployment."""
-    inner = {name: changes.pop(name) for name in list(changes) if name in (plan.deployment or {})}
-    return replace(plan, **changes, deployment=dict(plan.deployment or {}) | inner)
 
 
 # ---- the plan
@@ -84,7 +73,7 @@ def test_the_plan_says_what_the_config_says() -> None:
 def test_a_train_function_of_ones_own_has_kind_own() -> None:
     e = experiment(algorithm={"clip": "update"})
     own = e._replace(algorithm=dataclasses.replace(e.algorithm, local=lambda w, X, d, task: -w))
-    d = make(own, units([12] * 4)).deployment
+    d = make(own, forged_units([12] * 4)).deployment
     assert d is not None
     assert d["model"] == {"kind": "own", "rho": 0.0}
 
@@ -150,13 +139,13 @@ def test_where_rounding_refuses_random_participation_all_rounds_are_paid() -> No
 def test_units_must_match_the_problem() -> None:
     e = experiment()
     with pytest.raises(InputError, match=r"units = 3: the problem has 4"):
-        make(e, units([12] * 3))
-    with pytest.raises(InputError, match=r"units\.clients = 11: unit 'unit 2' of the problem has 12"):
-        make(e, units([12, 12, 11, 12]))
+        make(e, forged_units([12] * 3))
+    with pytest.raises(InputError, match=r"units\.clients = 11: unit 'Klinik 2' of the problem has 12"):
+        make(e, forged_units([12, 12, 11, 12]))
     with pytest.raises(InputError, match=r"deployment\.window = 1"):
-        make(e, units([12] * 4), window=1)
+        make(e, forged_units([12] * 4), window=1)
     with pytest.raises(InputError, match=r"must not exceed adapt, which is 5 s"):
-        make(e, units([12] * 4), adapt=5.0, tick=6.0)
+        make(e, forged_units([12] * 4), adapt=5.0, tick=6.0)
 
 
 # ---- a plan that came from elsewhere
@@ -164,14 +153,14 @@ def test_units_must_match_the_problem() -> None:
 
 def test_a_simulation_is_not_a_deployment() -> None:
     with pytest.raises(InputError, match=r"plan\.deployment = None"):
-        price(replace(plain(), deployment=None))
+        price(changed(plain(), deployment=None))
 
 
 def test_a_scheme_is_what_its_name_says() -> None:
     with pytest.raises(InputError, match=r"plan\.scheme\.carry = 0\.5: the scheme 'shared' has 0\.0"):
-        price(redone(plain(), scheme=dict(plain().scheme) | {"carry": 0.5}))
+        price(changed(plain(), carry=0.5))
     with pytest.raises(InputError, match=r"plan\.scheme\.name = 'secret'"):
-        price(redone(plain(), scheme=dict(plain().scheme) | {"name": "secret"}))
+        price(changed(plain(), name="secret"))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +188,7 @@ def test_a_plan_that_is_not_true_is_refused(changes: dict[str, Any], words: str)
     if "aggregation" in changes:
         changes = {"degree": 4} | changes | {"aggregation": secure | changes["aggregation"]}
     with pytest.raises(InputError, match=words):
-        price(redone(plain(), **changes))
+        price(changed(plain(), **changes))
 
 
 # ---- prices
@@ -290,7 +279,7 @@ def test_a_sum_over_servers_that_could_wrap_is_refused_first() -> None:
     for bits in range(40, 53):
         finer = e._replace(algorithm=dataclasses.replace(e.algorithm, fraction_bits=bits))
         try:
-            make(finer, units([12] * 4))
+            make(finer, forged_units([12] * 4))
         except InputError as refusal:
             assert "the sum over 4 servers could wrap" in refusal.remedy  # noqa: PT017 - the first refusal is meant
             break
@@ -347,7 +336,7 @@ def test_noise_inside_the_sums_prices_what_the_messages_do_not() -> None:
 def test_the_range_counts_updates_noise_and_rounding() -> None:
     d = read(plain())
     assert d.largest > 20 * 0.1
-    assert read(redone(plain(), rounds=40)).largest > 1.9 * d.largest
+    assert read(changed(plain(), rounds=40)).largest > 1.9 * d.largest
     inside = read(deploy(algorithm={"aggregation": "secure", "sampled": 8}, secure={"sigma": 0.05}))
     assert inside.largest > read(deploy(algorithm={"sampled": 8})).largest
 
@@ -369,10 +358,10 @@ def test_a_link_scheme_remembers_by_its_roundings() -> None:
         "graph": {"topology": "complete"},
     }
     tables["privacy"] = {"unprotected": True}
-    shares = price(redone(deploy(**tables), graph=Graph.from_matrix(A).to_dict()))
+    shares = price(changed(deploy(**tables), graph=Graph.from_matrix(A)))
     assert shares.messages[0].rho is None
     assert any("the other clients start from another model" in why for _, why in shares.statement.refused)
-    whole = price(redone(deploy(**tables), graph=Graph.from_matrix(A).to_dict(), level="unit"))
+    whole = price(changed(deploy(**tables), graph=Graph.from_matrix(A), level="unit"))
     s = [cost.sensitivity for cost in whole.messages]
     assert s[1] - s[0] == pytest.approx(2 * read(plain()).arithmetic.quantum * 2**0.5, rel=1e-3)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confide.privacy.of_run import Pricing
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
 from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as elliptic_key
@@ -20,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builders import a_shared_plan
 from confide.base import canonical
 from confide.base.errors import InputError, RunError
 from confide.graph.graph import Graph
@@ -37,7 +39,6 @@ from confide.privacy.bundle import (
     verify_bundle,
 )
 from confide.privacy.ledger import FREE, Cost, Event, dataset_id, lines, read, write_events
-from confide.privacy.of_run import Pricing
 from confide.rounds.schemes import scheme
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -47,33 +48,12 @@ NONE = {"epsilon": None, "rho": None}
 VERSIONS = {"confide": "0.1.0", "python": "3.11"}
 RHO = (2 * 0.1 * 1.0 / 5) ** 2 / 2  # of a round of `plan()`: (2 mu B / L)^2 / (2 sigma^2)
 PURE = 2 * 0.1 * 1.0 / 5 * math.sqrt(2)  # epsilon of a round of Laplace noise, of scale sigma / sqrt(2)
+PARTS = list(bundle._PARTS)
 CHECKS = ["signature", "signer", "plan", "ledger", "events", "rounds", "prices", "budget", "statement"]
 
 
 def plan(**changes: Any) -> Plan:
-    base: dict[str, Any] = {
-        "graph": Graph.ring(3).to_dict(),
-        "scheme": {"name": "shared", "law": "gaussian", "carry": 0.0, "noise_on": "server", "sigma": 1.0},
-        "rounds": 4,
-        "step": 0.1,
-        "bound": 1.0,
-        "norm": "l2",
-        "clip": "example",
-        "sampled": 5,
-        "clients": 5,
-        "dim": 2,
-        "local_steps": 1,
-        "batch": 1,
-        "level": "client",
-        "adjacency": "replace",
-        "proof": "none",
-        "participation": "all",
-        "threat": "links",
-        "release": "none",
-        "delta": 1e-5,
-        "budget": {"epsilon": None, "rho": 4 * RHO},
-    }
-    return Plan(**base | changes)
+    return a_shared_plan(**{"budget": {"epsilon": None, "rho": 4 * RHO}} | changes)
 
 
 def noisy(name: str, sigma: float, law: str = "gaussian") -> dict[str, Any]:
@@ -196,7 +176,7 @@ def changed(value: Any) -> Any:
     return value + 1 if isinstance(value, int) else value | {"threat": "own-server", "extra": "x"}
 
 
-@pytest.mark.parametrize("name", list(bundle._PARTS))
+@pytest.mark.parametrize("name", PARTS)
 def test_every_field_is_signed(good: Path, name: str) -> None:
     content = canonical.loads(good.read_text().strip())
     content[name] = changed(content[name])
@@ -584,7 +564,7 @@ def test_a_file_that_is_no_bundle(tmp_path: Path, text: str) -> None:
         verify_bundle(path)
 
 
-@pytest.mark.parametrize("name", list(bundle._PARTS))
+@pytest.mark.parametrize("name", PARTS)
 def test_fields_of_the_wrong_type_or_missing(good: Path, name: str) -> None:
     content = canonical.loads(good.read_text().strip())
     good.write_text(canonical.dumps(content | {name: None}))

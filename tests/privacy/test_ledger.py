@@ -14,10 +14,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import work
+from builders import a_shared_plan
 from confide.base import canonical
 from confide.base.errors import InputError
-from confide.graph.graph import Graph
-from confide.plans.plan import Plan
 from confide.privacy import ledger
 from confide.privacy.ledger import (
     FREE,
@@ -39,27 +38,7 @@ from confide.privacy.ledger import (
 )
 
 DATA = dataset_id("tests")
-PLAN = Plan(
-    graph=Graph.ring(3).to_dict(),
-    scheme={"name": "shared", "law": "gaussian", "carry": 0.0, "noise_on": "server", "sigma": 1.0},
-    rounds=1000,
-    step=0.1,
-    bound=1.0,
-    norm="l2",
-    clip="example",
-    sampled=5,
-    clients=5,
-    dim=2,
-    local_steps=1,
-    batch=1,
-    level="client",
-    adjacency="replace",
-    proof="none",
-    participation="all",
-    threat="links",
-    release="none",
-    delta=1e-5,
-)
+PLAN = a_shared_plan(rounds=1000)
 PROMISE = Promise("client", "replace", "links")
 
 

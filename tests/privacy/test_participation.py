@@ -46,13 +46,17 @@ def priced_by(s: Scheme, participation: str, rounds: int, **given: object) -> tu
     return a.epsilon, next(note for note in a.assumptions if note.startswith("participation "))
 
 
+def curve_of(accountant: rdp_privacy_accountant.RdpAccountant) -> Floats:
+    return np.asarray(accountant.rdp)
+
+
 def without_replacement(q: float, multiplier: float, T: int, orders: Floats) -> Floats:
     """dp-accounting's curve of T samples of fixed size, whose mean moves by one when a client is exchanged."""
     relation = dp.NeighboringRelation.REPLACE_ONE
     accountant = rdp_privacy_accountant.RdpAccountant(orders=orders.tolist(), neighboring_relation=relation)
     event = dp.SampledWithoutReplacementDpEvent(1000, round(1000 * q), dp.GaussianDpEvent(multiplier))
     accountant.compose(dp.SelfComposedDpEvent(event, T))
-    return np.asarray(accountant.rdp)
+    return curve_of(accountant)
 
 
 def poisson(q: float, multiplier: float, T: int, orders: Floats) -> Floats:
@@ -60,7 +64,7 @@ def poisson(q: float, multiplier: float, T: int, orders: Floats) -> Floats:
     one of K clients, all others at one end of the ball and the target at the other."""
     accountant = rdp_privacy_accountant.RdpAccountant(orders=orders.tolist())
     accountant.compose(dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(multiplier)), T))
-    return np.asarray(accountant.rdp)
+    return curve_of(accountant)
 
 
 def converted(curve: Floats, orders: Floats, delta: float) -> float:

@@ -12,14 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from confide.privacy.agreement import Deployed, price, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import a_deployed_plan, announced, forged_units
 from confide.base.randomness import Purpose
 from confide.graph.graph import Graph
-from confide.plans.plan import Plan, scheme_fields
+from confide.plans.plan import Plan
 from confide.privacy.accountant import account
-from confide.privacy.agreement import Deployed, price, read
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.models import Linear
 from confide.rounds.arithmetic import DECAY_BITS, on_grid, scaled
@@ -77,14 +78,12 @@ REACH = math.sqrt((CURVATURE - 2.0 * RHO) / 2.0)
 
 @lru_cache
 def plan(case: Case) -> Plan:
-    glm, E = case.proof.startswith("convex"), 1
-    noisy = scheme(case.name, 0.5, noise=case.law)
     clip = "example" if case.level == "example" or case.proof != "none" else "update"
-    keys = (f"{n:064x}" for n in range(10**6))
-    clients = [[{"identity": next(keys), "local_steps": E, "batch": BATCH} for _ in range(L)] for _ in range(P)]
-    return Plan(
-        graph=on_grid(Graph.ring(P, weights="metropolis")).to_dict(),
-        scheme=scheme_fields(noisy, f"discrete-{case.law}"),
+    secure = {"server": "curious", "ring_bits": 32, "fraction_bits": BITS, "threshold": 3, "corrupted": 0, "sigma": 0.0}
+    summed = {"aggregation": secure | {"quorum": case.quorum}, "degree": L - 1} if case.quorum else {}
+    return a_deployed_plan(
+        graph=on_grid(Graph.ring(P, weights="metropolis")),
+        scheme=scheme(case.name, 0.5, noise=case.law),
         rounds=T,
         step=STEP,
         bound=BOUND,
@@ -93,47 +92,17 @@ def plan(case: Case) -> Plan:
         sampled=L,
         clients=L,
         dim=M,
-        local_steps=E,
+        local_steps=1,
         batch=BATCH,
         level=case.level,
-        adjacency="replace",
         proof=case.proof,
-        participation="all",
         unprotected=True,  # so little noise that no epsilon is left beside the sampler's distance
-        threat="links",
-        release="none",
-        delta=1e-5,
-        facts={"smoothness": CURVATURE} if glm else {},
-        aggregation=None
-        if case.quorum is None
-        else {
-            "server": "curious", "ring_bits": 32, "fraction_bits": BITS, "threshold": 3, "quorum": case.quorum,
-            "corrupted": 0, "sigma": 0.0,
-        },
-        deployment={
-            "protocol": 1,
-            "fraction_bits": BITS,
-            "window": 4,
-            "start": 0.0,
-            "degree": 0 if case.quorum is None else L - 1,
-            "adapt": 1.0,
-            "tick": 1.0,
-            "exchange": 1.0,
-            "drain": 1.0,
-            "model": {"kind": "linear", "rho": RHO if clip == "example" else 0.0},
-            "replacement": False,
-            "units": [
-                {
-                    "name": f"unit {p}",
-                    "identity": next(keys),
-                    "exchange_key": next(keys),
-                    "authority": "",
-                    "clients": clients[p],
-                }
-                for p in range(P)
-            ],
-        },
-    )  # fmt: skip
+        facts={"smoothness": CURVATURE} if case.proof.startswith("convex") else {},
+        fraction_bits=BITS,
+        model={"kind": "linear", "rho": RHO if clip == "example" else 0.0},
+        units=announced(forged_units([L] * P), 1, BATCH),
+        **summed,
+    )
 
 
 @lru_cache

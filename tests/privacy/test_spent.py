@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from confide.privacy.agreement import Prices, price
 
+from builders import deployed
 from confide.laws.conversion import zcdp_epsilon
 from confide.plans.config import parse
-from confide.privacy.agreement import Prices, Unit, make, price
 from confide.privacy.spent import number, promise, so_far, status_of
 from confide.privacy.statement import table
 
-KEYS = [f"{n:064x}" for n in range(1, 20)]
-UNITS = [Unit(f"u{p}", KEYS[8 * p], KEYS[8 * p + 1], tuple(KEYS[8 * p + 2 : 8 * p + 5])) for p in range(2)]
 CONFIG = {
     "rounds": 6,
     "repeats": 1,
@@ -26,7 +25,7 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def prices() -> Prices:
-    return price(make(parse(CONFIG).build(), UNITS))
+    return price(deployed(parse(CONFIG).build()))
 
 
 def test_messages_alone_have_the_finer_account(prices: Prices) -> None:

@@ -8,18 +8,20 @@ from typing import Any
 
 import polars as pl
 import pytest
+from confide.privacy.agreement import price
+from confide.privacy.spending import _in_terms_of
 
+import builders
 import confide
+from builders import changed
 from confide.base.errors import InputError
 from confide.laws.conversion import MANY_DRAWS, rho_epsilon, summed_epsilon, zcdp_epsilon
 from confide.plans.config import parse
 from confide.plans.plan import Plan
 from confide.privacy.accountant import account
-from confide.privacy.agreement import Unit, make, price
 from confide.privacy.bundle import _over, _statement
 from confide.privacy.ledger import Book, Cost, Event, Header, Part, Promise, Total, epsilon_of
 from confide.privacy.sensitivity import Sensitivity
-from confide.privacy.spending import _in_terms_of
 from confide.privacy.spent import status_of
 from confide.problems.features import MISSING, words
 
@@ -36,9 +38,7 @@ def deployed(name: str = "shared", **privacy: Any) -> Plan:
             "privacy": privacy,
         }
     )  # fmt: skip
-    keys = (f"{n:064x}" for n in range(1, 1000))
-    units = [Unit(f"u{p}", next(keys), next(keys), tuple(next(keys) for _ in range(6))) for p in range(4)]
-    return make(config.build(), units)
+    return builders.deployed(config.build())
 
 
 def book(law: str, rho: float) -> Book:
@@ -90,9 +90,9 @@ def test_every_fact_of_a_stated_account_is_compared(change: dict[str, Any]) -> N
 def test_a_deployed_plan_has_one_graph_and_declared_data() -> None:
     plan = deployed()
     with pytest.raises(InputError, match=r"plan\.facts\.undeclared"):
-        price(replace(plan, facts={**plan.facts, "undeclared": "x"}))
+        price(changed(plan, facts={**plan.facts, "undeclared": "x"}))
     with pytest.raises(InputError, match=r"plan\.turns"):
-        replace(plan, turns=(plan.graph,))
+        changed(plan, turns=(plan.graph,))
 
 
 def test_one_missing_cell_does_not_change_what_others_words_are() -> None:

@@ -6,20 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from confide.plans.threat import Release
+from confide.privacy.agreement import price
+from confide.privacy.of_run import Accounting
+from confide.privacy.spending import allowance
 
+from builders import changed, deployed
 from confide.base.errors import InputError
 from confide.cluster.try_out import RELEASE, TRY_OUT
 from confide.graph.graph import Graph
 from confide.laws import conversion
 from confide.plans.config import Experiment, parse
 from confide.plans.plan import Plan
-from confide.plans.threat import Release
 from confide.privacy.accountant import account
-from confide.privacy.agreement import Unit, make, price
 from confide.privacy.ledger import FREE
-from confide.privacy.of_run import Accounting
 from confide.privacy.sensitivity import Participation, Proof, Sensitivity
-from confide.privacy.spending import allowance
 from confide.privacy.statement import statement
 from confide.rounds.schemes import scheme
 
@@ -39,15 +40,8 @@ def experiment(**tables: dict[str, Any] | int) -> Experiment:
     return parse(content).build()
 
 
-def announced(e: Experiment) -> list[Unit]:
-    keys = (f"{n:064x}" for n in range(10**6))
-    sizes = e.problem.federation.K.tolist()
-    return [Unit(f"unit {p}", next(keys), next(keys), tuple(next(keys) for _ in range(K))) for p, K in enumerate(sizes)]
-
-
 def deploy(clocks: dict[str, float] | None = None, **tables: dict[str, Any] | int) -> Plan:
-    e = experiment(**tables)
-    return make(e, announced(e), **(clocks or {}))
+    return deployed(experiment(**tables), **(clocks or {}))
 
 
 # ---- 17: every release that the plan allows is priced
@@ -170,7 +164,7 @@ def test_a_plan_without_a_price_is_refused_unless_it_says_so(tables: dict[str, A
     assert any(why in reason for reason in said.unprotected)
     assert str(said).startswith("NOT PROTECTED: there is no epsilon against ")
     with pytest.raises(InputError, match=r"privacy\.unprotected"):
-        price(replace(plan, unprotected=False))
+        price(changed(plan, unprotected=False))
 
 
 def test_a_plan_that_has_its_prices_begins_with_none_of_this() -> None:
@@ -263,7 +257,7 @@ def test_pair_noise_that_would_repeat_is_said_first() -> None:
 def test_the_try_out_shows_privacy(release: str, worst: float) -> None:
     """It printed 28.9 for links."""
     e = parse(TRY_OUT | {"privacy": TRY_OUT["privacy"] | {"release": release}}).build()
-    accounts = price(make(e, announced(e))).statement.accounts
+    accounts = price(deployed(e)).statement.accounts
     found = [a.epsilon for a in accounts if a.threat not in ("own-client", "own-server")]
     assert max(x for x in found if x is not None) < worst
     assert min(x for x in found if x is not None) < 1.1

@@ -16,6 +16,7 @@ from confide.plans.settings import Privacy
 from confide.privacy.of_run import check_folder, plans_in
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from builders import a_shared_plan, deployed
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.engines.driver import simulate
@@ -41,14 +42,7 @@ KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 
 
 def plan(**changes: Any) -> Plan:
-    base: dict[str, Any] = {
-        "graph": Graph.ring(5).to_dict(),
-        "scheme": {"name": "shared", "law": "gaussian", "carry": 0.0, "noise_on": "server", "sigma": 1.0},
-        "rounds": 4, "step": 0.1, "bound": 1.0, "norm": "l2", "clip": "example", "sampled": 5, "clients": 5, "dim": 2,
-        "local_steps": 1, "batch": 1, "level": "client", "adjacency": "replace", "proof": "none",
-        "participation": "all", "threat": "links", "release": "none", "delta": 1e-5,
-    }  # fmt: skip
-    return Plan(**base | changes)
+    return a_shared_plan(**{"graph": Graph.ring(5)} | changes)
 
 
 def written(path: Path, unit: int = 0, rho: float = 0.5, data: str = DATA, cost: Cost | None = None, **of: Any) -> Path:
@@ -390,14 +384,18 @@ def _sign(path: Path, content: dict[str, Any]) -> None:
 )
 def test_a_server_does_not_add_unlike_ledgers(tmp_path: Path, changes: dict[str, str], words: str) -> None:
     path = written(tmp_path / "old.jsonl", **changes)
+
+    def earlier(dataset: str, ledgers: list[Path]) -> Any:
+        return spending._books(plan(), dataset, ledgers)
+
     with pytest.raises(InputError, match=words) as e:
-        spending._books(plan(), "wards", [path])
+        earlier("wards", [path])
     assert (e.value.field, e.value.value) == ("ledgers", str(path))
     with pytest.raises(InputError, match="promise is not known"):
-        spending._books(plan(), "wards", [older(tmp_path / "older")])
+        earlier("wards", [older(tmp_path / "older")])
     with pytest.raises(InputError, match="not of the data set"):
-        spending._books(plan(), "yards", [written(tmp_path / "fine")])
-    assert spent(spending._books(plan(), "wards", [tmp_path / "fine"])).rho == 0.5
+        earlier("yards", [written(tmp_path / "fine")])
+    assert spent(earlier("wards", [tmp_path / "fine"])).rho == 0.5
 
 
 # ---- the commands
@@ -539,7 +537,6 @@ def test_discrete_noise_asks_for_its_grid(command: Callable[..., Outcome]) -> No
 
 
 def test_discrete_noise_costs_what_a_deployment_of_it_does(command: Callable[..., Outcome]) -> None:
-    from confide.privacy.agreement import Unit, make, price
 
     from confide.plans.config import parse
 
@@ -553,11 +550,9 @@ def test_discrete_noise_costs_what_a_deployment_of_it_does(command: Callable[...
         "scheme": {"name": "partial:0.5", "noise": "gaussian", "sigma": 3.0},
         "privacy": {"level": "unit"},
     }  # fmt: skip
-    keys = (f"{n:064x}" for n in range(1000))
-    units = [Unit(f"u{p}", next(keys), next(keys), tuple(next(keys) for _ in range(6))) for p in range(4)]
-    deployed = price(make(parse(content).build(), units)).statement.accounts[0]
+    account = agreed(deployed(parse(content).build())).statement().accounts[0]
     _, out, _ = command(
         "account", "--graph", "ring:4", "--noise", "discrete-gaussian", "--scheme", "partial:0.5", "--sigma", 3,
         "--sampled", 5, "--dim", 2, "--fraction-bits", 12, "--rounds", 20, "--batch", 3, "--json",
     )  # fmt: skip
-    assert json.loads(out)["epsilon"] == pytest.approx(deployed.epsilon, rel=1e-9)
+    assert json.loads(out)["epsilon"] == pytest.approx(account.epsilon, rel=1e-9)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from confide.privacy.agreement import price
 
+from builders import changed, deployed
 from confide.base.errors import DataError, InputError
 from confide.deploy.machines import training
 from confide.deploy.node.client_setup import ClientSetup
 from confide.plans.config import parse
 from confide.plans.plan import Plan
-from confide.privacy.agreement import Unit, make, price
 from confide.rounds.clipping import Clip
 
 ROWS = 100
@@ -35,12 +35,7 @@ def agreed(kind: str = "linear", clip: str = "example", **privacy: Any) -> Plan:
             "privacy": {"proof": "none", "level": "example"} | privacy,
         }
     ).build()
-    keys = [f"{n:064x}" for n in range(12)]
-    plan = make(
-        e, [Unit(f"unit {p}", keys[4 * p], keys[4 * p + 1], tuple(keys[4 * p + 2 : 4 * p + 4])) for p in range(3)]
-    )
-    assert plan.deployment is not None
-    return replace(plan, deployment={**plan.deployment, "model": {"kind": kind, "rho": 0.1}})
+    return changed(deployed(e), model={"kind": kind, "rho": 0.1})
 
 
 def update(plan: Plan, path: Path) -> tuple[np.ndarray, list[tuple[int, int]]]:

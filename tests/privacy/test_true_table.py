@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from confide.privacy.of_run import Accounting, Pricing
 
 import confide
+from builders import forged_units
 from confide.base.errors import InputError
 from confide.deploy.keys import announcement
 from confide.engines.run import describe_model
@@ -26,9 +28,7 @@ from confide.laws.conversion import gaussian_epsilon
 from confide.plans import config as settings
 from confide.plans.plan import Plan
 from confide.privacy import agreement
-from confide.privacy.agreement import Unit
 from confide.privacy.bundle import generate_key, load_key, make_bundle, save_bundle, verify_bundle
-from confide.privacy.of_run import Accounting, Pricing
 from confide.problems import clicks, table
 from confide.problems.click_log import synthetic_log
 from confide.problems.problem import Problem
@@ -406,9 +406,7 @@ def test_predict_applies_what_was_declared(command: Callable[..., Outcome], conf
 
 
 def test_a_deployment_of_a_table_needs_it_declared(config: Path) -> None:
-    units = [
-        Unit(str(p), f"{p:064x}", f"{p + 2:064x}", tuple(f"{10 + p * K + k:064x}" for k in range(K))) for p in (0, 1)
-    ]
+    units = forged_units([K] * 2)
     fixed = {"arithmetic": "fixed", "fraction_bits": 20, "aggregation": "secure"}
     made = [
         settings.load(name, [f"algorithm.{k}={v}" for k, v in fixed.items()]) for name in ("c.toml", "declared.toml")

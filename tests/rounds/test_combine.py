@@ -12,7 +12,7 @@ from confide.base.randomness import Purpose
 from confide.graph.graph import Graph
 from confide.rounds.arithmetic import Arithmetic, FixedArithmetic, FloatArithmetic, on_grid
 from confide.rounds.combine import Draw, Published, combine, perturb, publish
-from confide.rounds.reference import float_noise, integer_noise
+from confide.rounds.noise import float_noise, integer_noise
 from confide.rounds.schemes import Exchange, Scheme, links, scheme
 
 M = 3
@@ -173,15 +173,6 @@ def test_every_scheme_is_its_formula(each_scheme: Scheme, each_graph: Graph) -> 
 
 
 # ---- failures
-
-
-BROADCAST = ("none", "homomorphic", "shared", "own-clean", "partial:0.3", "pairwise")
-
-
-@pytest.fixture(params=BROADCAST)
-def each_broadcast(request: pytest.FixtureRequest) -> Scheme:
-    name = request.param
-    return scheme(name, 0.0 if name == "none" else 0.7, sigma_pair=0.8 if name == "pairwise" else 0.0)
 
 
 def test_a_missing_neighbours_weight_returns_to_the_own_message(each_broadcast: Scheme, each_graph: Graph) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from itertools import count
 from typing import Any
 
 import msgpack
@@ -15,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import mutated
 from confide.base.wire import MalformedError
 from confide.secure import client, messages, server
 from confide.secure.client import Advertised, Answered, Consented, Sent, Shared
-from confide.secure.keys import Identity
 from confide.secure.messages import (
     Advertise,
     Answer,
@@ -34,8 +32,9 @@ from confide.secure.messages import (
     Shares,
 )
 from confide.secure.parameters import Parameters
-from confide.secure.session import RefusedError, Session, Task, Why
+from confide.secure.session import RefusedError, Task, Why
 from exploring import more
+from sessions import PEERS, Entropy, a_member, a_task, snapshot
 
 CASES = [
     Parameters(5, 4, 3, 3, 1),
@@ -43,35 +42,12 @@ CASES = [
     Parameters(7, 4, 3, 5, 0),  # sparse
     Parameters(7, 4, 3, 5, 0, "active"),
 ]
-IDENTITIES = {i: Identity.of(hashlib.sha256(b"identity %d" % i).digest()) for i in range(7)}
-PEERS = {i: identity.public for i, identity in IDENTITIES.items()}
 ROUND = 5
 NEXT = {Advertised: (Shared, Shares), Shared: (Sent, Masked)}
 AFTER_SENT = {
     "curious": {Sent: (Answered, Answer)},
     "active": {Sent: (Consented, Consent), Consented: (Answered, Answer)},
 }
-
-
-def entropy(*label: object) -> Callable[[int], bytes]:
-    calls = count()
-    return lambda n: hashlib.shake_256(f"{label} {next(calls)}".encode()).digest(n)
-
-
-def snapshot(thing: Any) -> Any:
-    """Everything a state consists of, by value."""
-    match thing:
-        case Session():
-            return thing.id, snapshot(thing.entries)
-        case np.ndarray():
-            return thing.tobytes()
-        case bytes():
-            return bytes(thing)
-        case dict():
-            return [(key, snapshot(value)) for key, value in thing.items()]
-        case tuple():
-            return [snapshot(one) for one in thing]
-    return [type(thing), *(snapshot(getattr(thing, f.name)) for f in fields(thing))] if is_dataclass(thing) else thing
 
 
 @dataclass
@@ -93,12 +69,11 @@ class World:
 def observe(world: World, task: Task, draw: str) -> None:
     """One session with one client that never shares, one that drops in the middle, and all messages kept."""
     n = task.parameters.clients
-    active = task.parameters.server == "active"
     state: server.State = server.start(task, range(n), PEERS)
     now: dict[int, tuple[client.State, FromClient | None]] = {}
     for i in range(n):
-        me = client.Member(i, IDENTITIES[i], PEERS) if active else client.Member(i)
-        now[i] = client.start(task, me, np.arange(task.length, dtype=task.dtype), 0, entropy(draw, i))
+        words = np.arange(task.length, dtype=task.dtype)
+        now[i] = client.start(task, a_member(task, i), words, 0, Entropy(draw, i))
     while now:
         world.servers.append(state)
         for i, (after, message) in now.items():
@@ -117,7 +92,7 @@ def observe(world: World, task: Task, draw: str) -> None:
 
 @cache
 def a_world(case: int) -> World:
-    task = Task(b"p" * 32, 2, ROUND, b"m" * 32, CASES[case], 3)
+    task = a_task(CASES[case], round=ROUND)
     world, elsewhere = World(task), World(task)
     observe(world, task, "a")
     me, aborted = world.clients[0].me, client.Aborted(task, world.clients[0].me, Why.BAD_ROSTER)
@@ -224,34 +199,14 @@ def test_random_values_that_are_no_messages(case: int, value: Any) -> None:
 
 
 @st.composite
-def mutated(draw: st.DrawFn) -> tuple[int, bytes]:
+def damaged(draw: st.DrawFn) -> tuple[int, bytes]:
     case = draw(cases)
     world = a_world(case)
-    true = [*world.said, *world.told]
-    raw = bytearray(messages.encode(draw(st.sampled_from(true))))
-    for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, len(raw)))
-        match draw(st.sampled_from(["cut", "flip", "set", "insert", "delete", "repeat", "splice", "append"])):
-            case "cut":
-                del raw[at:]
-            case "flip" if at < len(raw):
-                raw[at] ^= 1 << draw(st.integers(0, 7))
-            case "set" if at < len(raw):
-                raw[at] = draw(st.integers(0, 255))
-            case "insert":
-                raw[at:at] = draw(st.binary(min_size=1, max_size=8))
-            case "delete":
-                del raw[at : at + draw(st.integers(1, 40))]
-            case "repeat":
-                raw[at:at] = raw[at : at + draw(st.integers(1, 40))]
-            case "splice":
-                raw[at:] = messages.encode(draw(st.sampled_from(true)))[at:]
-            case "append":
-                raw += draw(st.binary(min_size=1, max_size=8))
-    return case, bytes(raw)
+    raw, *others = (messages.encode(draw(st.sampled_from([*world.said, *world.told]))) for _ in range(4))
+    return case, mutated(draw(st.randoms(use_true_random=False)), raw, others)
 
 
-@given(mutated())
+@given(damaged())
 @settings(max_examples=more(300, 1000))
 def test_true_messages_that_were_damaged(damaged: tuple[int, bytes]) -> None:
     poke_all(a_world(damaged[0]), damaged[1])

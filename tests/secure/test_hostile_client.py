@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import replace
 from functools import cache
-from itertools import count
-from typing import Any
 
 import numpy as np
 import pytest
 
+import sessions
 from confide.base.errors import InputError
 from confide.secure import client, server, shares
 from confide.secure.keys import Identity, KeyPair, Secret
 from confide.secure.messages import UNSIGNED, Advertise, Answer, Consent, Entry, FromClient, Masked, Shares
 from confide.secure.parameters import Parameters
 from confide.secure.server import Advertising, Consenting, Masking, Sharing, Unmasking
-from confide.secure.session import RefusedError, Session, Task, Why, advertisement, consent
+from confide.secure.session import RefusedError, Task, Why, advertisement, consent
+from sessions import IDENTITIES, PEERS, Drops, Entropy, Trace, a_task, snapshot
 
 CURIOUS, ACTIVE = Parameters(7, 6, 5, 5, 1), Parameters(7, 6, 5, 5, 1, "active")
 SPARSE, SPARSE_ACTIVE = Parameters(8, 4, 3, 5, 0), Parameters(8, 4, 3, 5, 0, "active")
@@ -27,84 +25,15 @@ both = pytest.mark.parametrize("parameters", [CURIOUS, ACTIVE], ids=["curious", 
 every = pytest.mark.parametrize(
     "parameters", [CURIOUS, ACTIVE, SPARSE, SPARSE_ACTIVE], ids=["curious", "active", "sparse", "sparse-active"]
 )
-IDENTITIES = {i: Identity.of(hashlib.sha256(b"identity %d" % i).digest()) for i in range(8)}
-PEERS = {i: identity.public for i, identity in IDENTITIES.items()}
 STRANGER = Identity.of(bytes(range(32)))
-Drops = tuple[tuple[int, type], ...]
 ONE_DROPS: Drops = ((4, Masked),)
 SAYS = {Advertising: Advertise, Sharing: Shares, Masking: Masked, Consenting: Consent, Unmasking: Answer}
-
-
-def a_task(parameters: Parameters, **other: Any) -> Task:
-    usual = {"plan": b"p" * 32, "unit": 2, "round": 5, "model": b"m" * 32, "length": 3}
-    return Task(**(usual | {"parameters": parameters} | other))
-
-
-def a_member(task: Task, i: int) -> client.Member:
-    return client.Member(i) if task.parameters.server == "curious" else client.Member(i, IDENTITIES[i], PEERS)
-
-
-def entropy(*label: object) -> Callable[[int], bytes]:
-    calls = count()
-    return lambda n: hashlib.shake_256(f"{label} {next(calls)}".encode()).digest(n)
-
-
-@dataclass
-class Trace:
-    """A session by types: the server at the beginning and at the end of each phase, the clients, what these said."""
-
-    begun: dict[type, Any] = field(default_factory=dict)
-    heard: dict[type, Any] = field(default_factory=dict)
-    clients: dict[type, dict[int, Any]] = field(default_factory=dict)
-    said: dict[type, dict[int, Any]] = field(default_factory=dict)
-    end: server.State | None = None
-
-
-Change = Callable[[int, FromClient], FromClient]
-
-
-def run(task: Task, drops: Drops = (), draw: str = "a", change: Change = lambda _, message: message) -> Trace:
-    """A session; `change` is what a hostile client does to its messages, and who hears of it aborts."""
-    trace, silent = Trace(), dict(drops)
-    state: server.State = server.start(task, range(task.parameters.clients), PEERS)
-    words = {i: (np.arange(task.length) + 10 * i).astype(task.dtype) for i in range(task.parameters.clients)}
-    now: dict[int, tuple[client.State, FromClient | None]] = {
-        i: client.start(task, a_member(task, i), words[i], 0, entropy(draw, i)) for i in words
-    }
-    while now:
-        trace.begun[type(state)] = state
-        for i, (after, message) in now.items():
-            trace.clients.setdefault(type(after), {})[i] = after
-            if message is not None and not isinstance(message, silent.get(i, ())):
-                trace.said.setdefault(type(message), {})[i] = change(i, message)
-                state = server.receive(state, i, trace.said[type(message)][i])
-        trace.heard[type(state)] = state
-        state, told = server.close(state)
-        now = {i: client.receive(now[i][0], news, 0) for i, news in told.items()}
-    trace.end = state
-    return trace
 
 
 @cache
 def play(task: Task, drops: Drops = ONE_DROPS, draw: str = "a") -> Trace:
     """An honest session; states are immutable, so tests share it."""
-    return run(task, drops, draw)
-
-
-def snapshot(thing: Any) -> Any:
-    """Everything a state consists of, by value."""
-    match thing:
-        case Session():
-            return thing.id, snapshot(thing.task), snapshot(thing.entries)
-        case np.ndarray():
-            return thing.tobytes()
-        case bytes():
-            return bytes(thing)
-        case dict():
-            return [(key, snapshot(value)) for key, value in thing.items()]
-        case tuple():
-            return [snapshot(one) for one in thing]
-    return [type(thing), *(snapshot(getattr(thing, f.name)) for f in fields(thing))] if is_dataclass(thing) else thing
+    return sessions.play(task, drops, draw)
 
 
 def refuses(state: server.State, sender: int, message: FromClient, match: str | None = None) -> None:
@@ -166,7 +95,7 @@ def test_one_who_dropped_out_speaks_again(parameters: Parameters) -> None:
 
 
 def test_one_who_did_not_consent_answers() -> None:
-    trace = run(a_task(ACTIVE), ((4, Masked), (3, Consent)))
+    trace = sessions.play(a_task(ACTIVE), ((4, Masked), (3, Consent)))
     assert trace.begun[Unmasking].asked == {0, 1, 2, 5, 6}
     answer = play(a_task(ACTIVE)).said[Answer][3]  # the true one
     refuses(trace.begun[Unmasking], 3, answer, "client 3 is not expected")
@@ -339,7 +268,7 @@ def test_a_wrong_commitment_is_found_when_the_seed_is_put_together(parameters: P
     def lie(i: int, message: FromClient) -> FromClient:
         return replace(message, commitment=bytes(32)) if i == 2 and isinstance(message, Shares) else message
 
-    trace = run(a_task(parameters), ONE_DROPS, change=lie)
+    trace = sessions.play(a_task(parameters), ONE_DROPS, change=lie)
     ends(trace.end, Why.WRONG_SHARE, 2)
 
 
@@ -348,7 +277,7 @@ def test_the_commitment_of_one_who_drops_out_is_never_needed(parameters: Paramet
     def lie(i: int, message: FromClient) -> FromClient:
         return replace(message, commitment=bytes(32)) if i == 4 and isinstance(message, Shares) else message
 
-    trace = run(a_task(parameters), ONE_DROPS, change=lie)
+    trace = sessions.play(a_task(parameters), ONE_DROPS, change=lie)
     assert trace.end.total.tolist() == play(a_task(parameters)).end.total.tolist()
 
 
@@ -363,7 +292,7 @@ def test_a_client_shares_another_secret_than_its_own(parameters: Parameters, wro
     other = Secret(b"another secret of thirty-two byt")
     key, seed = (state.mask.secret, other) if wrong == "seed" else (other, state.seed)
     holders = state.session.holders(liar)
-    parts = shares.share([key, seed], len(holders), parameters.threshold, entropy("liar"))
+    parts = shares.share([key, seed], len(holders), parameters.threshold, Entropy("liar"))
     lies = {j: one + two for j, (one, two) in zip(holders, parts, strict=True)}
     ends(run_from_shares(trace, liar, lies), Why.WRONG_SHARE, liar)
     assert isinstance(run_from_shares(trace, liar, {}), server.Summed)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
-from itertools import chain, combinations, count, product
+from itertools import chain, combinations, product
 from typing import Any
 
 import numpy as np
 import pytest
 
+import sessions
 from confide.base.errors import InputError
 from confide.secure import client, masks, server
 from confide.secure.client import Advertised, Answered, Consented, Sent, Shared
@@ -25,7 +26,6 @@ from confide.secure.messages import (
     Consent,
     Consents,
     Entry,
-    FromClient,
     FromServer,
     Inbox,
     Masked,
@@ -34,17 +34,15 @@ from confide.secure.messages import (
     Shares,
 )
 from confide.secure.parameters import Parameters
-from confide.secure.session import RefusedError, Session, Task, Why, advertisement, consent
+from confide.secure.session import RefusedError, Task, Why, advertisement, consent
+from sessions import IDENTITIES, Drops, Entropy, Trace, a_member, a_task, snapshot, updates
 
 CURIOUS, ACTIVE = Parameters(7, 6, 5, 5, 1), Parameters(7, 6, 5, 5, 1, "active")
 SPARSE, SPARSE_ACTIVE = Parameters(8, 4, 3, 5, 0), Parameters(8, 4, 3, 5, 0, "active")
 both = pytest.mark.parametrize("parameters", [CURIOUS, ACTIVE], ids=["curious", "active"])
 sparse = pytest.mark.parametrize("parameters", [SPARSE, SPARSE_ACTIVE], ids=["curious", "active"])
-IDENTITIES = {i: Identity.of(hashlib.sha256(b"identity %d" % i).digest()) for i in range(8)}
-PEERS = {i: identity.public for i, identity in IDENTITIES.items()}
 STRANGER = Identity.of(bytes(range(32)))
 ROUND = 5
-Drops = tuple[tuple[int, type], ...]
 TWO_DROP: Drops = ((5, Masked), (6, Shares))  # 5 shared and sent no update, 6 is on the roster and never shared
 
 
@@ -52,72 +50,14 @@ def digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def a_task(parameters: Parameters, **other: Any) -> Task:
-    usual = {"plan": digest("plan"), "unit": 2, "round": ROUND, "model": digest("model"), "length": 3}
-    return Task(**(usual | {"parameters": parameters} | other))
-
-
-def a_member(task: Task, i: int) -> client.Member:
-    return client.Member(i) if task.parameters.server == "curious" else client.Member(i, IDENTITIES[i], PEERS)
-
-
-def entropy(*label: object) -> Callable[[int], bytes]:
-    calls = count()
-    return lambda n: hashlib.shake_256(f"{label} {next(calls)}".encode()).digest(n)
-
-
 def begin(task: Task, i: int, draw: str = "a") -> tuple[Advertised, Advertise]:
-    words = np.arange(i, i + task.length).astype(task.dtype)
-    return client.start(task, a_member(task, i), words, 0, entropy(draw, i))
-
-
-@dataclass
-class Trace:
-    """An honest session: the clients' states and everybody's messages by type; states are immutable, so tests share."""
-
-    clients: dict[type, dict[int, Any]] = field(default_factory=dict)
-    said: dict[type, dict[int, Any]] = field(default_factory=dict)
-    told: dict[type, dict[int, Any]] = field(default_factory=dict)
-    end: server.State | None = None
-
-    def every_told(self) -> list[FromServer]:
-        return [message for found in self.told.values() for message in found.values()]
+    return client.start(task, a_member(task, i), updates(task)[i], 0, Entropy(draw, i))
 
 
 @cache
 def play(task: Task, drops: Drops = TWO_DROP, draw: str = "a") -> Trace:
-    """A session in which some clients fall silent before they send a message of the type given."""
-    trace, silent = Trace(), dict(drops)
-    state: server.State = server.start(task, range(task.parameters.clients), PEERS)
-    now: dict[int, tuple[client.State, FromClient | None]] = {i: begin(task, i, draw) for i in state.invited}
-    while now:
-        for i, (after, message) in now.items():
-            trace.clients.setdefault(type(after), {})[i] = after
-            if message is not None and not isinstance(message, silent.get(i, ())):
-                trace.said.setdefault(type(message), {})[i] = message
-                state = server.receive(state, i, message)
-        state, told = server.close(state)
-        for i, news in told.items():
-            trace.told.setdefault(type(news), {})[i] = news
-        now = {i: client.receive(now[i][0], news, 0) for i, news in told.items()}
-    trace.end = state
-    return trace
-
-
-def snapshot(thing: Any) -> Any:
-    """Everything a state consists of, by value."""
-    match thing:
-        case Session():
-            return thing.id, snapshot(thing.task), snapshot(thing.entries)
-        case np.ndarray():
-            return thing.tobytes()
-        case bytes():
-            return bytes(thing)
-        case dict():
-            return [(key, snapshot(value)) for key, value in thing.items()]
-        case tuple():
-            return [snapshot(one) for one in thing]
-    return [type(thing), *(snapshot(getattr(thing, f.name)) for f in fields(thing))] if is_dataclass(thing) else thing
+    """An honest session; states are immutable, so tests share it."""
+    return sessions.play(task, drops, draw)
 
 
 def aborts(state: client.State, message: FromServer, why: Why, answered: int = 0) -> None:
@@ -147,7 +87,7 @@ def test_the_honest_sessions_here_end_with_a_sum() -> None:
         end = play(task).end
         assert isinstance(end, server.Summed)
         assert end.survivors == (0, 1, 2, 3, 4)
-        assert end.total.tolist() == [10, 15, 20]
+        assert end.total.tolist() == [100, 105, 110]
     for task in (a_task(SPARSE), a_task(SPARSE_ACTIVE)):
         assert isinstance(play(task, ()).end, server.Summed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import combinations, product
 from typing import Any
@@ -22,17 +22,13 @@ from confide.secure.parameters import Parameters, choose
 from confide.secure.session import Session, Task, Why
 from confide.testing.secure_sessions import Outcome, Phase, rehearse
 from exploring import more
+from sessions import Entropy, a_task, snapshot
 
-MODEL, PLAN = hashlib.sha256(b"model").digest(), hashlib.sha256(b"plan").digest()
 Words = np.ndarray
 Drops = dict[int, Phase]
 Talks = dict[Phase, set[int]]  # who has not dropped out yet
 Replies = dict[int, tuple[client.State, bytes | None]]
 PHASES = {"curious": [p for p in Phase if p is not Phase.CONSENT], "active": list(Phase)}
-
-
-def a_task(parameters: Parameters, length: int = 3, ring_bits: int = 32, round_: int = 1) -> Task:
-    return Task(PLAN, 7, round_, MODEL, parameters, length, ring_bits)
 
 
 @cache
@@ -63,17 +59,6 @@ def exact(task: Task, words: dict[int, Words], survivors: Iterable[int]) -> list
     """The sum of whole numbers, one by one, without NumPy's wrap-around."""
     chosen = sorted(survivors)
     return [sum(int(words[i][k]) for i in chosen) % (1 << task.ring_bits) for k in range(task.length)]
-
-
-class Entropy:
-    """Reproducible bytes, other ones in every call; to read them again, set `calls` back."""
-
-    def __init__(self, *label: object) -> None:
-        self.label, self.calls = label, 0
-
-    def __call__(self, n: int) -> bytes:
-        self.calls += 1
-        return hashlib.shake_256(f"{self.label} {self.calls}".encode()).digest(n)
 
 
 def rehearsed(
@@ -416,26 +401,6 @@ def test_the_decoded_sum_is_the_integer_sum_at_the_edge_of_the_ring(ring_bits: i
 
 
 # --- purity ---------------------------------------------------------------------------------------------------------
-
-
-def snapshot(thing: Any) -> Any:
-    """Everything a state consists of, by value."""
-    match thing:
-        case Session():
-            return thing.id, snapshot(thing.task), snapshot(thing.entries)
-        case np.ndarray():
-            return thing.dtype.str, thing.tobytes()
-        case bytes():
-            return bytes(thing)
-        case dict():
-            return [(key, snapshot(value)) for key, value in thing.items()]
-        case tuple() | list():
-            return [snapshot(one) for one in thing]
-        case Entropy():
-            return thing.label  # how often it was called is not the state's
-    if is_dataclass(thing):
-        return type(thing).__name__, [(f.name, snapshot(getattr(thing, f.name))) for f in fields(thing)]
-    return thing
 
 
 PURE = [*BOTH, Parameters(6, 4, 3, 5, 0), Parameters(6, 4, 3, 5, 0, "active")]

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import base64
 import copy
-import hashlib
 import logging
 import pickle
 import pprint
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
-from itertools import count
 from typing import Any
 
 import msgpack
@@ -29,59 +27,20 @@ from scipy import stats
 
 from confide.secure import client, masks, messages, server, shares
 from confide.secure.keys import Identity, KeyPair, pair_mask_key, self_mask_key
-from confide.secure.messages import Answer, FromClient, Inbox, Masked, Question, Roster
+from confide.secure.messages import Answer, Inbox, Masked, Question, Roster
 from confide.secure.parameters import Parameters
-from confide.secure.session import Session, Task, Why
+from confide.secure.session import Session, Why
 from exploring import more
+from sessions import IDENTITIES, Entropy, Trace, a_task, play
 
 Words = np.ndarray
-IDENTITIES = {i: Identity.of(hashlib.sha256(b"identity %d" % i).digest()) for i in range(4)}
-PEERS = {i: identity.public for i, identity in IDENTITIES.items()}
-
-
-def entropy(*label: object) -> Callable[[int], bytes]:
-    calls = count()
-    return lambda n: hashlib.shake_256(f"{label} {next(calls)}".encode()).digest(n)
-
-
-@dataclass
-class Trace:
-    """A session: what each side said, by type and client, and everything the clients were."""
-
-    said: dict[type, dict[int, Any]] = field(default_factory=dict)
-    told: dict[type, dict[int, Any]] = field(default_factory=dict)
-    clients: dict[type, dict[int, Any]] = field(default_factory=dict)
-    servers: list[server.State] = field(default_factory=list)
-
-
-def play(task: Task, words: dict[int, Words], draw: object, late: int | None = None) -> Trace:
-    """A session of four; the update of client `late` comes when its time is up, so that it counts as dropped."""
-    trace, active = Trace(), task.parameters.server == "active"
-    state: server.State = server.start(task, words, PEERS)
-    now: dict[int, tuple[client.State, FromClient | None]] = {}
-    for i in words:
-        me = client.Member(i, IDENTITIES[i], PEERS) if active else client.Member(i)
-        now[i] = client.start(task, me, words[i], 0, entropy(draw, i))
-    while now:
-        trace.servers.append(state)
-        for i, (after, message) in now.items():
-            trace.clients.setdefault(type(after), {})[i] = after
-            trace.said.setdefault(type(message), {})[i] = message
-            if not (isinstance(message, Masked) and i == late):
-                state = server.receive(state, i, message)
-                trace.servers.append(state)
-        state, told = server.close(state)
-        for i, news in told.items():
-            trace.told.setdefault(type(news), {})[i] = news
-        now = {i: client.receive(now[i][0], news, 0) for i, news in told.items()}
-    trace.servers.append(state)
-    return trace
 
 
 # --- the server tries -----------------------------------------------------------------------------------------------
 
 SESSIONS, LENGTH = 200, 500
-TOY = Task(b"p" * 32, 2, 5, b"m" * 32, Parameters(4, 3, 3, 3, 0), length=LENGTH, ring_bits=8)
+LATE = ((3, Masked),)  # the update of client 3 comes when its time is up, so that it counts as dropped
+TOY = a_task(Parameters(4, 3, 3, 3, 0), length=LENGTH, ring_bits=8)
 UPDATES = {i: np.full(LENGTH, value, "<u1") for i, value in enumerate((17, 200, 3, 99))}  # the same in every session
 HONEST, BROKEN = 1e-4, 1e-30  # p-values; the draws are fixed, so that the tests are
 
@@ -130,7 +89,7 @@ class Server:
 
 @cache
 def sessions() -> list[Trace]:
-    return [play(TOY, UPDATES, draw, late=3) for draw in range(SESSIONS)]
+    return [play(TOY, draw=draw, words=UPDATES, late=LATE) for draw in range(SESSIONS)]
 
 
 def uniformity(words: Iterable[Words]) -> float:
@@ -203,7 +162,7 @@ def test_sanity_check_a_server_that_is_handed_every_private_key_unmasks_everyone
 
 def test_sanity_check_shares_of_both_kinds_would_unmask_a_client() -> None:
     """Clients who answered once that 3 is alive and once that it is not: what the rules of the question prevent."""
-    trace = play(TOY, UPDATES, "both")
+    trace = play(TOY, draw="both", words=UPDATES)
     sent, question = trace.clients[client.Sent], trace.told[Question][0]
     assert question.alive == (0, 1, 2, 3)
     lie = replace(question, alive=(0, 1, 2), dead=(3,))
@@ -227,7 +186,8 @@ def test_sanity_check_shares_of_both_kinds_would_unmask_a_client() -> None:
 
 def test_sanity_check_two_sums_of_a_round_would_differ_by_a_client() -> None:
     """Why no round is answered twice: two true sums, over survivors that differ by one client."""
-    first, second = play(TOY, UPDATES, "first"), play(TOY, UPDATES, "second", late=3)
+    first = play(TOY, draw="first", words=UPDATES)
+    second = play(TOY, draw="second", words=UPDATES, late=LATE)
     one, other = first.servers[-1], second.servers[-1]
     assert isinstance(one, server.Summed)
     assert isinstance(other, server.Summed)
@@ -250,15 +210,15 @@ def test_sanity_check_no_two_sessions_have_a_mask_in_common() -> None:
 
 def test_sanity_check_the_same_keys_and_seeds_give_other_masks_in_another_session() -> None:
     """Client 3 is on one roster and never shares, on the other it is not; the others draw the same in both."""
-    begun = {i: client.start(TOY, client.Member(i), UPDATES[i], 0, entropy("same", i)) for i in range(4)}
+    begun = {i: client.start(TOY, client.Member(i), UPDATES[i], 0, Entropy("same", i)) for i in range(4)}
     entries = [said.entry for _, said in begun.values()]
     masked = []
     for roster in (entries, entries[:3]):
         states = {
-            i: client.receive(replace(begun[i][0], entropy=entropy("seed", i)), Roster(TOY.digest, tuple(roster)), 0)
+            i: client.receive(replace(begun[i][0], entropy=Entropy("seed", i)), Roster(TOY.digest, tuple(roster)), 0)
             for i in range(3)
         }
-        assert states[0][0].seed == entropy("seed", 0)(32)
+        assert states[0][0].seed == Entropy("seed", 0)(32)
         sealed = tuple((j, dict(said.sealed)[0]) for j, (_, said) in states.items() if j)
         masked.append(client.receive(states[0][0], Inbox(states[0][0].session.id, sealed), 0)[1])
     assert len(np.unique(np.subtract(*(np.frombuffer(m.words, "<u1") for m in masked)))) > 128
@@ -307,8 +267,8 @@ def observed(parameters: Parameters) -> tuple[Trace, dict[str, set[str]]]:
     """A session with a dropout and large numbers in the updates, and all that must not be printed."""
     rng = np.random.default_rng(5)
     words = {i: rng.integers(10**8, 2**32 - 10**8, 5, np.uint32).astype("<u4") for i in range(4)}
-    task = Task(b"p" * 32, 2, 5, b"m" * 32, parameters, length=5)
-    trace = play(task, words, "prints", late=3)
+    task = a_task(parameters, length=5)
+    trace = play(task, draw="prints", words=words, late=LATE)
     secrets: dict[str, set[str]] = {}
     for i in range(4):
         begun, shared = trace.clients[client.Advertised][i], trace.clients[client.Shared][i]
@@ -389,7 +349,8 @@ def test_nothing_is_logged_and_logging_a_state_is_safe(
 ) -> None:
     trace, secrets = observed(parameters)
     with caplog.at_level(logging.DEBUG):
-        again = play(trace.servers[0].task, {i: s.words for i, s in trace.clients[client.Advertised].items()}, "log", 3)
+        words = {i: s.words for i, s in trace.clients[client.Advertised].items()}
+        again = play(trace.servers[0].task, draw="log", words=words, late=LATE)
         assert caplog.text == ""
         assert capsys.readouterr() == ("", "")
         for thing in everything(trace):
@@ -469,7 +430,7 @@ def test_an_update_that_cannot_be_taken_is_not_shown(parameters: Parameters) -> 
         lambda: KeyPair.of(begun.mask.secret[:31]),
         lambda: begun.mask.agree([bytes(32)]),
         lambda: Identity.of(begun.mask.secret[:31]),
-        lambda: shares.share([begun.mask.secret[:31]], 3, 2, entropy()),
+        lambda: shares.share([begun.mask.secret[:31]], 3, 2, Entropy()),
         lambda: shares.unpack([trace.said[Answer][0].seeds[0][1] + b"0"]),
     ):
         texts = list(raised(call))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Collection
 from dataclasses import replace
@@ -17,11 +16,11 @@ from hypothesis import strategies as st
 
 from confide.base.wire import MalformedError
 from confide.secure import client, messages, server, transcript
-from confide.secure.keys import Identity
 from confide.secure.messages import Consents, Entry, FromServer, Question
 from confide.secure.parameters import Parameters, choose
 from confide.secure.server import Consenting, Summed, Unmasking
 from confide.secure.session import RefusedError, Session, Task, Why
+from sessions import PEERS, a_task, play
 
 CASES = {
     "complete": choose(5, 0.0, 0.4),
@@ -30,13 +29,7 @@ CASES = {
     "sparse active": Parameters(7, 4, 3, 5, 0, "active"),
 }
 M = 3
-IDENTITIES = {i: Identity.of(hashlib.sha256(b"identity %d" % i).digest()) for i in range(7)}
-PEERS = {i: identity.public for i, identity in IDENTITIES.items()}
 Asking = Consenting | Unmasking
-
-
-def a_task(name: str, round: int = 5) -> Task:
-    return Task(b"p" * 32, 2, round, b"m" * 32, CASES[name], M)
 
 
 def words(i: int) -> np.ndarray:
@@ -46,19 +39,11 @@ def words(i: int) -> np.ndarray:
 @cache
 def asked(name: str, dead: tuple[int, ...] = ()) -> tuple[Asking, dict[int, client.State]]:
     """A server that has asked its question, and its clients as they were before they heard it."""
-    task = a_task(name)
-    n = task.parameters.clients
-    state: server.State = server.start(task, range(n), PEERS)
-    entropy, everyone = np.random.default_rng(n).bytes, [client.Member(i, IDENTITIES[i], PEERS) for i in range(n)]
-    now = {i: client.start(task, me, words(i), 0, entropy) for i, me in enumerate(everyone)}
-    while True:
-        for i, (_, said) in now.items():
-            if said is not None and not (isinstance(said, messages.Masked) and i in dead):
-                state = server.receive(state, i, said)
-        state, told = server.close(state)
-        if isinstance(state, Consenting | Unmasking):
-            return state, {i: now[i][0] for i in told}
-        now = {i: client.receive(now[i][0], news, 0) for i, news in told.items()}
+    task = a_task(CASES[name])
+    drops = tuple((i, messages.Masked) for i in dead)
+    trace = play(task, drops, words={i: words(i) for i in range(task.parameters.clients)})
+    state = trace.begun[Consenting if task.parameters.server == "active" else Unmasking]
+    return state, {i: trace.clients[client.Sent][i] for i in state.asked}
 
 
 def finish(state: server.State, clients: dict[int, client.State], told: dict[int, FromServer]) -> server.State:
@@ -195,7 +180,7 @@ def test_the_total_may_be_worked_on() -> None:
 def test_the_longest_is_read_back(n: int) -> None:
     """The limit of its size is made of the session's longest message: large numbers, signatures, nobody dead."""
     parameters = choose(n, 0.0, 0.05, "active")
-    task = Task(b"p" * 32, 2, 5, b"m" * 32, parameters, 1)
+    task = a_task(parameters, length=1)
     ids = range(2**32 - n, 2**32)
     entries = [Entry(i, i.to_bytes(32, "big"), (~i & 2**256 - 1).to_bytes(32, "big"), bytes(64)) for i in ids]
     session = Session(task, entries)

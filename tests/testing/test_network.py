@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from confide.privacy.agreement import Prices, make, price
 
+from builders import reference_bits
 from confide.deploy.machines import training
 from confide.deploy.machines.draws import edge_secret, secret_noise
 from confide.deploy.machines.ports import Phase
@@ -19,14 +21,12 @@ from confide.deploy.store.books import Books
 from confide.deploy.store.sqlite import SqliteStore
 from confide.deploy.store.store import MemoryStore, Store
 from confide.plans.config import Experiment, parse
-from confide.privacy.agreement import Prices, Unit, make, price
 from confide.privacy.ledger import dataset_id, read
-from confide.rounds.reference import prepare
 from confide.rounds.schemes import Scheme
-from confide.secure.keys import Identity, KeyPair
+from confide.secure.keys import KeyPair
 from confide.testing.invariants import Watch, balanced
 from confide.testing.network import Cut, Network, Weather
-from confide.testing.rehearsal import rehearsal
+from confide.testing.rehearsal import forged_units, training_units
 from exploring import more
 
 ROUNDS = 6
@@ -49,29 +49,9 @@ def experiment(scheme: dict[str, Any], topology: str = "ring", **tables: dict[st
     return parse(content).build()
 
 
-def client_identity(p: int, k: int) -> Identity:
-    return Identity.of(bytes([p, k]).ljust(32, b"c"))
-
-
 def agreed(e: Experiment, **clocks: float) -> Prices:
-    units = [
-        Unit(
-            f"unit {p}",
-            Identity.of(bytes([p]).ljust(32, b"s")).public.hex(),
-            f"{p:064x}",
-            tuple(client_identity(p, k).public.hex() for k in range(K)),
-        )
-        for p, K in enumerate(e.problem.federation.K.tolist())
-    ]
+    units = forged_units(e.problem.federation.P, e.problem.federation.K.tolist())
     return price(make(e, units, adapt=10.0, exchange=2.0, drain=20.0, **clocks))
-
-
-def reference(e: Experiment, rounds: int = ROUNDS) -> np.ndarray:
-    r = prepare(e.problem, e.graph, e.algorithm, rounds, e.seed, cap=None if e.privacy is None else e.privacy.cap)(0)
-    w = r.start(np.zeros((e.graph[0].P, e.problem.M)))
-    for i in range(1, rounds + 1):
-        w = r.round(i, w).w
-    return np.asarray(w)
 
 
 def play(
@@ -81,7 +61,7 @@ def play(
     store: Callable[[int, Books], Store] = lambda _, books: MemoryStore(books),
     **settings: Any,
 ) -> tuple[Network, Watch]:
-    units = rehearsal(prices, e.problem, e.seed, store=store, **settings)
+    units = training_units(prices, e.problem, e.seed, store=store, **settings)
     watch = Watch([u.terms for u in units], [u.store.load() for u in units])
     network = Network(units, weather, seed=1, committed=watch.committed, sent=watch.sent)
     network.run(until=10_000.0, done=network.finished)
@@ -104,7 +84,7 @@ def test_the_network_is_the_reference(each_fixed_scheme: Scheme, topology: str) 
         pytest.skip("a baseline of simulations: there is nothing to exchange")
     e = experiment(settings_of(each_fixed_scheme), topology)
     network, _ = play(agreed(e), e, Weather(delay=(0.001, 0.4)))
-    assert np.array_equal(models(network), reference(e))
+    assert np.array_equal(models(network), reference_bits(e, ROUNDS))
     assert all(u.server is not None and not u.server.alarms for u in network.units)
 
 
@@ -125,7 +105,7 @@ def test_every_sum_and_clip(tables: dict[str, Any], name: str) -> None:
     scheme = {"name": name, "sigma": 0.2, "noise": "gaussian"} | tables.get("scheme", {})
     e = experiment(scheme, **{key: table for key, table in tables.items() if key != "scheme"})
     network, _ = play(agreed(e), e)
-    assert np.array_equal(models(network), reference(e))
+    assert np.array_equal(models(network), reference_bits(e, ROUNDS))
 
 
 CAPPED: dict[str, Any] = {"participation": "cap:2", "unprotected": True}
@@ -136,9 +116,9 @@ def test_a_cap_is_kept_as_in_the_reference(each_fixed_scheme: Scheme) -> None:
         pytest.skip("a baseline of simulations: there is nothing to exchange")
     e = experiment(settings_of(each_fixed_scheme), privacy=CAPPED)
     network, _ = play(agreed(e), e, Weather(delay=(0.001, 0.4)))
-    assert np.array_equal(models(network), reference(e))
+    assert np.array_equal(models(network), reference_bits(e, ROUNDS))
     free = experiment(settings_of(each_fixed_scheme))
-    assert not np.array_equal(reference(e), reference(free))
+    assert not np.array_equal(reference_bits(e, ROUNDS), reference_bits(free, ROUNDS))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +133,7 @@ def test_a_cap_is_kept_as_in_the_reference(each_fixed_scheme: Scheme) -> None:
 def test_a_cap_with_every_sum_and_clip(tables: dict[str, Any]) -> None:
     e = experiment({"name": "homomorphic", "sigma": 0.2, "noise": "gaussian"}, privacy=CAPPED, **tables)
     network, _ = play(agreed(e), e)
-    assert np.array_equal(models(network), reference(e))
+    assert np.array_equal(models(network), reference_bits(e, ROUNDS))
     sampled = e.algorithm.sampled
     counts = [client._record.given.rounds for unit in network.units for client in unit.machines]
     assert max(counts) == 2
@@ -191,8 +171,8 @@ def test_an_active_server(tmp_path: Path) -> None:
     e = experiment(
         {"name": "homomorphic", "sigma": 0.2}, algorithm=SECURE, secure={"server": "active", "corrupted": 0.0}
     )
-    network, _ = play(agreed(e), e, identities=client_identity)
-    assert np.array_equal(models(network), reference(e))
+    network, _ = play(agreed(e), e)
+    assert np.array_equal(models(network), reference_bits(e, ROUNDS))
     network.run(until=network.now + 60.0)  # what is on its way arrives
     assert all(client.finished for unit in network.units for client in unit.machines)  # they were told
 
@@ -211,7 +191,7 @@ def test_in_files_with_secure_sums(tmp_path: Path) -> None:
     e = experiment({"name": "homomorphic", "sigma": 0.2, "noise": "gaussian"}, algorithm=SECURE)
     prices = agreed(e)
     network, _ = play(prices, e, store=sqlite(prices, tmp_path))
-    assert np.array_equal(models(network), reference(e))
+    assert np.array_equal(models(network), reference_bits(e, ROUNDS))
     for p, unit in enumerate(network.units):
         unit.store.close()
         with SqliteStore.open(tmp_path / f"{p}.sqlite", prices.plan, p) as store:
@@ -235,7 +215,7 @@ def test_a_crash_in_a_secure_round_changes_nothing(point: str, tmp_path: Path) -
     weather = Weather(crash_at=((1, point, 1), (2, point, 3)), away=(0.01, 0.02))
     network, _ = play(prices, e, weather, store=sqlite(prices, tmp_path))
     assert network.crashes[point] == 2
-    assert np.array_equal(models(network), reference(e))
+    assert np.array_equal(models(network), reference_bits(e, ROUNDS))
     network.units[0].store.close()
 
 
@@ -249,7 +229,7 @@ def test_secure_sums_in_bad_weather(seed: int, tmp_path: Path) -> None:
         delay=(0.001, 0.3), loss=0.02, duplication=0.1, crash=0.01, client_crash=0.02, away=(0.5, 15.0), cuts=cut,
         calm=60.0,
     )  # fmt: skip
-    units = rehearsal(prices, e.problem, e.seed, store=sqlite(prices, tmp_path))
+    units = training_units(prices, e.problem, e.seed, store=sqlite(prices, tmp_path))
     watch = Watch([u.terms for u in units], [u.store.load() for u in units])
     network = Network(units, weather, seed=seed, committed=watch.committed, sent=watch.sent)
     network.run(until=10_000.0, done=lambda: network.calm and network.finished())
@@ -265,7 +245,7 @@ def test_a_budget_that_earlier_runs_have_used(tmp_path: Path) -> None:
     e = experiment({"name": "homomorphic", "sigma": 0.2, "noise": "gaussian"})
     prices = agreed(e)
     network, watch = play(prices, e, rounds=4)
-    assert np.array_equal(models(network), reference(e, rounds=4))
+    assert np.array_equal(models(network), reference_bits(e, 4))
     for unit in network.units:
         kinds = [entry.event.kind for entry in unit.store.entries()]
         assert kinds == ["message"] * 4 + ["skip"] * 2
@@ -280,7 +260,7 @@ def test_the_noise_of_a_real_pairwise_network_cancels_in_the_sum() -> None:
     for scheme in (quiet, noisy):
         e = experiment(scheme, algorithm={"clip": "update", "step": 0.01, "bound": 1e-3})
         prices = agreed(e)
-        units = rehearsal(prices, e.problem, e.seed)
+        units = training_units(prices, e.problem, e.seed)
         for p, unit in enumerate(units):
             secrets = {(min(p, m), max(p, m)): edge_secret(exchange[p], exchange[m].public) for m in unit.terms.weights}
             quantum = prices.deployed.arithmetic.quantum

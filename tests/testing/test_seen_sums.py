@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from confide.privacy.agreement import Prices, make, price
 
 from confide.base.errors import InputError
 from confide.deploy.machines import exchange
@@ -20,13 +21,11 @@ from confide.deploy.store.store import MemoryStore
 from confide.laws.conversion import rho_epsilon
 from confide.plans.config import parse
 from confide.plans.plan import Plan
-from confide.privacy.agreement import Prices, Unit, make, price
 from confide.privacy.bundle import generate_key, load_key, make_bundle, save_bundle, verify_bundle
 from confide.privacy.ledger import FREE, Event, compose, dataset_id, read, write_events
-from confide.secure.keys import Identity
 from confide.testing.invariants import Watch, balanced
 from confide.testing.network import Network, Weather
-from confide.testing.rehearsal import rehearsal
+from confide.testing.rehearsal import forged_units, training_units
 
 ROUNDS = 8
 BASE: dict[str, Any] = {
@@ -42,10 +41,6 @@ BASE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def identity(p: int, k: int) -> Identity:
-    return Identity.of(bytes([p, k]).ljust(32, b"c"))
-
-
 def agreed(**tables: Any) -> tuple[Prices, Any]:
     e = parse(
         {
@@ -54,15 +49,7 @@ def agreed(**tables: Any) -> tuple[Prices, Any]:
         }
     )
     built = e.build()
-    units = [
-        Unit(
-            f"unit {p}",
-            Identity.of(bytes([p]).ljust(32, b"s")).public.hex(),
-            f"{p:064x}",
-            tuple(identity(p, k).public.hex() for k in range(K)),
-        )
-        for p, K in enumerate(built.problem.federation.K.tolist())
-    ]
+    units = forged_units(built.problem.federation.P, built.problem.federation.K.tolist())
     return price(make(built, units, adapt=10.0, exchange=2.0, drain=20.0)), built
 
 
@@ -75,7 +62,7 @@ def play(
         text = prices.plan.to_json()
         return SqliteStore.create(folder / f"{p}.db", plan=text, server=p, dataset=dataset_id("box"), books=books)
 
-    units = rehearsal(prices, e.problem, e.seed, store=create, rounds=allowed, **settings)
+    units = training_units(prices, e.problem, e.seed, store=create, rounds=allowed, **settings)
     watch = Watch([u.terms for u in units], [u.store.load() for u in units])
     network = Network(units, weather, seed=1, committed=watch.committed, sent=watch.sent)
     network.run(until=10_000.0, done=network.finished)
@@ -111,7 +98,7 @@ def test_a_sum_that_was_seen_and_skipped_costs_what_it_costs(server: str, point:
     prices, e = agreed(secure={"server": server, "corrupted": 0.0})
     assert prices.by == "sum"
     weather = Weather(crash_at=((1, point, 1),), away=AWAY)
-    ledgers = play(prices, e, tmp_path, weather, identities=identity)
+    ledgers = play(prices, e, tmp_path, weather)
     assert after_sums(ledgers[0]) == {"message": ROUNDS}
     seen = after_sums(ledgers[1])
     assert seen["skip"] == 1  # its sum was in memory when the machine died
@@ -138,11 +125,11 @@ def test_an_active_server_pays_when_it_asks_for_the_sum_not_for_consents(tmp_pat
     """The first question's transcript is committed without a row, that of the second with one."""
     prices, e = agreed(secure={"server": "active", "corrupted": 0.0})
     weather = Weather(crash_at=((1, "adapt.tx.commit", 0),), away=AWAY)  # of the first: nothing is kept
-    events = play(prices, e, tmp_path, weather, identities=identity)[1]
+    events = play(prices, e, tmp_path, weather)[1]
     assert after_sums(events)["skip"] == 0
     (tmp_path / "again").mkdir()
     weather = Weather(crash_at=((1, "adapt.tx.ledger", 0),), away=(0.01, 0.01))  # it asks again, and pays once
-    events = play(prices, e, tmp_path / "again", weather, identities=identity)[1]
+    events = play(prices, e, tmp_path / "again", weather)[1]
     assert after_sums(events) == {"message": ROUNDS}
 
 
@@ -170,7 +157,7 @@ def test_a_rejoin_does_not_pay_twice_for_a_sum() -> None:
 def test_the_epsilon_does_not_fall_when_nobody_knows_what_was_lost(units: int, moment: float) -> None:
     """A server that is alone, or all of them, with a new store: every sum that was seen is still paid for."""
     prices, e = agreed(rounds=30, problem={"units": units})
-    network = Network(rehearsal(prices, e.problem, e.seed), Weather(), seed=1)
+    network = Network(training_units(prices, e.problem, e.seed), Weather(), seed=1)
     network.run(until=moment)
     before = [unit.store.load().published for unit in network.units]
     for p, unit in enumerate(network.units):
@@ -190,7 +177,7 @@ def test_a_plan_that_counts_messages_writes_no_sums(tmp_path: Path) -> None:
     assert prices.by == "messages"
     assert not of_plan(prices, 0).sums_cost
     kinds: Counter[str] = Counter()
-    units = rehearsal(prices, e.problem, e.seed)
+    units = training_units(prices, e.problem, e.seed)
     network = Network(units, Weather(crash_at=((1, "adapt.aggregated", 1),), away=AWAY), seed=1)
     network.run(until=10_000.0, done=network.finished)
     for unit in units:

@@ -41,9 +41,10 @@ def worktree(commit: str) -> Iterator[Path]:
 
 def do(tree: Path, *line: str) -> tuple[int, Measured, str]:
     """Exit code, seconds and what it printed; stderr goes to the user only if it failed."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # each tree runs its own code
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         began = time.perf_counter()
-        process = subprocess.Popen(line, cwd=tree, stdout=out, stderr=err, env=os.environ | {"MAKEFLAGS": ""})
+        process = subprocess.Popen(line, cwd=tree, stdout=out, stderr=err, env=own | {"MAKEFLAGS": ""})
         _, status, used = os.wait4(process.pid, 0)
         took = {"seconds": time.perf_counter() - began, "CPU seconds": used.ru_utime + used.ru_stime}
         for stream in (out, err):

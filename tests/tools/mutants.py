@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 SRC = Path("src/confide")
 SECONDS = 300  # for the tests of one file
-LEFT_OUT = ("benchmarks", "report", "__main__.py", "__init__.py")  # speed, pictures, lists of names
+LEFT_OUT = ("benchmarks", "figures", "__main__.py", "__init__.py")  # speed, pictures, lists of names
 TURNED: dict[type[ast.AST], str] = {
     ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<", ast.Eq: "!=", ast.NotEq: "==", ast.Is: "is not",
     ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in", ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*",

@@ -33,7 +33,8 @@ from confide.problems.models import GLM, Linear, Model
 from confide.problems.problem import Problem
 from confide.rounds.arithmetic import FloatArithmetic, State
 from confide.rounds.combine import publish
-from confide.rounds.reference import NoiseSource, Reference, prepare
+from confide.rounds.noise import NoiseSource
+from confide.rounds.reference import Reference, prepare
 from confide.rounds.schemes import Exchange, Scheme, links
 
 Row = tuple[Floats, float]  # features and label

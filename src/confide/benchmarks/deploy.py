@@ -32,12 +32,12 @@ from confide.benchmarks import echo
 from confide.cluster.layout import PLAN, Layout, free_ports
 from confide.cluster.processes import Cluster
 from confide.cluster.try_out import TRY_OUT
-from confide.deploy.keys import announcement
+from confide.deploy.keys.announcement import announce
 from confide.deploy.keys.authority import Authority
 from confide.graph.graph import Graph
 from confide.plans.config import Experiment, parse
 from confide.plans.settings import Privacy
-from confide.privacy.agreement import Unit, make
+from confide.privacy.agreement import make
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem
@@ -191,11 +191,8 @@ def _lay_out(folder: Path, clients: int, length: int, aggregation: Secure | None
     authority.issue("server", echo.SERVER)
     for k in range(clients):
         authority.issue("client", f"c{k}")
-    path = folder / "announcement.json"
-    path.write_text(json.dumps(announcement.announce(authority, UNIT)), encoding="utf-8")
-    announced: Unit = announcement.read(path)
     experiment = Experiment(problem, [Graph.path(1)], algorithm, PLENTY, 1, 0, Privacy(unprotected=True))
-    plan = make(experiment, [announced], adapt=600.0, tick=0.001, exchange=5.0, drain=5.0)
+    plan = make(experiment, [announce(authority, UNIT)], adapt=600.0, tick=0.001, exchange=5.0, drain=5.0)
     plan.save(folder / PLAN)
     ports = {UNIT: free_ports(1)[0]}
     layout = Layout(folder, parse(TRY_OUT), (), (UNIT,), ports, plan, plan.hash[:8], {"log": "json"})

@@ -22,7 +22,7 @@ from confide.deploy.store.store import At, MemoryStore, Store, nowhere
 from confide.graph.graph import Graph
 from confide.plans.config import Experiment
 from confide.plans.settings import Privacy
-from confide.privacy.agreement import Prices, Unit, make, price
+from confide.privacy.agreement import Prices, make, price
 from confide.privacy.ledger import dataset_id
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
@@ -31,7 +31,7 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import scheme
 from confide.testing.network import Network
-from confide.testing.rehearsal import rehearsal, scripted
+from confide.testing.rehearsal import forged_units, scripted, training_units
 
 SMALL_SERVERS, SMALL_ROUNDS = 3, 300
 
@@ -43,7 +43,7 @@ def bench(servers: int, length: int, rounds: int, watch: Callable[[], None] = la
     whole("rounds", rounds, 1, 10**6)
     prices, problem = _network(servers, length, rounds)
     memory = _Clocked()
-    in_memory = _timed(rehearsal(prices, problem, 0, store=lambda _, books: memory.of(MemoryStore(books))), watch)
+    in_memory = _timed(training_units(prices, problem, 0, store=lambda _, books: memory.of(MemoryStore(books))), watch)
     with tempfile.TemporaryDirectory(prefix="confide-bench-") as folder:
         files = _Clocked()
 
@@ -51,7 +51,7 @@ def bench(servers: int, length: int, rounds: int, watch: Callable[[], None] = la
             path, text = Path(folder) / f"{p}.sqlite", prices.plan.to_json()
             return files.of(SqliteStore.create(path, plan=text, server=p, dataset=dataset_id("bench"), books=books))
 
-        in_files = _timed(rehearsal(prices, problem, 0, store=create), watch)
+        in_files = _timed(training_units(prices, problem, 0, store=create), watch)
     small = _timed(scripted(Graph.ring(SMALL_SERVERS), scheme("homomorphic", 0.5), rounds=SMALL_ROUNDS), watch)
     return {
         "servers": servers,
@@ -87,10 +87,8 @@ def _network(servers: int, length: int, rounds: int) -> tuple[Prices, Problem]:
         arithmetic="fixed",
         fraction_bits=20,
     )
-    keys = (f"{n:064x}" for n in range(1, 4 * servers + 1))
-    units = [Unit(f"unit {p}", next(keys), next(keys), (next(keys), next(keys))) for p in range(servers)]
     experiment = Experiment(problem, [Graph.ring(servers)], algorithm, rounds, 1, 0, Privacy(unprotected=True))
-    return price(make(experiment, units, adapt=10.0, exchange=2.0, drain=20.0)), problem
+    return price(make(experiment, forged_units(servers, 2), adapt=10.0, exchange=2.0, drain=20.0)), problem
 
 
 class _Run:

@@ -29,7 +29,7 @@ import numpy as np
 from confide.base.errors import InputError
 from confide.base.files import atomic_file
 from confide.cluster.try_out import deployable
-from confide.deploy.keys import announcement
+from confide.deploy.keys.announcement import announce
 from confide.deploy.keys.authority import Authority
 from confide.deploy.machines import terms
 from confide.deploy.machines.terms import Terms
@@ -319,8 +319,7 @@ def _announce(folder: Path, org: str, clients: int) -> Any:
         authority.issue("client", f"c{k}")
     path = folder / "announcements" / f"{org}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(announcement.announce(authority, org), indent=1) + "\n", encoding="utf-8")
-    return announcement.read(path)
+    return announce(authority, org, out=path)
 
 
 def _check_memory(processes: int) -> None:

@@ -12,15 +12,13 @@ def main(arguments: list[str]) -> int:
     """FD server|client CONFIG [OPTION ...]; FD is the end of the pipe from which nothing ever comes."""
     fd, kind, *rest = arguments
     threading.Thread(target=_watch, args=(int(fd),), name="leash", daemon=True).start()
-    if kind == "client":  # what `confide client` becomes, at once
-        from confide.deploy.node.client_main import main as client
+    if kind == "client":
+        from confide.deploy.node import client_main
 
-        return client(rest)
-    from confide.commands.main import main as command
+        return client_main.main(rest)
+    from confide.deploy.node import server_main
 
-    sys.argv = ["confide", kind, *rest]
-    command()
-    return 0
+    return server_main.main(rest)
 
 
 def _watch(fd: int) -> None:

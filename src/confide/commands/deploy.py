@@ -16,7 +16,6 @@ from confide.base.errors import InputError, RunError
 from confide.commands.options import Change, Json, Seed
 
 app = typer.Typer()
-STARTING = 10.0  # seconds
 Config = Annotated[Path, typer.Argument(help="The node's TOML, see docs/deploying.md.")]
 Log = Annotated[bool, typer.Option("--json", help="The log on stderr as JSON lines, whatever the config says.")]
 Finished = Annotated[bool, typer.Option("--until-finished", help="End after the last round instead of answering on.")]
@@ -41,17 +40,17 @@ def agree(
 ) -> None:
     """Make the plan of a deployment, and say what it protects whom from."""
     from confide.deploy.keys import announcement
-    from confide.plans.config import load, named_as_in_config
-    from confide.privacy.agreement import make, price
+    from confide.plans.config import load
+    from confide.privacy.agreement import price
 
     parsed = load(config, change or [])
     units = [announcement.read(path) for path in unit]
-    found = announcement.experiment(parsed, units, model=model, features=features, rho=rho)
     if note := announcement.other_sizes(parsed, units):
         print(f"note: {note}", file=sys.stderr)
-    clocks = {"adapt": adapt, "tick": tick, "exchange": exchange, "drain": drain, "start": start}
-    with named_as_in_config():
-        plan = make(found, units, window=window, **clocks)  # type: ignore[arg-type]
+    plan = announcement.agree(
+        parsed, units, model=model, features=features, rho=rho,
+        window=window, adapt=adapt, tick=tick, exchange=exchange, drain=drain, start=start,
+    )  # fmt: skip
     prices = price(plan)
     if os.path.lexists(out):
         raise InputError("--out", str(out), "exists; a plan that is in use is never replaced, name another")
@@ -105,15 +104,11 @@ def server(
     as_json: Log = False,
 ) -> None:
     """Run a unit's server, until SIGTERM."""
-    from confide.deploy.node.config import load_server
+    from confide.deploy.node.server_main import Server
 
-    loaded = load_server(config)
-    if as_json:
-        loaded = loaded.model_copy(update={"log": "json"})
+    found = Server(config, rejoin=rejoin, until_finished=until_finished, json=as_json, test_seed=test_seed)
     _warn(test_seed)
-    from confide.deploy.node.server_process import serve
-
-    serve(loaded, rejoin=rejoin, test_seed=test_seed, until_finished=until_finished)
+    found.run()
 
 
 @app.command()
@@ -138,38 +133,13 @@ def _warn(test_seed: int | None) -> None:
 @app.command()
 def status(config: Config, as_json: Json = False) -> None:
     """Where a server stands: round, peers, clients, open flows, epsilon so far, the last error."""
-    from confide.deploy.node import control
-    from confide.deploy.node.config import load_server
+    from confide.deploy.node import asking
 
-    loaded, begun = load_server(config), time.monotonic()
-    while True:
-        try:
-            found = _last(control.ask(loaded.control, {"ask": "status"}, 60.0))
-            break
-        except control.NotRunningError:
-            try:
-                found = _stored(loaded)
-                break
-            except InputError as e:
-                if e.field != "store" or "in use" not in e.remedy or time.monotonic() - begun > STARTING:
-                    raise
-        time.sleep(0.2)  # a server that starts has its store before its socket
+    found = asking.status(config)
     if as_json:
         print(json.dumps(found))
         return
     print("\n".join(_lines(found)))
-
-
-def _stored(config: Any) -> dict[str, Any]:
-    from confide.deploy.node.server_process import open_store
-    from confide.deploy.node.server_setup import ServerSetup
-    from confide.deploy.node.server_status import books_status
-    from confide.privacy.spent import status_of
-
-    setup = ServerSetup.load(config)
-    with open_store(setup, create=False) as store:
-        found = books_status(setup, store.load())
-    return found | status_of(setup.prices, found["published"], found["releases"], setup.allowance.spent)
 
 
 def _lines(s: dict[str, Any]) -> list[str]:
@@ -212,21 +182,12 @@ def ledger(
     as_json: Json = False,
 ) -> None:
     """Write a server's ledger to a file: for an auditor, and as `ledgers` of the next plan on the same data."""
-    from confide.deploy.node import control
-    from confide.deploy.node.config import load_server
+    from confide.deploy.node import asking
     from confide.privacy.ledger import read
 
-    loaded = load_server(config)
     if os.path.lexists(out):
         raise InputError("--out", str(out), "exists; a ledger is never replaced, name another")
-    try:
-        _last(control.ask(loaded.control, {"ask": "ledger", "path": str(out.absolute())}, 60.0))
-    except control.NotRunningError:
-        from confide.deploy.node.server_process import open_store
-        from confide.deploy.node.server_setup import ServerSetup
-
-        with open_store(ServerSetup.load(loaded), create=False) as store:
-            store.export_ledger(out)
+    asking.export_ledger(config, out)
     book = read(out)
     if as_json:
         print(json.dumps({"file": str(out), "events": len(book.events), "head": book.head}))
@@ -243,21 +204,15 @@ def release(
     as_json: Json = False,
 ) -> None:
     """Reveal the mean of all servers' models, with noise: the running server asks the others for it."""
-    from confide.deploy.node import control
-    from confide.deploy.node.config import load_server
+    from confide.deploy.node import asking
 
-    loaded = load_server(config)
-    began, last = time.monotonic(), {}
-    question = {"ask": "release", "again": again}
-    try:
-        for last in control.ask(loaded.control, question, 3.0 * loaded.patience + 60.0):
-            if "stage" in last:
-                at = f"attempt {last['attempt']}" if last["attempt"] else "is everybody ready?"
-                print(f"{time.monotonic() - began:6.1f} s  {last['stage']}: {at}", file=sys.stderr)
-    except control.NotRunningError:
-        remedy = "no server runs with this config; start it with `confide server` and ask again"
-        raise RunError(f"{loaded.control}: {remedy}") from None
-    found = _last(iter([last]))
+    began = time.monotonic()
+
+    def told(stage: str, attempt: int) -> None:
+        at = f"attempt {attempt}" if attempt else "is everybody ready?"
+        print(f"{time.monotonic() - began:6.1f} s  {stage}: {at}", file=sys.stderr)
+
+    found = asking.release(config, again=again, told=told)
     if as_json:
         print(json.dumps(found))
         return
@@ -279,31 +234,15 @@ def remove(
     as_json: Json = False,
 ) -> None:
     """Remove servers that will never return: sign it (--sign), or carry it out with the signatures (--with)."""
-    from confide.deploy.node import control, removal
+    from confide.deploy.node import asking, removal
     from confide.deploy.node.config import load_server
     from confide.deploy.node.server_setup import ServerSetup
 
     if (sign is None) == (not with_):
         raise InputError("--sign", None, "give either --sign FILE, or --with FILE for each signature")
-    loaded = load_server(config)
-    setup = ServerSetup.load(loaded)
     if sign is not None:
-        said = removal.sign(setup, unit, number, sign)
+        said = removal.sign(ServerSetup.load(load_server(config)), unit, number, sign)
         print(json.dumps(said) if as_json else f"{sign}: send it to whoever collects them")
         return
-    raw = removal.collect(setup, with_ or [])
-    try:
-        found = _last(control.ask(loaded.control, {"ask": "remove", "epoch": raw.hex()}, 60.0))
-    except control.NotRunningError:
-        raise RunError(f"{loaded.control}: no server runs with this config; start it and ask again") from None
+    found = asking.remove(config, with_ or [])
     print(json.dumps(found) if as_json else f"epoch {found['epoch']}: {', '.join(unit)} removed; the others are told")
-
-
-def _last(lines: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for line in lines:
-        found = line
-    if "done" not in found:
-        raise RunError(str(found.get("failed", "the server ended before it answered")))
-    done: dict[str, Any] = found["done"]
-    return done

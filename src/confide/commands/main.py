@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -15,6 +14,7 @@ import typer
 from rich.console import Console
 
 from confide.base.errors import InputError, RunError
+from confide.base.exits import ended_by, say
 from confide.commands import cluster as cli_cluster
 from confide.commands import deploy as cli_deploy
 from confide.commands import pki as cli_pki
@@ -111,7 +111,8 @@ def simulate(
         why = f": {run.diverged['why']}" if "why" in run.diverged else ""
         raise RunError(f"the run diverged in {at}; what came before is kept. Use a smaller step{why}")
     if run.interrupted:
-        _stop(f"interrupted after round {run.rounds} of {parsed.rounds}; what was computed is in {folder}", 130)
+        say(f"interrupted after round {run.rounds} of {parsed.rounds}; what was computed is in {folder}")
+        sys.exit(130)
 
 
 def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
@@ -140,7 +141,7 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
         warnings.simplefilter("ignore", DivergenceWarning)  # said below, once
         if err.is_terminal:  # before the first round, for who is watching; it is in the notes of the run too
             warnings.simplefilter("always", StabilityWarning)
-            warnings.showwarning = _show
+            warnings.showwarning = _show  # of this context, as the filters are
         run = run_rounds(
             experiment.problem,
             experiment.graph,
@@ -280,28 +281,23 @@ def main() -> None:
             raise KeyboardInterrupt
         sys.stdout.flush()  # while a closed pipe or a full disk can still be told from success
         sys.exit(code)
-    except InputError as e:
-        _stop(f"error: {e}", 2)
-    except RunError as e:
-        _stop(f"failed: {e}", 1)
-    except MemoryError as e:
-        _stop(f"failed: not enough memory ({e}); make the run smaller", 1)
-    except (KeyboardInterrupt, typer.Abort):
-        _stop("interrupted", 130)
     except BrokenPipeError:
-        # The reader (head, say) has gone; Python must not complain about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_stdout()  # the reader (head, say) has gone
         sys.exit(0)
-    except Exception as e:
-        if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            _stop("failed: the disk is full, the output could not be written", 1)
+    except (Exception, KeyboardInterrupt) as e:
         usage = getattr(e, "format_message", None)  # click's usage errors
-        if usage is None:
+        found = ended_by(KeyboardInterrupt() if isinstance(e, typer.Abort) else e)
+        if usage is not None:
+            found = f"error: {usage() or 'name a command'}", 2
+        if found is None:
             raise
-        _stop(f"error: {usage() or 'name a command'}", 2)
+        if isinstance(e, OSError):
+            _close_stdout()  # the disk is full
+        line, code = found
+        say(line)
+        sys.exit(code)
 
 
-def _stop(line: str, code: int) -> None:
-    print(" ".join(line.split()), file=sys.stderr)
-    sys.exit(code)
+def _close_stdout() -> None:
+    """Python must not complain at exit about what it could not write."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -130,9 +130,9 @@ def announce(
     as_json: Json = False,
 ) -> None:
     """Print what the others must know of a unit, public keys and names only: `> alpha.json`, for `confide agree`."""
-    from confide.deploy.keys.announcement import announce as made
+    from confide.deploy.keys.announcement import described
 
-    found = made(_opened(folder, org), unit, server, client or ())
+    found = described(_opened(folder, org), unit, server, client or ())
     print(json.dumps(found, indent=None if as_json else 1))
 
 

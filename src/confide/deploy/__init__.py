@@ -1,8 +1,55 @@
-"""Servers and clients on machines of their own; each folder imports only those before it.
+"""Servers and clients on machines of their own: what the commands of a deployment do, as functions.
 
-keys       certificates, keys and the authority of each organisation
+    from confide.deploy import Authority, agree, announce, price
+
+    authority = Authority.create("pki/alpha")      # on alpha's own machine
+    authority.issue("server", "one")
+    authority.issue("client", "c1")
+    unit = announce(authority, "alpha", out=Path("alpha.json"))
+    plan = agree("run.toml", ["alpha.json", "beta.json"])
+    print(price(plan).statement)
+    plan.save("plan.json")
+
+On the machines themselves, from a node's TOML: `Server(path).run()` and `Client(path).run()`, each in a process of its
+own; `status(path)` and `release(path)` ask a server. docs/deploying.md has the whole way. Names are loaded when they
+are first used. Below them:
+
+keys       certificates, keys and the authority of each organisation; units announce themselves
 store      what must outlive a crash
 machines   servers and clients: bytes and time in, bytes out
 net        gRPC streams under mutual TLS
 node       a node as a process: its config, its life, what it tells its operator
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from confide.base.lazy import lazy
+
+if TYPE_CHECKING:
+    from confide.deploy.keys.announcement import agree as agree
+    from confide.deploy.keys.announcement import announce as announce
+    from confide.deploy.keys.authority import Authority as Authority
+    from confide.deploy.node.asking import release as release
+    from confide.deploy.node.asking import status as status
+    from confide.deploy.node.client_main import Client as Client
+    from confide.deploy.node.server_main import Server as Server
+    from confide.plans.plan import Plan as Plan
+    from confide.privacy.agreement import Unit as Unit
+    from confide.privacy.agreement import price as price
+
+_HOME = {
+    "Authority": "confide.deploy.keys.authority",
+    "Client": "confide.deploy.node.client_main",
+    "Plan": "confide.plans.plan",
+    "Server": "confide.deploy.node.server_main",
+    "Unit": "confide.privacy.agreement",
+    "agree": "confide.deploy.keys.announcement",
+    "announce": "confide.deploy.keys.announcement",
+    "price": "confide.privacy.agreement",
+    "release": "confide.deploy.node.asking",
+    "status": "confide.deploy.node.asking",
+}
+__all__ = sorted(_HOME)
+__getattr__, __dir__ = lazy(__name__, _HOME)

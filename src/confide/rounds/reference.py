@@ -15,13 +15,14 @@ from confide.base import randomness
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, choose, key, uniform, words
 from confide.graph.graph import Graph
-from confide.laws.law import GAUSSIAN, Law
+from confide.laws.law import GAUSSIAN
 from confide.problems.problem import Problem
 from confide.rounds.aggregate import PlainSum, SecureSum
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.arithmetic import Arithmetic, FixedArithmetic, FloatArithmetic, State, check_range, on_grid
 from confide.rounds.combine import combine, place, publish
 from confide.rounds.local import LocalTask, shared_update, without_data
+from confide.rounds.noise import NoiseSource, float_noise, integer_noise
 from confide.rounds.schemes import Place
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-NoiseSource = Callable[[Purpose, tuple[int, ...], Law, float, int], State]
-"""(purpose, (round, ids...), law, sigma, size) -> noise as a state: floats, or int64 quanta in fixed point."""
 
 
 class Round(NamedTuple):
@@ -244,26 +243,6 @@ def prepare(
         return Reference(problem, tuple(graphs), algorithm, E, batch, drawn, arith, source, cap)
 
     return repetition
-
-
-def float_noise(streams: int | Streams) -> NoiseSource:
-    """Noise for simulations, of a seed or of the run's secret."""
-
-    def source(purpose: Purpose, ids: tuple[int, ...], law: Law, sigma: float, size: int) -> State:
-        drawn = randomness.stream(streams, purpose, ids, randomness.words_for(size))
-        return sigma * law.reals(drawn, size)
-
-    return source
-
-
-def integer_noise(streams: int | Streams, arith: FixedArithmetic) -> NoiseSource:
-    """The same rounded to the grid: for simulations; a deployment draws discrete noise from the OS instead."""
-    draw = float_noise(streams)
-
-    def source(purpose: Purpose, ids: tuple[int, ...], law: Law, sigma: float, size: int) -> State:
-        return np.rint(draw(purpose, ids, law, sigma, size) / arith.quantum).astype(np.int64)
-
-    return source
 
 
 def happens(probability: float, seed: int | Streams, purpose: Purpose, *ids: int) -> bool:

@@ -22,7 +22,7 @@ from confide.deploy.machines.server import Server
 from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import Books, Changes
 from confide.deploy.store.store import At, Store, nowhere
-from confide.rounds.reference import NoiseSource
+from confide.rounds.noise import NoiseSource
 
 
 class CrashError(BaseException):
@@ -30,26 +30,38 @@ class CrashError(BaseException):
 
 
 class Client(Protocol):
+    """What the box needs of a client: it says hello, and answers what it is asked."""
+
     def hello(self) -> bytes: ...
 
     def receive(self, raw: bytes) -> list[bytes]: ...
 
 
+Node = tuple[str, int, int]
+"""("server", p, 0), or ("client", p, k) for client k of unit p."""
+
+
 class Cut(NamedTuple):
-    """Nothing gets from `source` to `target` for a while; two of them cut both ways."""
+    """Nothing gets from `source` to `target` for a while; two of them cut both ways.
+
+        Cut(begin=50.0, end=120.0, source=("server", 0, 0), target=("server", 1, 0))
+
+    Attributes:
+        begin, end: virtual seconds.
+        source, target: ("server", p, 0), or ("client", p, k) for client k of unit p.
+    """
 
     begin: float
     end: float
-    source: tuple[str, int, int]
-    target: tuple[str, int, int]
-
-
-Node = tuple[str, int, int]  # ("server", p, 0) or ("client", p, k)
+    source: Node
+    target: Node
 
 
 @dataclass(frozen=True)
 class Weather:
-    """What goes wrong, in shares of messages and in virtual seconds.
+    """What goes wrong, in shares of messages and in virtual seconds; by default nothing but a short delay.
+
+        Weather(loss=0.1, duplication=0.2, crash=0.003, away=(1.0, 30.0), calm=150.0)
 
     Attributes:
         delay: least and most seconds of a message; those that overtake others are reordered.
@@ -95,11 +107,20 @@ class WatchedStore:
 
 @dataclass
 class Unit:
-    """One server with its clients, and what outlives them."""
+    """One server with its clients, and what outlives them.
+
+    Attributes:
+        terms: what the plan says to this server.
+        store: where its state survives.
+        clients: make each client's machine, anew after a crash, from its record.
+        noise, sample: the server's noise, and who is asked in a round.
+        make: makes the server's machine.  release: its part in a release, where the plan has one.
+        server, machines: the machines that live at the moment; None for one that is away.
+    """
 
     terms: Terms
     store: Store
-    clients: Sequence[Callable[[], Client]]  # make a machine anew, from its record
+    clients: Sequence[Callable[[], Client]]
     noise: NoiseSource
     sample: Callable[[int], tuple[int, ...]]
     make: Callable[[Terms, Store, Ports], Server] = Server
@@ -109,6 +130,28 @@ class Unit:
 
 
 class Network:
+    """The box: messages in a queue, machines that live and die, and a clock that jumps from event to event.
+
+        network = Network(units, Weather(loss=0.1, calm=60.0), seed=7)
+        network.at(30.0, network.kill, 2, 5.0)       # at 30 s server 2 dies, and is back after 5
+        network.run(done=network.finished)
+
+    Args:
+        units: see `rehearsal`, which makes them.
+        weather: what goes wrong; nothing by default.
+        seed: of the weather.
+        begin: virtual seconds when all machines start.
+        committed: called with (server, changes) after every commit.
+        sent: called with (source, target, bytes) for every message that leaves a machine.
+        log: called with (server, event, **fields) for every line of a server's log.
+
+    Attributes:
+        now: virtual seconds.
+        units: as given; their `server` is None while it is away.
+        messages: how many were sent.
+        points, crashes: how often servers passed a crash point, and died at one, by name.
+    """
+
     def __init__(
         self,
         units: Sequence[Unit],
@@ -123,7 +166,7 @@ class Network:
         self.units, self.weather = list(units), weather or Weather()
         self.now = begin
         self.messages = 0
-        self.points: Counter[str] = Counter()  # crash points passed
+        self.points: Counter[str] = Counter()
         self.crashes: Counter[str] = Counter()
         self._rng = random.Random(seed)  # noqa: S311 - the weather is no secret
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -140,7 +183,7 @@ class Network:
     # Running
 
     def at(self, when: float, what: Callable[..., None], *arguments: Any) -> None:
-        """Do something at a moment."""
+        """Call `what(*arguments)` at a moment, in virtual seconds."""
         heapq.heappush(self._queue, (when, next(self._order), what, arguments))
 
     def run(self, until: float = NEVER, done: Callable[[], bool] | None = None) -> None:
@@ -167,6 +210,7 @@ class Network:
 
     @property
     def calm(self) -> bool:
+        """Whether the weather is over."""
         return self.now >= self.weather.calm
 
     def release(self, p: int, *, again: bool = False) -> None:

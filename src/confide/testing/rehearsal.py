@@ -1,19 +1,22 @@
-"""Networks in a box, for tests, benchmarks and tutorials: units ready for `network.Network`.
+"""A plan rehearsed in a box: `rehearse` lets clients train, on a problem's data or with a train function of one's own.
 
-`rehearsal` runs a plan with real clients on a problem's data, everything drawn from a test seed: what comes out is what
-`rounds.reference` gives, bit for bit. `scripted` has clients that send arbitrary numbers instead of training, summed
-in clear: as little work as possible around the exchange, so that faults can be explored by the million.
+Everything is drawn from a seed, and what comes out is what `rounds.reference` gives, bit for bit. Below it, units ready
+for `network.Network`: `training_units` are those of a rehearsal; those of `scripted` have clients that send arbitrary
+numbers instead of training, summed in clear: as little work as possible around the exchange, so that faults can be
+explored by the million.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from confide.base.errors import InputError
 from confide.base.randomness import Purpose, below, choose, key, repetition_seed, words
 from confide.deploy.machines import client_messages as messages
 from confide.deploy.machines import training
@@ -28,16 +31,19 @@ from confide.deploy.store.store import MemoryStore, Store
 from confide.graph.graph import Graph
 from confide.laws.law import GAUSSIAN
 from confide.plans.plan import Plan
-from confide.privacy.agreement import Prices
-from confide.privacy.ledger import Cost
+from confide.privacy.agreement import Prices, price
+from confide.privacy.agreement import Unit as Announced
+from confide.privacy.ledger import Cost, Event
 from confide.problems.problem import Problem
 from confide.rounds.arithmetic import FixedArithmetic, on_grid
-from confide.rounds.reference import NoiseSource, integer_noise
+from confide.rounds.clipping import Clip
+from confide.rounds.noise import NoiseSource, integer_noise
 from confide.rounds.schemes import Scheme
 from confide.secure.client import Member
 from confide.secure.keys import Identity
-from confide.testing.network import Unit
+from confide.testing.network import Network, Unit, Weather
 
+Floats = NDArray[np.float64]
 LARGEST_UPDATE = 1000
 PLAN = bytes(32)
 
@@ -48,6 +54,8 @@ def scripted_update(seed: int, i: int, p: int, length: int) -> Vector:
 
 
 class ScriptedClient:
+    """Answers every invitation with `scripted_update`, in clear, and remembers nothing."""
+
     def __init__(self, seed: int, p: int, length: int) -> None:
         self._seed, self._p, self._length = seed, p, length
 
@@ -63,8 +71,128 @@ class ScriptedClient:
 
 
 def server_identity(p: int) -> Identity:
-    """Of a scripted server: no secret."""
+    """Of server p in a box: no secret."""
     return Identity.of(p.to_bytes(32, "big"))
+
+
+def client_identity(p: int, k: int) -> Identity:
+    """Of client k of unit p in a box: no secret."""
+    return Identity.of(b"client" + p.to_bytes(13, "big") + k.to_bytes(13, "big"))
+
+
+def forged_units(P: int, K: int | Sequence[int]) -> list[Announced]:
+    """Units as `confide.deploy.announce` gives them, but with keys that anybody can compute: for plans of a box.
+
+    Args:
+        P: how many.
+        K: clients of each unit, one number for all or a number for each.
+
+    >>> [(unit.name, len(unit.clients)) for unit in forged_units(2, [3, 5])]
+    [('unit 0', 3), ('unit 1', 5)]
+    """
+    sizes = [K] * P if isinstance(K, int) else K
+    return [
+        Announced(
+            f"unit {p}",
+            server_identity(p).public.hex(),
+            f"{p:064x}",
+            tuple(client_identity(p, k).public.hex() for k in range(size)),
+        )
+        for p, size in zip(range(P), sizes, strict=True)
+    ]
+
+
+class Rehearsal:
+    """A plan in a box, ready to be run; `rehearse` runs it to its end.
+
+    Args:
+        plan: of forged units, as `confide.deploy.agree` makes it.
+        problem: on whose data the clients train the plan's model; its unit p has the clients of the plan's unit p.
+        train: in place of a problem, "module:function", as a client's TOML names a train function of one's own.
+        train_config: (unit, client) -> the client's `[train_config]`.
+        weather: what goes wrong on the way; nothing by default.
+        seed: of samples, batches, noise and weather.
+
+    Attributes:
+        network: the box; its clock is `network.now`, in virtual seconds.
+        price: what the plan's publications cost.
+
+    Raises:
+        InputError: the plan is not of forged units, or there is not exactly one of problem and train.
+        RunError: the train function fails; it is called once before the first round, since in a round its errors go to
+            the client's log, and zeros to the sum.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        problem: Problem | None = None,
+        *,
+        train: str | None = None,
+        train_config: Callable[[int, int], Mapping[str, Any]] = lambda unit, client: {},
+        weather: Weather | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.price = price(plan)
+        source: Problem | Trainer
+        if problem is not None and train is None:
+            source = problem
+        elif problem is None and train is not None:
+            s = self.price.deployed.sensitivity
+            source = training.entry_point(train, Clip(s.clip, s.bound, s.norm), s.step)
+        else:
+            raise InputError("train", train, "give either a problem, or train = 'package.module:function'")
+        units = training_units(self.price, source, seed, train_config=train_config)
+        if not isinstance(source, Problem):
+            source(np.zeros(units[0].terms.rules.length), 1, train_config(0, 0))
+        self.network = Network(units, weather, seed)
+
+    def run(self, until: float = math.inf) -> None:
+        """On to a moment, in virtual seconds from the begin, or till all servers have finished."""
+        self.network.run(until, self.network.finished)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every server has decided its last round and has nothing under way."""
+        return self.network.finished()
+
+    @property
+    def models(self) -> Floats:
+        """The model of every server as it stands, a row each; their mean is what a release would reveal, with noise."""
+        states = np.array([unit.store.load().w for unit in self.network.units])
+        return states * self.price.deployed.arithmetic.quantum
+
+    @property
+    def ledgers(self) -> list[list[Event]]:
+        """For every server its ledger: `kind`, `round` and `cost` of each event, from the first."""
+        return [[entry.event for entry in unit.store.entries()] for unit in self.network.units]
+
+    @property
+    def failed(self) -> int:
+        """How many trainings failed; the log says why."""
+        machines = (machine for unit in self.network.units for machine in unit.machines)
+        return sum(machine.failed for machine in machines if isinstance(machine, Client))
+
+
+def rehearse(
+    plan: Plan,
+    problem: Problem | None = None,
+    *,
+    train: str | None = None,
+    train_config: Callable[[int, int], Mapping[str, Any]] = lambda unit, client: {},
+    weather: Weather | None = None,
+    seed: int = 0,
+) -> Rehearsal:
+    """Run a plan in a box to its end: the machines, messages and sums of a deployment, in virtual time.
+
+        played = rehearse(plan, problem, weather=Weather(loss=0.1, calm=600.0))
+        played.models, played.ledgers, played.failed
+
+    Args and Raises: those of `Rehearsal`, which can also be run step by step.
+    """
+    found = Rehearsal(plan, problem, train=train, train_config=train_config, weather=weather, seed=seed)
+    found.run()
+    return found
 
 
 def scripted(
@@ -79,9 +207,16 @@ def scripted(
     store: Callable[[int, Books], Store] = lambda _, books: MemoryStore(books),
     **times: Any,
 ) -> list[Unit]:
-    """A unit for each server of the graph; a publication costs rho = 1 (a figure, not a bound).
+    """A unit for each server of the graph, with one client that sends `scripted_update`, whatever the model.
+
+        units = scripted(Graph.ring(4), scheme("homomorphic", sigma=0.5), rounds=20)
+
+    A publication costs rho = 1 (a figure, not a bound).
 
     Args:
+        length: numbers in the model.
+        window: rounds that may be open on an edge.
+        seed: of the updates and the noise.
         allowed: publications that the budget pays for; all by default.
         times: adapt, tick, exchange, drain, start of `Terms`, in virtual seconds.
     """
@@ -111,41 +246,64 @@ def scripted(
     return units
 
 
-def rehearsal(
+def training_units(
     prices: Prices,
-    problem: Problem,
+    source: Problem | Trainer,
     seed: int,
     *,
     store: Callable[[int, Books], Store] = lambda _, books: MemoryStore(books),
-    identities: Callable[[int, int], Identity] | None = None,
     rounds: int | None = None,
-    trainer: Callable[[int, int], Trainer] | None = None,
+    train_config: Callable[[int, int], Mapping[str, Any]] = lambda unit, client: {},
 ) -> list[Unit]:
-    """The units of a plan, their clients training on the problem's data.
+    """The units of a plan of forged units, with clients that train.
 
     Args:
         prices: of the plan.
+        source: the problem on whose data they train the plan's model, or a train function of one's own.
         seed: of samples, batches and noise; those of repetition 0 of `reference.prepare` with this seed.
-        identities: (unit, client) -> the client's identity, where the plan's server is active.
         rounds: publications that the budget still pays for; all by default.
-        trainer: (unit, client) -> what the client trains with, in place of a built-in model on the problem's data.
+        train_config: (unit, client) -> what a train function is told.
     """
     plan, deployed = prices.plan, prices.deployed
     own = repetition_seed(seed, 0)
     noise = integer_noise(own, deployed.arithmetic)
-    K = [len(unit["clients"]) for unit in (plan.deployment or {})["units"]]
     units = []
-    for p in range(plan.units):
+    for p, K in enumerate(_checked_sizes(plan, source)):
         terms = of_plan(prices, p, rounds)
         books = Books.fresh(np.zeros(terms.rules.length, np.int64), tuple(terms.weights))
-        records = [MemoryRecord(ClientTerms.of_plan(plan, p, k).owner) for k in range(K[p])]
-        clients = [
-            partial(_client, plan, problem, own, p, k, record, noise, identities, trainer)
-            for k, record in enumerate(records)
-        ]
-        sample = partial(_sample, own, p, deployed.arithmetic.L, K[p])
+        clients = []
+        for k in range(K):
+            record = MemoryRecord(ClientTerms.of_plan(plan, p, k).owner)
+            trains = _on_data(plan, source, own, p, k) if isinstance(source, Problem) else source
+            clients.append(partial(_client, plan, own, p, k, record, noise, trains, train_config(p, k)))
+        sample = partial(_sample, own, p, deployed.arithmetic.L, K)
         units.append(Unit(terms, store(p, books), clients, noise, sample))
     return units
+
+
+def _checked_sizes(plan: Plan, source: Problem | Trainer) -> list[int]:
+    """Clients of each unit."""
+    if plan.deployment is None:
+        raise InputError("plan", plan.hash, "is of a simulation; `confide.deploy.agree` makes one for a rehearsal")
+    units = plan.deployment["units"]
+    sizes = [len(unit["clients"]) for unit in units]
+    if _signed(plan):
+        forged = [[client_identity(p, k).public.hex() for k in range(K)] for p, K in enumerate(sizes)]
+        if forged != [[client["identity"] for client in unit["clients"]] for unit in units]:
+            remedy = "clients sign their messages in this plan; agree on it with confide.testing.forged_units"
+            raise InputError("plan", plan.hash, remedy)
+    if isinstance(source, Problem) and source.federation.K.tolist() != sizes:
+        raise InputError("problem", source.federation.K.tolist(), f"the plan's units have {sizes} clients")
+    return sizes
+
+
+def _signed(plan: Plan) -> bool:
+    return plan.aggregation is not None and plan.aggregation["server"] == "active"
+
+
+def _on_data(plan: Plan, problem: Problem, seed: int, p: int, k: int) -> Trainer:
+    X, d = problem.federation.client(p, k)
+    return training.of_plan(plan, p, k, X, d, key=lambda i: key(seed, Purpose.BATCHES, i, p, k))
 
 
 def _sample(seed: int, p: int, L: int, K: int, i: int) -> tuple[int, ...]:
@@ -154,29 +312,24 @@ def _sample(seed: int, p: int, L: int, K: int, i: int) -> tuple[int, ...]:
 
 def _client(
     plan: Plan,
-    problem: Problem,
     seed: int,
     p: int,
     k: int,
     record: Record,
     noise: NoiseSource,
-    identities: Callable[[int, int], Identity] | None,
-    trainer: Callable[[int, int], Trainer] | None,
+    trains: Trainer,
+    config: Mapping[str, Any],
 ) -> Client:
-    terms = ClientTerms.of_plan(plan, p, k)
-    if trainer is not None:
-        trains = trainer(p, k)
-    else:
-        X, d = problem.federation.client(p, k)
-        trains = training.of_plan(plan, p, k, X, d, key=lambda i: key(seed, Purpose.BATCHES, i, p, k))
     member = Member(k)
-    if identities is not None:
+    if _signed(plan):
         roster = (plan.deployment or {})["units"][p]["clients"]
-        member = Member(k, identities(p, k), {n: bytes.fromhex(c["identity"]) for n, c in enumerate(roster)})
+        peers = {n: bytes.fromhex(client["identity"]) for n, client in enumerate(roster)}
+        member = Member(k, client_identity(p, k), peers)
     a = plan.aggregation
     share = 0.0 if a is None else a["sigma"] / math.sqrt(a["quorum"] - a["corrupted"])  # on psi, as `Secure.share`
 
     def draw(i: int, size: int) -> Vector:
         return np.asarray(noise(Purpose.CLIENT_NOISE, (i, p, k), GAUSSIAN, share, size), np.int64)
 
-    return Client(terms, trains, record, member, noise=draw if share else None)
+    terms = ClientTerms.of_plan(plan, p, k)
+    return Client(terms, trains, record, member, noise=draw if share else None, config=config)

@@ -24,7 +24,7 @@ from confide.graph.graph import Graph
 from confide.laws.law import Law
 from confide.rounds.arithmetic import State
 from confide.rounds.combine import perturb
-from confide.rounds.reference import integer_noise
+from confide.rounds.noise import integer_noise
 from confide.rounds.schemes import Scheme, scheme
 from confide.testing.invariants import Watch, balanced, require
 from confide.testing.network import Network, Unit, Weather

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from confide.privacy.agreement import Unit, make, price
 
+from builders import forged_units
 from confide.base.errors import InputError
-from confide.deploy.keys.announcement import announce, experiment, other_sizes, read
+from confide.deploy.keys.announcement import announce, described, experiment, other_sizes, read
 from confide.deploy.keys.authority import Authority
 from confide.plans.config import parse
 
@@ -29,11 +30,7 @@ BASE: dict[str, Any] = {
 
 
 def units(sizes: list[int]) -> list[Unit]:
-    keys = (f"{n:064x}" for n in range(1, 10**6))
-    return [
-        Unit(f"unit {p}", next(keys), next(keys), tuple(next(keys) for _ in range(K)), next(keys))
-        for p, K in enumerate(sizes)
-    ]
+    return forged_units(sizes, authority=True)
 
 
 def config(**tables: dict[str, Any]) -> Any:
@@ -110,22 +107,24 @@ def test_a_unit_announces_its_live_nodes_in_order(tmp_path: Path) -> None:
     authority.revoke("gone")
     authority.renew("c", keep=True)  # an older and a newer certificate of one client
     authority.renew("a")
-    found = announce(authority, "unit a")
+    found = described(authority, "unit a", None, ())
     assert sorted(c["name"] for c in found["clients"]) == ["a", "b", "c"]
     assert {c["name"]: c["identity"] for c in found["clients"]} == {n: keys[n] for n in ("a", "b", "c")}
     assert found["authority"] == authority.fingerprint
-    chosen = announce(authority, "unit a", clients=["b", "c"])
+    chosen = described(authority, "unit a", None, ["b", "c"])
     assert [c["name"] for c in chosen["clients"]] == ["b", "c"]
     with pytest.raises(InputError, match="no such client"):
         announce(authority, "unit a", clients=["gone"])
     authority.issue("server", "two")
     with pytest.raises(InputError, match="name one with --server: one, two"):
         announce(authority, "unit a")
-    assert announce(authority, "unit a", "two")["server"] == "two"
+    assert described(authority, "unit a", "two", ())["server"] == "two"
+    assert set(announce(authority, "unit a", server="two").clients) == {keys[name] for name in "abc"}
 
     path = tmp_path / "alpha.json"
-    path.write_text(json.dumps(chosen))
-    unit = read(path)
+    unit = announce(authority, "unit a", server="one", clients=["b", "c"], out=path)
+    assert json.loads(path.read_text()) == chosen
+    assert read(path) == unit
     assert (unit.name, unit.clients, unit.authority) == ("unit a", (keys["b"], keys["c"]), authority.fingerprint)
     for change in ({"identity": "x"}, {"format": 2}, {"clients": [{}]}, {"clients": 4}, {"more": 1}):
         path.write_text(json.dumps(chosen | change))

@@ -19,6 +19,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import builders
+from builders import mutated
 from confide.base.errors import InputError, RunError
 from confide.base.randomness import Purpose, key
 from confide.base.wire import MalformedError
@@ -43,7 +45,7 @@ from confide.deploy.machines.training import built_in
 from confide.deploy.store.record import MemoryRecord, Owner
 from confide.graph.graph import Graph
 from confide.laws.noise import SecretStream
-from confide.plans.plan import Plan, scheme_fields
+from confide.plans.plan import Plan
 from confide.problems.federation import Federation
 from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
@@ -71,28 +73,8 @@ LARGE = 1 << 20
 
 @cache
 def a_plan(**changes: Any) -> Plan:
-    common: dict[str, Any] = {
-        "graph": Graph.ring(3).to_dict(),
-        "scheme": scheme_fields(scheme("homomorphic", sigma=0.3, noise="gaussian")),
-        "rounds": ROUNDS,
-        "step": 0.3,
-        "bound": 0.5,
-        "norm": "l2",
-        "clip": "example",
-        "sampled": K,
-        "clients": K,
-        "dim": M,
-        "local_steps": 2,
-        "batch": 3,
-        "level": "client",
-        "adjacency": "replace",
-        "proof": "none",
-        "participation": "all",
-        "threat": "links",
-        "release": "none",
-        "delta": 1e-5,
-    }
-    return Plan(**common | changes)
+    usual = {"graph": Graph.ring(3), "rounds": ROUNDS, "step": 0.3, "bound": 0.5, "local_steps": 2, "batch": 3}
+    return builders.a_plan(**usual | {"sampled": K, "clients": K, "dim": M} | changes)
 
 
 @cache
@@ -1090,21 +1072,14 @@ def truths(which: int) -> list[bytes]:
     return found
 
 
-def mutated(raw: bytes, rng: random.Random) -> bytes:
-    """Bytes changed, cut, doubled, moved; or a field replaced by something else."""
+def damaged(rng: random.Random, raw: bytes) -> bytes:
+    """Other bytes; or a field replaced by something else."""
     how = rng.randrange(6)
-    at = rng.randrange(len(raw))
-    if how == 0:
-        return raw[:at]
-    if how == 1:
-        return raw[:at] + bytes([rng.randrange(256)]) + raw[at + 1 :]
-    if how == 2:
-        return raw[:at] + rng.randbytes(rng.randrange(1, 9)) + raw[at:]
-    if how == 3:
-        return raw + raw[: rng.randrange(len(raw))]
+    if how < 4:
+        return mutated(rng, raw)
     content = msgpack.unpackb(raw, use_list=True)
     if how == 4 and isinstance(content[-1], bytes) and content[0] == "Step":
-        content[-1] = mutated(content[-1], rng) if content[-1] else b"x"
+        content[-1] = damaged(rng, content[-1]) if content[-1] else b"x"
     else:
         odd = [None, True, -1, 0, 1, 2**31, 2**32, 2**63, 1.5, "", "x" * 600, b"", bytes(32), [], [[]], {}]
         content[rng.randrange(len(content))] = rng.choice(odd)
@@ -1131,7 +1106,7 @@ def test_mutations_of_true_messages(which: int, stage: int) -> None:
     rng = random.Random(100 * which + stage)  # noqa: S311
     reasons = client.refusals.total()
     for _ in range(400):
-        raw = mutated(rng.choice(truths(which)), rng)
+        raw = damaged(rng, rng.choice(truths(which)))
         check(client, raw)
         client._at, client._words, client._record.answered = at, words, answered  # type: ignore[misc]
     assert client.refusals.total() > reasons + 200

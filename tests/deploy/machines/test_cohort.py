@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
+from builders import mutated
 from confide.deploy.machines import client_messages as cm
 from confide.deploy.machines.client import Client, ClientTerms
 from confide.deploy.machines.cohort import REPEATS, Cohort, CohortTerms, Kept
@@ -520,20 +521,6 @@ def facts(room: Room) -> Any:
 
 
 MOMENTS = {name: every_moment(terms) for name, terms in ALL_TERMS.items()}
-
-
-def mutated(r: random.Random, raw: bytes) -> bytes:
-    found = bytearray(raw)
-    for _ in range(r.randint(1, 2)):
-        at = r.randint(0, len(found))
-        match r.randrange(3):
-            case 0:
-                found[at : at + 1] = r.randbytes(1)
-            case 1:
-                found[at:at] = r.randbytes(r.randrange(4))
-            case _:
-                del found[at : at + r.randrange(4)]
-    return bytes(found)
 
 
 @settings(max_examples=20)

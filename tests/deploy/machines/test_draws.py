@@ -22,7 +22,7 @@ from confide.base.randomness import Purpose
 from confide.deploy.machines.draws import edge_secret, secret_noise
 from confide.laws.law import GAUSSIAN, LAPLACE, Law
 from confide.laws.noise import SecretStream, discrete_gaussian, discrete_laplace
-from confide.rounds.reference import NoiseSource
+from confide.rounds.noise import NoiseSource
 from confide.secure.keys import BadKeyError, KeyPair, Secret
 
 SERVER, LINK, PAIR = Purpose.SERVER_NOISE, Purpose.LINK_NOISE, Purpose.PAIR_NOISE

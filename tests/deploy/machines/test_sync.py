@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
+from builders import mutated
 from confide.base.wire import MalformedError
 from confide.deploy.machines.sync import (
     KINDS,
@@ -242,23 +243,6 @@ def odd(r: random.Random, depth: int = 0) -> Any:
     return r.choice(ODD)
 
 
-def mutated(r: random.Random, raw: bytes) -> bytes:
-    found = bytearray(raw)
-    for _ in range(r.randint(1, 3)):
-        at = r.randint(0, len(found))
-        match r.randrange(4):
-            case 0:
-                found[at : at + 1] = r.randbytes(1)
-            case 1:
-                found[at:at] = r.randbytes(r.randrange(5))
-            case 2:
-                del found[at : at + r.randrange(5)]
-            case _:
-                other = encode(r.choice(EXAMPLES))
-                found[at:] = other[r.randrange(len(other)) :]
-    return bytes(found)
-
-
 @settings(max_examples=25)
 @given(st.integers(0, 2**32))
 @example(0)
@@ -272,7 +256,7 @@ def test_thousands_of_bytes_and_contents(seed: int) -> None:
         raw = r.choice(
             (
                 r.randbytes(r.randrange(80)),
-                mutated(r, encode(true)),
+                mutated(r, encode(true), [encode(r.choice(EXAMPLES))]),
                 msgpack.packb([type(true).__name__, *values]),
                 msgpack.packb([r.choice([*KINDS, "Enrol"]), *(odd(r) for _ in range(r.randrange(12)))]),
             )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import a_plan
 from confide.base.wire import MalformedError
 from confide.deploy.net.handshake import (
     LARGEST_ANSWER,
@@ -24,25 +22,19 @@ from confide.deploy.net.handshake import (
 from confide.secure.keys import Identity
 
 LISTENER, NONCE, DIALER = Identity.of(bytes(32)), b"n" * 32, "confide://alpha/client/c0"
-MakePlan = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def make_plan(histories: Any) -> MakePlan:
-    return histories.make_plan
+def here() -> Common:
+    return Common(1, a_plan().to_json())
 
 
-@pytest.fixture(scope="module")
-def here(make_plan: MakePlan) -> Common:
-    return Common(1, make_plan().to_json())
-
-
-def test_the_same_plan_and_protocol_agree(here: Common, make_plan: MakePlan) -> None:
+def test_the_same_plan_and_protocol_agree(here: Common) -> None:
     hello = here.hello(NONCE)
-    assert hello.plan.hex() == make_plan().hash
+    assert hello.plan.hex() == a_plan().hash
     assert here.agrees(hello)
     assert not Common(2, here.text).agrees(hello)
-    assert not Common(1, make_plan(rounds=7).to_json()).agrees(hello)
+    assert not Common(1, a_plan(rounds=7).to_json()).agrees(hello)
 
 
 def test_a_proof_is_the_listeners_for_this_dialer_now(here: Common) -> None:
@@ -56,8 +48,8 @@ def test_a_proof_is_the_listeners_for_this_dialer_now(here: Common) -> None:
     assert not here.proves(Agreed(1e9, bytes(64)), b"no key", NONCE, DIALER)
 
 
-def test_what_differs_is_named(here: Common, make_plan: MakePlan) -> None:
-    there = Common(2, make_plan(rounds=7, step=0.5).to_json())
+def test_what_differs_is_named(here: Common) -> None:
+    there = Common(2, a_plan(rounds=7, step=0.5).to_json())
     lines = here.lines(there.differs)
     assert lines[0] == "protocol: 1 here, 2 there"
     assert {line.split(":")[0] for line in lines[1:]} == {"rounds", "step"}

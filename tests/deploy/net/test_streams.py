@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from builders import a_plan
 from confide.deploy.net.endpoints import Credentials, Node
 from confide.deploy.net.frames import ROOM
 from confide.deploy.net.handshake import Common
@@ -164,8 +165,8 @@ def test_both_sides_notice_that_the_other_is_gone(net: Any, world: Any) -> None:
     net.run(talk)
 
 
-def test_another_plan_and_another_protocol_are_named_on_both_sides(net: Any, world: Any, histories: Any) -> None:
-    here, there = histories.make_plan().to_json(), histories.make_plan(rounds=7).to_json()
+def test_another_plan_and_another_protocol_are_named_on_both_sides(net: Any, world: Any) -> None:
+    here, there = a_plan().to_json(), a_plan(rounds=7).to_json()
 
     async def talk() -> None:
         server = net.Heard(world, common=Common(1, here))

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from confide.deploy.node import observing
-
 
 @pytest.fixture(autouse=True)
 def _own_log() -> Iterator[None]:
@@ -18,4 +16,3 @@ def _own_log() -> Iterator[None]:
     root.handlers[:], ours.handlers[:] = before[0], before[2]
     root.setLevel(before[1])
     ours.setLevel(before[3])
-    observing.hooks.clear()

@@ -10,22 +10,28 @@ from typing import Any
 import pytest
 
 from confide.deploy.node import observing
-from confide.deploy.node.observing import observe
+from confide.deploy.node.observing import Observer
+
+
+def started(form: str, node: str) -> Observer:
+    observer = Observer()
+    observer.start(form, node)
+    return observer
 
 
 def test_a_line_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    observing.start("text", "server-one")
-    observe("skipped", {"round": 3, "why": "two words"})
+    started("text", "server-one").log("skipped", round=3, why="two words")
     logging.getLogger("somebody.else").info("not interesting")
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith('WARNING server-one skipped round=3 why="two words"'), line
 
 
 def test_a_line_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
-    last = observing.start("json", "server-one")
-    observe("finished", {"pending": {1: [4, 5]}, "secret": b"\x00"})
+    observer = started("json", "server-one")
+    last = observer.last_error
+    observer.observe("finished", {"pending": {1: [4, 5]}, "secret": b"\x00"})
     assert last.text is None
-    observe("alarm", {"what": "server 1 sent\nother bytes"})
+    observer.observe("alarm", {"what": "server 1 sent\nother bytes"})
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(x["event"], x["level"], x["node"]) for x in lines] == [
         ("finished", "info", "server-one"),
@@ -38,9 +44,11 @@ def test_a_line_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_hooks_hear_every_event_once() -> None:
     heard: list[tuple[str, Mapping[str, Any]]] = []
-    observing.hooks.append(lambda event, fields: heard.append((event, fields)))
-    observe("published", {"round": 1})
-    observe("down", {"neighbour": 2})
+    observer = Observer()
+    observer.hooks.append(lambda event, fields: heard.append((event, fields)))
+    observer.observe("published", {"round": 1})
+    Observer().observe("published", {"round": 7})  # of another node in this process
+    observer.log("down", neighbour=2)
     assert heard == [("published", {"round": 1}), ("down", {"neighbour": 2})]
 
 
@@ -49,11 +57,11 @@ def test_what_a_peer_repeats_is_written_once_a_minute(
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(observing.Repeats.__init__, "__defaults__", (lambda: now[0],))
-    observing.start("text", "n")
+    observer = started("text", "n")
     for at in (0.0, 1.0, 59.0, 61.0, 62.0):
         now[0] = at
-        observe("refused", {"why": "client c9 of beta: revoked"})
-        observe("skipped", {"round": 1, "why": "the same"})
+        observer.observe("refused", {"why": "client c9 of beta: revoked"})
+        observer.observe("skipped", {"round": 1, "why": "the same"})
     lines = capsys.readouterr().err.splitlines()
     assert sum("skipped" in line for line in lines) == 5  # our own events are all there
     refused = [line for line in lines if "refused" in line]
@@ -63,9 +71,9 @@ def test_what_a_peer_repeats_is_written_once_a_minute(
 
 
 def test_repeats_are_remembered_within_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
-    observing.start("text", "n")
+    observer = started("text", "n")
     repeats = next(f for f in logging.getLogger().handlers[0].filters if isinstance(f, observing.Repeats))
     for n in range(3 * observing.KNOWN):
-        observe("refused", {"why": f"client {n}"})
+        observer.observe("refused", {"why": f"client {n}"})
     assert len(capsys.readouterr().err.splitlines()) == 3 * observing.KNOWN
     assert len(repeats._written) <= observing.KNOWN

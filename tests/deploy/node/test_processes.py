@@ -20,15 +20,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import reference_bits
 from confide.base.errors import InputError, RunError
 from confide.commands import main as cli
 from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.certificates import Peer, RefusedPeer
 from confide.deploy.keys.node_keys import NodeKeys
-from confide.deploy.node import control, observing, probing
+from confide.deploy.node import control, probing
 from confide.deploy.node.client_process import ClientProcess
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import load_client, load_server
+from confide.deploy.node.observing import Observer
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
 from confide.deploy.store.sqlite import SqliteStore
@@ -37,7 +39,7 @@ from confide.plans.plan import Plan
 from confide.privacy.ledger import write_events
 from confide.problems import model_file as released_model
 from confide.problems.federation import Federation
-from confide.rounds.reference import Reference, prepare
+from confide.rounds.reference import Reference
 from patience import LIMIT, SCALE, until
 from ports import own_ports
 
@@ -221,7 +223,7 @@ def site(made: Path, tmp_path: Path) -> Iterator[Site]:
             process.wait()
 
 
-def reference(e: Experiment, empty: Sequence[tuple[int, int]] = (), cap: int | None = None) -> list[list[int]]:
+def without(e: Experiment, empty: Sequence[tuple[int, int]]) -> Experiment:
     """`empty`: (unit, client) without a data gradient; what the server does for it stays."""
     f = e.problem.federation
     X, d = np.array(f.X), np.array(f.d)
@@ -229,13 +231,7 @@ def reference(e: Experiment, empty: Sequence[tuple[int, int]] = (), cap: int | N
         c = int(f.unit_offsets[p]) + k
         rows = slice(int(f.client_offsets[c]), int(f.client_offsets[c + 1]))
         X[rows], d[rows] = 0.0, 0.0
-    problem = replace(e.problem, federation=Federation(X, d, f.client_offsets, f.unit_offsets))
-    r = prepare(problem, e.graph, e.algorithm, ROUNDS, e.seed, cap=cap)(0)
-    w = r.start(np.zeros((len(UNITS), e.problem.M)))
-    for i in range(1, ROUNDS + 1):
-        w = r.round(i, w).w
-    found: list[list[int]] = np.asarray(w).tolist()
-    return found
+    return e._replace(problem=replace(e.problem, federation=Federation(X, d, f.client_offsets, f.unit_offsets)))
 
 
 def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +313,7 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site, m
             kinds = [entry.event.kind for entry in store.entries()]
             assert kinds == ["message"] * ROUNDS + ["release"]
         assert not (site.folder / f"{name}.db.sock").exists()
-    assert models == reference(scheme)
+    assert models == reference_bits(scheme, ROUNDS)
     for name in site.processes:
         text = site.log(name)
         assert "Traceback" not in text, text
@@ -338,6 +334,17 @@ def test_a_client_loads_no_heavy_library() -> None:
     program = (
         "import sys, confide.deploy.node.client_main, confide.deploy.node.client_process, confide.deploy.node.seeded, "
         f"confide.deploy.node.config; print(*(m for m in {heavy} if m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == ""
+
+
+def test_a_server_loads_no_oracle() -> None:
+    """Nothing that only tests and simulations need, nor the command line's libraries."""
+    foreign = ("confide.testing", "confide.rounds.reference", "confide.engines", "confide.attacks", "confide.commands")
+    program = (
+        "import sys, confide.deploy.node.server_main, confide.deploy.node.server_process, confide.deploy.node.metrics; "
+        f"print(*(m for m in sys.modules if m.startswith({(*foreign, 'typer', 'rich')})))"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == ""
@@ -596,9 +603,8 @@ def test_clients_whose_data_fail_a_check_take_part_and_add_zeros(site: Site) -> 
     for name in UNITS:
         with SqliteStore.open(site.folder / f"{name}.db") as store:
             found.append(store.load().w.tolist())
-    whole, without = reference(site.experiment), reference(site.experiment, [(0, 1), (0, 2), (1, 0)])
-    assert found == without
-    assert found != whole
+    assert found == reference_bits(without(site.experiment, [(0, 1), (0, 2), (1, 0)]), ROUNDS)
+    assert found != reference_bits(site.experiment, ROUNDS)
 
 
 def test_a_client_killed_after_it_counted_gives_no_data_in_that_round_again(
@@ -632,20 +638,21 @@ def test_a_client_killed_after_it_counted_gives_no_data_in_that_round_again(
     e = load(site.folder / "config.toml", changes).build()
     gives = Reference.gives
     monkeypatch.setattr(Reference, "gives", lambda r, i, p, k: gives(r, i, p, k) and (i, p, k) != (1, 0, 1))
-    assert found == reference(e, cap=3)
+    assert found == reference_bits(e, ROUNDS)
     monkeypatch.undo()
-    assert found != reference(e, cap=3)
+    assert found != reference_bits(e, ROUNDS)
 
 
 def test_bad_data_are_told_to_the_operator_and_counted_nowhere(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[str] = []
-    observing.hooks.append(lambda event, fields: seen.append(event))
+    observer = Observer()
+    observer.hooks.append(lambda event, fields: seen.append(event))
     for text in ("", "a,b\n", "a,b\n1,2\n", "\x00"):
         path = edited(site, "alpha-c1", '"alpha-c1.npz"', '"alpha-c1.csv"')
         (site.folder / "alpha-c1.csv").write_text(text)
         setup = ClientSetup.load(load_client(path))
         caplog.clear()
-        process = ClientProcess(setup)
+        process = ClientProcess(setup, observer=observer)
         process._record.close()
         (line,) = caplog.records
         assert line.levelname == "ERROR"
@@ -653,7 +660,7 @@ def test_bad_data_are_told_to_the_operator_and_counted_nowhere(site: Site, caplo
     names = "a," * setup.plan.dim + "y\n"
     (site.folder / "alpha-c1.csv").write_text(names + "1,2\n" * 9)
     caplog.clear()
-    ClientProcess(setup)._record.close()
+    ClientProcess(setup, observer=observer)._record.close()
     (line,) = caplog.records
     assert line.getMessage().startswith("the data fail a check: rows that do count as zeros")
     assert not seen

@@ -17,16 +17,20 @@ import numpy as np
 
 from confide.base import canonical
 from confide.base.errors import InputError
+from confide.base.files import atomic_file
 from confide.base.validation import number, one_of, positive_int
 from confide.plans.config import (
     Config,
     Experiment,
+    load,
     make_algorithm,
     make_graphs,
     make_privacy,
     named_as_in_config,
+    parse,
 )
-from confide.privacy.agreement import Unit
+from confide.plans.plan import Plan
+from confide.privacy.agreement import Unit, make
 from confide.problems.federation import Federation
 from confide.problems.models import GLM, MODELS, OWN, Linear, Model
 from confide.problems.problem import Problem
@@ -39,8 +43,64 @@ LARGEST: Final = 2**26  # bytes of an announcement
 _FIELDS = ("format", "unit", "organisation", "authority", "server", "identity", "exchange_key", "clients")
 
 
-def announce(authority: Authority, unit: str, server: str | None = None, clients: Sequence[str] = ()) -> dict[str, Any]:
-    """A unit's announcement from its organisation's certificates; without names, the one server and all clients."""
+def announce(
+    authority: Authority, unit: str, *, server: str | None = None, clients: Sequence[str] = (), out: Path | None = None
+) -> Unit:
+    """What the others must know of a unit: public keys and names only, from its organisation's certificates.
+
+    Args:
+        authority: the organisation's, `Authority.open(folder)`.
+        unit: the unit's name in the plan.
+        server, clients: names of its nodes, in order; by default the one server, and all clients.
+        out: a file to write, for whoever makes the plan: `agree` takes it as it takes the unit.
+
+    Raises:
+        InputError: there is no such node, or it was revoked.
+    """
+    found = described(authority, unit, server, clients)
+    if out is not None:
+        with atomic_file(out) as temporary:
+            temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return _unit(found)
+
+
+def agree(
+    config: str | Path | Mapping[str, Any] | Config,
+    units: Sequence[Unit | str | Path],
+    *,
+    model: str | None = None,
+    features: int | None = None,
+    rho: float | None = None,
+    **clocks: Any,
+) -> Plan:
+    """Make the plan of a deployment: what every node, and every operator, is to agree on.
+
+        plan = agree("run.toml", ["alpha.json", "beta.json"], window=4, adapt=60.0)
+        print(price(plan).statement)
+        plan.save("plan.json")
+
+    Args:
+        config: as for `confide simulate`: a TOML file, or its tables. Of its problem only the model counts.
+        units: as `announce` gives them, or files that it wrote, in the order of the graph's servers.
+        model: linear, logistic or own (a train function of one's own), in place of the problem's model.
+        features: how many numbers are in the model; needed with `model`.
+        rho: the regulariser, in place of the problem's.
+        clocks: window (rounds that may be open on an edge), and adapt, tick, exchange, drain and start, in seconds:
+            see `confide agree --help`.
+
+    Raises:
+        InputError: a key of the config, an announcement, or a promise that does not hold.
+    """
+    if not isinstance(config, Config):
+        config = parse(config) if isinstance(config, Mapping) else load(config)
+    announced = [unit if isinstance(unit, Unit) else read(Path(unit)) for unit in units]
+    found = experiment(config, announced, model=model, features=features, rho=rho)
+    with named_as_in_config():
+        return make(found, announced, **clocks)
+
+
+def described(authority: Authority, unit: str, server: str | None, clients: Sequence[str]) -> dict[str, Any]:
+    """An announcement as it stands in its file."""
     live: dict[str, Entry] = {}
     for entry in authority.entries():
         if entry.revoked is None:
@@ -91,7 +151,12 @@ def read(path: Path) -> Unit:
     for name, key in (*named.items(), *(("clients", key) for key in keys)):
         if not canonical.is_digest(key):
             raise InputError(f"unit.{name}", key, f"in {path}: must be 64 small hex digits")
-    return Unit(str(table["unit"]), named["identity"], named["exchange_key"], tuple(keys), named["authority"])
+    return _unit(table)
+
+
+def _unit(table: Mapping[str, Any]) -> Unit:
+    keys = tuple(client["identity"] for client in table["clients"])
+    return Unit(str(table["unit"]), table["identity"], table["exchange_key"], keys, table["authority"])
 
 
 def experiment(

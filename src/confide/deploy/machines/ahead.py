@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from confide.base.randomness import Purpose
 from confide.laws.law import Law
 from confide.rounds.arithmetic import State
-from confide.rounds.reference import NoiseSource
+from confide.rounds.noise import NoiseSource
 
 
 class Ahead:

@@ -18,7 +18,7 @@ from confide.base.validation import number, positive
 from confide.laws.law import Law
 from confide.laws.noise import SecretStream
 from confide.rounds.arithmetic import State
-from confide.rounds.reference import NoiseSource
+from confide.rounds.noise import NoiseSource
 from confide.secure.keys import KeyPair, Secret, derive
 
 PAIR_NOISE: Final = b"confide pair noise"

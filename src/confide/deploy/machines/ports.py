@@ -9,7 +9,7 @@ from typing import Any
 
 from confide.deploy.machines.release import Part
 from confide.deploy.store.store import At, nowhere
-from confide.rounds.reference import NoiseSource
+from confide.rounds.noise import NoiseSource
 
 
 class Phase(StrEnum):

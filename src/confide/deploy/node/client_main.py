@@ -1,40 +1,66 @@
-"""The process of `confide client`, which the command becomes: without typer and rich it takes less memory."""
+"""A client as a process: what `confide client` becomes, which without typer and rich takes less memory."""
 
 from __future__ import annotations
 
 import os
 import sys
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 
-from confide.base.errors import InputError, RunError
+from confide.base.exits import exit_code
+from confide.deploy.node.config import load_client
+
+
+@dataclass
+class Client:
+    """A client, as `confide client` runs it: it keeps its data, dials its server and answers.
+
+        Client("c1/client.toml").run()
+
+    Args:
+        path: its TOML, see docs/deploying.md.
+        until_finished: it ends after the last round instead of staying.
+        json: the log is JSON lines, whatever the TOML says.
+        test_seed: FOR TESTS: all noise and batches from this seed. Nothing is private then.
+
+    Raises:
+        InputError: the TOML is refused.
+    """
+
+    path: str | Path
+    _: KW_ONLY
+    until_finished: bool = False
+    json: bool = False
+    test_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        found = load_client(self.path)
+        self.config = found.model_copy(update={"log": "json"}) if self.json else found
+
+    def run(self) -> None:
+        """Take part until SIGTERM or SIGINT. Takes over the process (its log, its signals), and needs its main thread.
+
+        Raises:
+            InputError: plan, keys or train function are refused.
+            RunError: it had to stop; its record is whole, and the next start goes on from it.
+        """
+        from confide.deploy.node.client_process import serve
+
+        serve(self.config, test_seed=self.test_seed, until_finished=self.until_finished)
 
 
 def main(arguments: list[str]) -> int:
-    """CONFIG [--test-seed N] [--until-finished] [--json], as the command has checked them; returns the exit code."""
+    """CONFIG [--until-finished] [--test-seed N] [--json], as the command has checked them: the exit code."""
     path, *rest = arguments
     seed = int(rest[rest.index("--test-seed") + 1]) if "--test-seed" in rest else None
-    try:
-        from confide.deploy.node.config import load_client
 
-        config = load_client(path)
-        if config.train is None:  # before NumPy is loaded: a built-in model gains nothing from threads
+    def run() -> None:
+        client = Client(path, test_seed=seed, until_finished="--until-finished" in rest, json="--json" in rest)
+        if client.config.train is None:  # before NumPy is loaded: a built-in model gains nothing from threads
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        from confide.deploy.node.client_process import serve
+        client.run()
 
-        if "--json" in rest:
-            config = config.model_copy(update={"log": "json"})
-        serve(config, test_seed=seed, until_finished="--until-finished" in rest)
-    except InputError as e:
-        return _said(f"error: {e}", 2)
-    except RunError as e:
-        return _said(f"failed: {e}", 1)
-    except KeyboardInterrupt:
-        return _said("interrupted", 130)
-    return 0
-
-
-def _said(line: str, code: int) -> int:
-    print(" ".join(line.split()), file=sys.stderr)
-    return code
+    return exit_code(run)
 
 
 if __name__ == "__main__":

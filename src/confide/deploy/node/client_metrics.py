@@ -34,7 +34,7 @@ class ClientMetrics:
             self._dropped.labels(what)
 
     def event(self, event: str, fields: Mapping[str, Any]) -> None:
-        """A hook for `observing.hooks`."""
+        """For `observing.Observer`."""
         event, _, _ = public(event, fields)
         self._events.labels(event).inc()
         match event:

@@ -22,7 +22,7 @@ from confide.deploy.net.dialer import Dialer
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig, not_expired
 from confide.deploy.node.memory import keep_buffers
-from confide.deploy.node.observing import allowed, hooks, observe, start
+from confide.deploy.node.observing import Observer
 from confide.deploy.node.worker import Clock, Worker
 from confide.deploy.store.record import FileRecord
 from confide.deploy.store.store import At, nowhere
@@ -33,8 +33,16 @@ _log = logging.getLogger(__name__)
 
 
 class ClientProcess:
-    def __init__(self, setup: ClientSetup, *, test_seed: int | None = None, until_finished: bool = False) -> None:
+    def __init__(
+        self,
+        setup: ClientSetup,
+        *,
+        test_seed: int | None = None,
+        until_finished: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
         self.setup, config, self._until_finished = setup, setup.config, until_finished
+        self._observer = observer or Observer()
         self._clock = Clock()
         noise = None
         self._at: At = nowhere
@@ -50,8 +58,7 @@ class ClientProcess:
             self._metrics = ClientMetrics()
             self._endpoint = self._metrics.serve(config.metrics)
             self._metrics.expires(setup.node.not_after)
-            hooks.append(self._metrics.event)
-            allowed.told = self._metrics.dropped
+            self._observer.counted_by(self._metrics.event, self._metrics.dropped)
         try:
             trainer = setup.trainer(test_seed, _rows_failed)
         except DataError:  # to stay away would tell of the data; its operator is told, and no event is counted
@@ -92,15 +99,15 @@ class ClientProcess:
             self._say(reply)
             self._at("client.replied")
         if self.client.enrolled and not before[0]:
-            observe("enrolled", {"unit": self.setup.units[self.setup.unit]["name"], "client": self.setup.client})
+            self._observer.log("enrolled", unit=self.setup.units[self.setup.unit]["name"], client=self.setup.client)
         if self.client.finished and not before[1]:
-            observe("finished", {})
+            self._observer.log("finished")
             if self._until_finished:
                 self._loop.call_soon_threadsafe(self._end, None)
         if self.client.refused != self._refused:
             self._refused = self.client.refused
             if self._refused:
-                observe("refused", {"why": self._refused})
+                self._observer.log("refused", why=self._refused)
 
     def _say(self, raw: bytes) -> None:
         try:
@@ -140,11 +147,11 @@ class ClientProcess:
             self._receive,
             self._connects,
             self._loses,
-            lambda lines: observe("differs", {"with": "the server", "what": lines}),
+            lambda lines: self._observer.observe("differs", {"with": "the server", "what": lines}),
             setup.limits,
         )
         unit = setup.units[setup.unit]["name"]
-        observe("started", {"plan": setup.plan.hash, "unit": unit, "client": setup.client})
+        self._observer.log("started", plan=setup.plan.hash, unit=unit, client=setup.client)
         self._worker.start()
         self._dialer.start()
         watching = asyncio.create_task(self._watch())
@@ -155,17 +162,17 @@ class ClientProcess:
             whole = await asyncio.to_thread(self._worker.stop, setup.config.grace)
             await asyncio.sleep(0.1)  # for the last words
             await self._dialer.stop()
-            observe("ended", {"whole": whole})
+            self._observer.log("ended", whole=whole)
 
     def _receive(self, raw: bytes) -> None:
         self._worker.submit(self._take, raw, peer="server")
 
     def _connects(self) -> None:
-        observe("connected", {"to": "the server"})
+        self._observer.log("connected", to="the server")
         self._worker.submit(self._connected)
 
     def _loses(self) -> None:
-        observe("disconnected", {"from": "the server"})
+        self._observer.observe("disconnected", {"from": "the server"})
         self._worker.submit(self._disconnected)
 
     async def _watch(self) -> None:
@@ -176,16 +183,16 @@ class ClientProcess:
             if self._dialer.why != said:
                 said = self._dialer.why
                 if said:
-                    observe("unreachable", {"why": said})
+                    self._observer.log("unreachable", why=said)
             if abs(self._clock.jumped - jumped) > JUMP:
                 jumped = self._clock.jumped
-                observe("clock", {"set_by_seconds": round(jumped, 1), "effect": "none until the next start"})
+                self._observer.log("clock", set_by_seconds=round(jumped, 1), effect="none until the next start")
             try:
                 self._reload()
             except (InputError, RunError) as e:
-                observe("reload failed", {"why": str(e), "effect": "the certificate of before stays in use"})
+                self._observer.log("reload failed", why=str(e), effect="the certificate of before stays in use")
             if self.setup.node.not_after - utc_now() < SOON:
-                observe("expires", {"certificate": self.setup.config.node, "on": str(self.setup.node.not_after)})
+                self._observer.log("expires", certificate=self.setup.config.node, on=str(self.setup.node.not_after))
 
     def _reload(self) -> None:
         node = NodeKeys.load(self.setup.config.path(self.setup.config.node))
@@ -197,17 +204,17 @@ class ClientProcess:
         self._dialer.renew(self.setup.credentials)
         if self._metrics is not None:
             self._metrics.expires(node.not_after)
-        observe("reloaded", {"certificate_until": str(node.not_after)})
+        self._observer.log("reloaded", certificate_until=str(node.not_after))
 
     def _signalled(self) -> None:
         """What has arrived is answered within the grace; the record is whole at any moment."""
-        observe("stopping", {"grace": self.setup.config.grace})
+        self._observer.log("stopping", grace=self.setup.config.grace)
         self._end(None)
 
     def _end(self, failure: BaseException | None) -> None:
         if not self._ended.done():
             if failure is not None:
-                observe("failed", {"why": str(failure), "kind": type(failure).__name__})
+                self._observer.log("failed", why=str(failure), kind=type(failure).__name__)
             self._ended.set_result(failure)
 
 
@@ -220,11 +227,12 @@ def _rows_failed(bad: int, rows: int) -> None:
 def serve(config: ClientConfig, *, test_seed: int | None = None, until_finished: bool = False) -> None:
     """The whole life of `confide client`."""
     keep_buffers()
-    start(config.log, Path(config.node).name)
+    observer = Observer()
+    observer.start(config.log, Path(config.node).name)
     if test_seed is not None:
         from confide.deploy.node import seeded
 
-        observe("test seed", {"warning": seeded.WARNING})
+        observer.log("test seed", warning=seeded.WARNING)
     setup = ClientSetup.load(config)
     not_expired(config.node, setup.node)
-    ClientProcess(setup, test_seed=test_seed, until_finished=until_finished).run()
+    ClientProcess(setup, test_seed=test_seed, until_finished=until_finished, observer=observer).run()

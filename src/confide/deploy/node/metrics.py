@@ -184,7 +184,7 @@ class Metrics:
     # Events, on any thread
 
     def event(self, event: str, fields: Mapping[str, Any]) -> None:
-        """A hook for `observing.hooks`."""
+        """For `observing.Observer`."""
         event, shown, _ = public(event, fields)
         self._events[event].inc()
         name = self._names.get(shown.get("neighbour", -1))

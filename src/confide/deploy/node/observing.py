@@ -10,15 +10,13 @@ import logging
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from confide.deploy.node.observe import AllowList, Json, Text, said
 
 Hook = Callable[[str, Mapping[str, Any]], None]
-hooks: list[Hook] = []  # called with every event, on whatever thread it happens; they must be quick
-
-allowed = AllowList()  # what all handlers let through
 
 _ERRORS: Final = {"alarm", "stopped", "failed"}
 _WARNINGS: Final = {
@@ -29,14 +27,6 @@ _REPEATED: Final = {"refused", "differs", "stream closed", "no stream"}
 SILENCE: Final = 60.0  # seconds
 KNOWN: Final = 256  # different lines
 _log = logging.getLogger("confide")
-
-
-def observe(event: str, fields: Mapping[str, Any]) -> None:
-    """One event of a machine or a process."""
-    level = logging.ERROR if event in _ERRORS else logging.WARNING if event in _WARNINGS else logging.INFO
-    _log.log(level, event, extra={"fields": dict(fields)})
-    for hook in hooks:
-        hook(event, fields)
 
 
 class LastError(logging.Handler):
@@ -75,15 +65,44 @@ class Repeats(logging.Filter):
         return True
 
 
-def start(form: str, node: str) -> LastError:
-    """The log on stderr, as text or JSON lines in UTC; what other libraries say below a warning is left out."""
-    handler, last = logging.StreamHandler(sys.stderr), LastError()
-    handler.setFormatter((Json if form == "json" else Text)(node, allowed))
-    for each in (handler, last):
-        each.addFilter(allowed)
-    handler.addFilter(Repeats())
-    root = logging.getLogger()
-    root.handlers[:] = [handler, last]
-    root.setLevel(logging.WARNING)
-    _log.setLevel(logging.INFO)
-    return last
+class Observer:
+    """Where one node's events go: to the log of its process, and to whoever counts them.
+
+    Attributes:
+        hooks: called with every event, on whatever thread it happens; they must be quick.
+        allowed: what the log lets through.
+        last_error: the last line that told of something wrong.
+    """
+
+    def __init__(self) -> None:
+        self.hooks: list[Hook] = []
+        self.allowed = AllowList()
+        self.last_error = LastError()
+
+    def counted_by(self, event: Hook, dropped: Callable[[Counter[str]], None]) -> None:
+        """Metrics hear of every event, and of what the log did not show."""
+        self.hooks.append(event)
+        self.allowed.told = dropped
+
+    def observe(self, event: str, fields: Mapping[str, Any]) -> None:
+        """One event of a machine or a process."""
+        level = logging.ERROR if event in _ERRORS else logging.WARNING if event in _WARNINGS else logging.INFO
+        _log.log(level, event, extra={"fields": dict(fields)})
+        for hook in self.hooks:
+            hook(event, fields)
+
+    def log(self, event: str, **fields: Any) -> None:
+        """The same, where no field has the name of a Python word."""
+        self.observe(event, fields)
+
+    def start(self, form: str, node: str) -> None:
+        """This process logs on stderr, as text or JSON lines in UTC; of other libraries only warnings and worse."""
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter((Json if form == "json" else Text)(node, self.allowed))
+        for each in (handler, self.last_error):
+            each.addFilter(self.allowed)
+        handler.addFilter(Repeats())
+        root = logging.getLogger()
+        root.handlers[:] = [handler, self.last_error]
+        root.setLevel(logging.WARNING)
+        _log.setLevel(logging.INFO)

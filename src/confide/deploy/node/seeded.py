@@ -21,7 +21,7 @@ from confide.deploy.store.store import At, nowhere
 from confide.laws.law import GAUSSIAN
 from confide.plans.plan import Plan
 from confide.rounds.arithmetic import FixedArithmetic
-from confide.rounds.reference import NoiseSource, integer_noise
+from confide.rounds.noise import NoiseSource, integer_noise
 
 CRASH = "CONFIDE_CRASH_AT"
 WARNING = (

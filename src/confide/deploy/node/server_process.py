@@ -35,7 +35,7 @@ from confide.deploy.net.listener import Listener
 from confide.deploy.node import control, seeded
 from confide.deploy.node.config import ServerConfig, not_expired
 from confide.deploy.node.memory import keep_buffers
-from confide.deploy.node.observing import LastError, allowed, hooks, observe, start
+from confide.deploy.node.observing import Observer
 from confide.deploy.node.server_setup import ServerSetup, load_node, load_trust
 from confide.deploy.node.server_status import machine_status
 from confide.deploy.node.worker import Clock, Worker
@@ -85,10 +85,10 @@ class ServerProcess:
         rejoin: bool = False,
         test_seed: int | None = None,
         until_finished: bool = False,
-        last_error: LastError | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.setup, self._rejoin, self._seed, self._until_finished = setup, rejoin, test_seed, until_finished
-        self._last_error = last_error or LastError()
+        self._observer = observer or Observer()
         self._clock = Clock()
         self._store = open_store(setup)
         try:
@@ -117,8 +117,7 @@ class ServerProcess:
 
         self._metrics = Metrics({m: self.setup.units[m]["name"] for m in self.setup.terms.weights})
         self._endpoint = self._metrics.serve(address)
-        hooks.append(self._metrics.event)
-        allowed.told = self._metrics.dropped
+        self._observer.counted_by(self._metrics.event, self._metrics.dropped)
         return Metered(self._store, self._metrics)
 
     async def _figures(self, metrics: Metrics) -> None:
@@ -141,7 +140,7 @@ class ServerProcess:
                 self._to_client,
                 noise,
                 lambda _: tuple(random.sample(range(K), L)),
-                log=_log,
+                log=self._observer.log,
                 release=self._part(),
             )
         return Ports(
@@ -150,7 +149,7 @@ class ServerProcess:
             seeded.server_noise(seed, arithmetic),
             seeded.sample(seed, setup.me, L, K),
             seeded.crash_points(),
-            _log,
+            self._observer.log,
             self._part(),
         )
 
@@ -231,7 +230,7 @@ class ServerProcess:
         setup, name = self.setup, self.setup.units[m]["name"]
 
         def connected() -> None:
-            observe("connected", {"to": name})
+            self._observer.log("connected", to=name)
             for raw in self._held.pop(m, ()):
                 self._dialers[m].send(raw)
             if m in setup.terms.weights:
@@ -244,8 +243,8 @@ class ServerProcess:
             setup.common,
             lambda _: None,  # a neighbour dials to speak
             connected,
-            lambda: observe("disconnected", {"to": name}),
-            lambda lines: observe("differs", {"with": name, "what": lines}),
+            lambda: self._observer.log("disconnected", to=name),
+            lambda lines: self._observer.observe("differs", {"with": name, "what": lines}),
             setup.limits,
         )
         self._dialers[m].start()
@@ -259,7 +258,7 @@ class ServerProcess:
     @cached_property
     def _listener(self) -> Listener:
         def told(event: str) -> Any:
-            return lambda node: observe(event, {"from": f"{node.role} {node.number}"})
+            return lambda node: self._observer.observe(event, {"from": f"{node.role} {node.number}"})
 
         def connected(node: Node) -> None:
             told("connected")(node)
@@ -267,7 +266,7 @@ class ServerProcess:
                 self._dialers[node.number].hurry()
 
         def differs(node: Node, lines: list[str]) -> None:
-            observe("differs", {"with": f"{node.role} {node.number}", "what": lines})
+            self._observer.observe("differs", {"with": f"{node.role} {node.number}", "what": lines})
 
         return Listener(
             self.setup.config.listen, self.setup.listening, self.setup.common, self._door, self._receive,
@@ -278,7 +277,7 @@ class ServerProcess:
         try:
             return self.setup.door(peer)
         except RefusedPeer as e:
-            observe("refused", {"why": str(e)})
+            self._observer.log("refused", why=str(e))
             raise
 
     # Running
@@ -308,7 +307,7 @@ class ServerProcess:
         await self._listener.start()
         answering = await control.serve(self._socket, self._answer)
         setup = self.setup
-        _log(
+        self._observer.log(
             "started", plan=setup.plan.hash, unit=setup.units[setup.me]["name"], server=setup.me,
             port=self._listener.port, round=self.server.books.decided, budget=setup.allowance.said,
         )  # fmt: skip
@@ -329,7 +328,7 @@ class ServerProcess:
             answering.close()
             await asyncio.gather(*(dialer.stop() for dialer in self._dialers.values()))
             await self._listener.stop()
-            _log("ended", round=self.server.books.decided, whole=whole)
+            self._observer.log("ended", round=self.server.books.decided, whole=whole)
 
     def _task(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -341,7 +340,7 @@ class ServerProcess:
         if self._stopping_at is not None:
             self._end(None)
             return
-        _log("stopping", grace=self.setup.config.grace)
+        self._observer.log("stopping", grace=self.setup.config.grace)
         self._stopping_at = self.server.books.decided
         self._worker.submit(lambda _: None)  # it looks whether there is anything to wait for
         self._end_later(self.setup.config.grace)
@@ -352,7 +351,7 @@ class ServerProcess:
     def _end(self, failure: BaseException | None) -> None:
         if not self._ended.done():
             if failure is not None:
-                observe("failed", {"why": str(failure), "kind": type(failure).__name__})
+                self._observer.log("failed", why=str(failure), kind=type(failure).__name__)
             self._ended.set_result(failure)
 
     # Certificates and the clock
@@ -362,15 +361,15 @@ class ServerProcess:
         while True:
             if not warned and self.setup.node.not_after - utc_now() < SOON:
                 warned = True
-                observe("expires", {"certificate": self.setup.config.node, "on": str(self.setup.node.not_after)})
+                self._observer.log("expires", certificate=self.setup.config.node, on=str(self.setup.node.not_after))
             await asyncio.sleep(self.setup.config.reload)
             if abs(self._clock.jumped - jumped) > JUMP:
                 jumped = self._clock.jumped
-                observe("clock", {"set_by_seconds": round(jumped, 1), "effect": "none until the next start"})
+                self._observer.log("clock", set_by_seconds=round(jumped, 1), effect="none until the next start")
             try:
                 warned = self._reload() and warned
             except (InputError, RunError) as e:
-                observe("reload failed", {"why": str(e), "effect": "the certificates of before stay in use"})
+                self._observer.log("reload failed", why=str(e), effect="the certificates of before stay in use")
 
     def _reload(self) -> bool:
         """Whether the node's own certificate stayed the same."""
@@ -378,7 +377,7 @@ class ServerProcess:
         trust, node = load_trust(config, before.trust), load_node(config)
         for org in config.authorities.keys() - trust.revoked.keys():
             why = f"the list of revoked certificates of {org} is out of date or damaged: its nodes are refused"
-            observe("reload failed", {"why": why})
+            self._observer.log("reload failed", why=why)
         same = node.certificate == before.node.certificate
         if same and (trust.authorities, trust.revoked) == (before.trust.authorities, before.trust.revoked):
             return True
@@ -386,7 +385,7 @@ class ServerProcess:
         self._listener.renew(self.setup.listening)
         for m, dialer in self._dialers.items():
             dialer.renew(self.setup.dialing(m))
-        observe("reloaded", {"certificate_until": str(node.not_after)})
+        self._observer.log("reloaded", certificate_until=str(node.not_after))
         return same
 
     # Questions of the operator
@@ -464,15 +463,11 @@ class ServerProcess:
                 "since": round(self._started, 3),
                 "clients": {"connected": sum(n.role == "client" for n in inward), "of": machine["clients"]["of"]},
                 "certificate_until": self.setup.node.not_after.isoformat(),
-                "last_error": self._last_error.text,
+                "last_error": self._observer.last_error.text,
                 "network": dict(self._listener.counts) | {"overrun": self._worker.dropped},
                 "test_seed": self._seed is not None,
             }
         )
-
-
-def _log(event: str, **fields: Any) -> None:
-    observe(event, fields)
 
 
 def serve(
@@ -480,12 +475,10 @@ def serve(
 ) -> None:
     """The whole life of `confide server`."""
     keep_buffers()
-    last = start(config.log, Path(config.node).name)
+    observer = Observer()
+    observer.start(config.log, Path(config.node).name)
     if test_seed is not None:
-        observe("test seed", {"warning": seeded.WARNING})
+        observer.log("test seed", warning=seeded.WARNING)
     setup = ServerSetup.load(config)
     not_expired(config.node, setup.node)
-    process = ServerProcess(
-        setup, rejoin=rejoin, test_seed=test_seed, until_finished=until_finished, last_error=last
-    )  # fmt: skip
-    process.run()
+    ServerProcess(setup, rejoin=rejoin, test_seed=test_seed, until_finished=until_finished, observer=observer).run()
