@@ -49,32 +49,46 @@ def of_run(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: in
         Unit(_counted(E[first:last], batch[first:last]))
         for first, last in zip(problem.federation.unit_offsets, problem.federation.unit_offsets[1:], strict=False)
     ]
-    return _assembled(graphs, algorithm, _model(problem, algorithm), units, rounds, privacy, None)
+    return _assembled(graphs, algorithm, model_of(problem, algorithm), units, rounds, privacy, None)
 
 
 def of_deployment(
-    graph: Graph,
+    announced: Sequence[Announced],
+    graphs: Sequence[Graph],
     algorithm: GFL,
     model: Model,
-    announced: Sequence[Announced],
     rounds: int,
     seed: int,
-    privacy: Privacy,
-    clocks: Clocks,
+    privacy: Privacy | None,
+    *,
     window: int = 4,
+    adapt: float = 60.0,
+    tick: float | None = None,
+    exchange: float = 30.0,
+    drain: float = 300.0,
+    start: float = 0.0,
 ) -> Plan:
     """The plan of a deployment among these units, whose data nobody has in one place.
+
+    Args:
+        seed: of clients' local steps and batches, where these are drawn from a range.
+        window: rounds that may be open on an edge.
+        adapt, tick, exchange, drain, start: of `Clocks`, in seconds; `tick` is `adapt` by default, so that a round is
+            published at the same instant however long training took.
 
     Raises:
         InputError: real machines cannot do what the settings ask.
     """
+    if privacy is None:
+        raise InputError("privacy", None, "a deployment states what it protects: set algorithm.clip and [privacy]")
     E, batch = algorithm.per_client(sum(len(unit.clients) for unit in announced), seed)
     units, c = [], 0
     for unit in announced:
         clients = tuple(Clients(int(E[c + k]), int(batch[c + k]), identity=key) for k, key in enumerate(unit.clients))
         units.append(Unit(clients, unit.name, unit.identity, unit.key_agreement, unit.authority))
         c += len(clients)
-    return _assembled([graph], algorithm, model, units, rounds, privacy, Deployment(clocks, window))
+    clocks = Clocks(float(start), float(adapt), float(adapt if tick is None else tick), float(exchange), float(drain))
+    return _assembled(graphs, algorithm, model, units, rounds, privacy, Deployment(clocks, window))
 
 
 def _assembled(
@@ -114,7 +128,8 @@ def _assembled(
     )
 
 
-def _model(problem: Problem, algorithm: GFL) -> Model:
+def model_of(problem: Problem, algorithm: GFL) -> Model:
+    """What a plan says of a problem: nothing of its data, but why they have no price."""
     model, built_in = problem.model, algorithm.local is sgd
     known = type(model) in (Linear, Logistic)
     declared = isinstance(model, GLM) and getattr(model, "convex", False) is True

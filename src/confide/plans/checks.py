@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -48,7 +49,7 @@ def encoding(plan: Plan, secure: SecureSum) -> Encoding:
     if a.fraction_bits is None:
         remedy = "masks cancel in a ring of integers, not in floating point; use fixed"
         raise InputError("algorithm.arithmetic", "float", remedy)
-    noise = secure.largest_share(a.sampled, a.fraction_bits)
+    noise = math.ceil(20.0 * a.share_quanta(secure)) + 1 if secure.sigma else 0  # no share is beyond that
     try:
         return Encoding(secure.ring_bits, a.fraction_bits, a.update_bound, a.sampled, noise=noise)
     except InputError as e:

@@ -103,6 +103,10 @@ class Learning:
         if self.fraction_bits is not None:
             whole("algorithm.fraction_bits", self.fraction_bits, 1, 52)
 
+    def share_quanta(self, secure: SecureSum) -> float:
+        """Standard deviation of a client's share of noise in its quanta 2^-fraction_bits, of which psi's is one L-th."""
+        return secure.share * self.sampled * 2.0 ** (self.fraction_bits or 0)
+
     @property
     def update_bound(self) -> float:
         """mu B: what one client can add to a round's sum, in the clip's norm."""
@@ -127,13 +131,10 @@ class SecureSum:
             raise InputError("secure.ring_bits", self.ring_bits, "must be 32 or 64")
         number("secure.sigma", self.sigma, 0.0)
 
-    def share(self, sampled: int, fraction_bits: int) -> float:
-        """Standard deviation of one client's share of noise in its quanta 2^-fraction_bits, of L clients."""
-        return self.sigma / math.sqrt(self.parameters.honest_survivors) * sampled * 2.0**fraction_bits
-
-    def largest_share(self, sampled: int, fraction_bits: int) -> int:
-        """No share of noise is beyond this, in quanta; 0 where there is none."""
-        return math.ceil(20.0 * self.share(sampled, fraction_bits)) + 1 if self.sigma else 0
+    @property
+    def share(self) -> float:
+        """Standard deviation that one client's share of noise puts on psi."""
+        return self.sigma / math.sqrt(self.parameters.honest_survivors)
 
 
 @dataclass(frozen=True)
@@ -254,6 +255,11 @@ class Plan:
     @property
     def clients(self) -> Iterator[Clients]:
         return (client for unit in self.units for client in unit.clients)
+
+    @property
+    def signed(self) -> bool:
+        """Whether clients sign their keys: their server may lie."""
+        return self.secure is not None and self.secure.parameters.server == "active"
 
     def deployed(self) -> Deployment:
         """The deployment, where there is one.

@@ -14,9 +14,10 @@ from typing import Final
 
 from confide.base.errors import InputError
 from confide.laws.law import DISCRETE_GAUSSIAN, GAUSSIAN, Law
+from confide.laws.noise import LARGEST_SCALE
 from confide.plans.plan import Plan
 from confide.plans.privacy import Budget
-from confide.plans.words import Always, Cap, Centroid, Links, Nothing, Threat
+from confide.plans.words import Always, Cap, Centroid, Links, Neighbours, Nothing, Threat
 from confide.privacy import accountant, budgets, deviation
 from confide.privacy.closed_forms import covers
 from confide.privacy.course import Account, Bound
@@ -25,8 +26,9 @@ from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import Statement, statement_of
 from confide.privacy.sum_noise import SumNoise
-from confide.rounds.arithmetic import scheme_on_grid
+from confide.rounds.arithmetic import FixedArithmetic, scheme_on_grid
 from confide.rounds.schemes import Scheme
+from confide.secure.release import Terms
 
 PAIRS: Final = (
     "noise of edges hides a unit from whoever does not know it, but it is rounded one by one, and no proof covers that"
@@ -53,6 +55,10 @@ def agreed(plan: Plan) -> Price:
     """
     plan.deployed()
     found = price(plan)
+    for name, sigma in (("sigma", plan.scheme.sigma), ("sigma_pair", plan.scheme.sigma_pair)):
+        if sigma / found.arithmetic.quantum > LARGEST_SCALE:
+            raise InputError(f"scheme.{name}", sigma, "is more than 2^50 quanta wide; use fewer fraction bits")
+    _ = found.largest, found.reveal_terms  # refused here, and not in the first round
     found.check_budget()
     if found.unprotected and not plan.privacy.unprotected:
         remedy = f"{'; '.join(found.unprotected)}. To agree on it all the same, and have every statement begin with "
@@ -104,6 +110,36 @@ class Price:
     def releases(self) -> int:
         """How many releases the plan allows."""
         return 0 if isinstance(self.plan.privacy.release, Nothing) else self.plan.privacy.releases
+
+    @cached_property
+    def arithmetic(self) -> FixedArithmetic:
+        """The grid of the states.
+
+        Raises:
+            InputError: the plan computes in floating point.
+        """
+        found = deviation.arithmetic(self.plan)
+        if found is None:
+            raise InputError("algorithm.arithmetic", "float", "servers compute with integers; set 'fixed'")
+        return found
+
+    @cached_property
+    def largest(self) -> float:
+        """What no state and no message exceeds in absolute value."""
+        return deviation.largest(self.plan, self.arithmetic)
+
+    @cached_property
+    def reveal_terms(self) -> Terms | None:
+        """Of the sum over servers that a centroid is released by; None where the plan has none."""
+        plan, graphs = self.plan, self.plan.graph.graphs
+        if not isinstance(plan.privacy.release, Centroid):
+            return None
+        known = Reveal.sized(plan.privacy.release, Neighbours(), graphs).colluders
+        sized, known = min(self.reveal.colluders, plan.P - 1), min(known, plan.P - 1)
+        length, quantum = plan.algorithm.model.length, self.arithmetic.quantum
+        found = Terms(plan.P, plan.privacy.release.sigma, quantum, length, sized, known)
+        found.check_fits(self.largest)
+        return found
 
     # ---- one adversary
 
@@ -218,6 +254,16 @@ class Price:
         return Statement(rounds, law, accounts, refused, self.unprotected, str(p.level), str(p.adjacency), p.delta)
 
     # ---- what a ledger holds
+
+    @cached_property
+    def messages(self) -> tuple[Cost, ...]:
+        """Of the j-th publication of any unit, j = 1..T."""
+        return self.costs()[0]
+
+    @cached_property
+    def release(self) -> Cost | None:
+        """Of each release; None where the plan has none."""
+        return self.costs()[1]
 
     def by_sums(self, rounds: int) -> bool:
         """Whether the price is that of the sums that the own server sees, which it pays for before it asks for them."""

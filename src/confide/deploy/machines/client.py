@@ -46,8 +46,9 @@ from confide.deploy.machines.client_messages import (
 from confide.deploy.machines.training import Trainer
 from confide.deploy.store.record import LAST_ROUND, Owner, Record
 from confide.laws.noise import SecretStream, discrete_gaussian
-from confide.plans import sums
+from confide.plans.checks import encoding
 from confide.plans.plan import Plan
+from confide.plans.words import cap
 from confide.secure import client as secure
 from confide.secure import messages
 from confide.secure.client import Member
@@ -115,25 +116,23 @@ class ClientTerms:
     @classmethod
     def of_plan(cls, plan: Plan, unit: int, client: int) -> Self:
         """What a plan means for one of its clients."""
-        d, secure = plan.deployment, sums.of_plan(plan)
-        if d is None or plan.sampled is None or plan.dim is None:
-            raise InputError("plan.deployment", None, "is missing: this is the plan of a simulation")
-        whole("unit", unit, 0, len(d["units"]) - 1)
-        whole("client", client, 0, len(d["units"][unit]["clients"]) - 1)
-        bits, (kind, _, most) = d["fraction_bits"], plan.participation.partition(":")
+        a, d, secure = plan.algorithm, plan.deployed(), plan.secure
+        whole("unit", unit, 0, len(plan.units) - 1)
+        whole("client", client, 0, plan.units[unit].size - 1)
+        bits = a.fraction_bits or 0
         return cls(
-            plan.to_json(),
-            d["protocol"],
+            plan.text,
+            d.protocol,
             plan.rounds,
             unit,
             client,
-            2.0**-bits / plan.sampled,
-            plan.dim,
+            2.0**-bits / a.sampled,
+            a.model.length,
             bits,
-            None if secure is None else secure.encoding,
+            None if secure is None else encoding(plan, secure),
             None if secure is None else secure.parameters,
-            0.0 if secure is None else secure.share_quanta,
-            int(most) if kind == "cap" else None,
+            0.0 if secure is None else a.share_quanta(secure),
+            cap(plan.privacy.participation),
         )
 
     @cached_property
@@ -385,7 +384,7 @@ def _reasons(own: str, refusal: Refusal) -> list[str]:
     lines: list[str] = []
     if refusal.plan:
         try:
-            lines = Plan.from_json(own).diff(Plan.from_json(refusal.plan))[:SHOWN]
+            lines = Plan.from_text(own).diff(Plan.from_text(refusal.plan))[:SHOWN]
         except Exception:  # whatever a hostile text leads to
             lines = [f"{refusal.why} (its plan cannot be read by this version of confide)"]
     return ["".join(c if c.isprintable() else "?" for c in line) for line in lines] or [refusal.why]

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from confide.deploy.machines.cohort import CohortTerms
 from confide.deploy.machines.exchange import Rules
 from confide.graph.graph import Graph
-from confide.plans import sums
+from confide.plans.checks import encoding
 from confide.privacy.ledger import Cost
 from confide.rounds.arithmetic import WEIGHT_BITS, FixedArithmetic
 from confide.rounds.local import remaining
 from confide.rounds.schemes import Scheme
 
 if TYPE_CHECKING:
-    from confide.privacy.agreement import Prices
+    from confide.privacy.price import Price
 
 
 @dataclass(frozen=True)
@@ -87,56 +87,47 @@ class Terms:
         return 8192 + max(8 * self.rules.length, 80 * len(self.identities))
 
 
-def of_plan(prices: Prices, server: int, allowed: int | None = None) -> Terms:
+def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
     """What a plan, priced, means for one of its servers.
 
     Args:
         allowed: publications that the budget pays for, where earlier runs on the same data spent some of it.
     """
-    plan, d = prices.plan, prices.deployed
-    table, g, secure = plan.deployment, d.graph, sums.of_plan(plan)
-    assert table is not None and plan.dim is not None and plan.bound is not None  # noqa: S101, PT018 - Plan checks it
-    weights, clients, quantum = neighbours(g, server), table["units"][server]["clients"], d.arithmetic.quantum
-    hash = bytes.fromhex(plan.hash)
-    rho = table["model"]["rho"] if plan.clip == "example" else 0.0  # the server's part; else the update has it
+    plan, a, d, g = price.plan, price.plan.algorithm, price.plan.deployed(), price.plan.graph.graphs[0]
+    arithmetic, weights, clients = price.arithmetic, neighbours(g, server), plan.units[server].clients
+    hash, length = bytes.fromhex(plan.hash), a.model.length
+    ridge = a.model.ridge if a.clip.kind == "example" else 0.0  # the server's part; else the update has it
+    largest = math.ceil(price.largest / arithmetic.quantum)
     return Terms(
-        rules=Rules(
-            server,
-            hash,
-            integer_weights(weights),
-            plan.rounds,
-            table["window"],
-            plan.dim,
-            math.ceil(d.largest / quantum),
-        ),
+        rules=Rules(server, hash, integer_weights(weights), plan.rounds, d.window, length, largest),
         cohort=CohortTerms(
             hash,
             server,
             len(clients),
-            plan.dim,
-            table["adapt"],
-            math.ceil(plan.step * plan.bound / d.arithmetic.client_quantum),
-            None if secure is None else secure.encoding,
-            None if secure is None else secure.parameters,
-            {k: bytes.fromhex(c["identity"]) for k, c in enumerate(clients)},
+            length,
+            d.clocks.adapt,
+            math.ceil(a.update_bound / arithmetic.client_quantum),
+            None if plan.secure is None else encoding(plan, plan.secure),
+            None if plan.secure is None else plan.secure.parameters,
+            {k: bytes.fromhex(c.identity) for k, c in enumerate(clients)},
         ),
-        scheme=d.scheme,
-        arithmetic=d.arithmetic,
+        scheme=price.scheme,
+        arithmetic=arithmetic,
         own_weight=float(g.own_weights[server]),
         weights=weights,
-        decays=tuple(1.0 - remaining(rho, plan.step, c["local_steps"]) for c in clients),
-        costs=prices.messages,
+        decays=tuple(1.0 - remaining(ridge, a.step, c.local_steps) for c in clients),
+        costs=price.messages,
         allowed=plan.rounds if allowed is None else allowed,
-        adapt=table["adapt"],
-        tick=table["tick"],
-        exchange=table["exchange"],
-        drain=table["drain"],
-        start=table["start"],
-        identities=tuple(bytes.fromhex(u["identity"]) for u in table["units"]),
+        adapt=d.clocks.adapt,
+        tick=d.clocks.tick,
+        exchange=d.clocks.neighbours,
+        drain=d.clocks.drain,
+        start=d.clocks.begin,
+        identities=tuple(bytes.fromhex(unit.identity) for unit in plan.units),
         edges=tuple((int(i), int(j)) for i, j in g.edges),
-        plan_text=plan.to_json(),
-        protocol=table["protocol"],
-        sums_cost=prices.by == "sum",
+        plan_text=plan.text,
+        protocol=d.protocol,
+        sums_cost=price.by_sums(plan.rounds),
     )
 
 

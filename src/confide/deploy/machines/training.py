@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from confide.base.errors import DataError, InputError, RunError
 from confide.base.validation import positive, positive_int
 from confide.plans.plan import Plan
+from confide.plans.words import ConvexGlm
 from confide.privacy import monotone
 from confide.problems.models import GLM, MODELS, Logistic, Model
 from confide.rounds.clipping import Clip, clip
@@ -85,11 +86,10 @@ def of_plan(
 
 def _fit(plan: Plan, model: Model, X: Floats, d: Floats) -> NDArray[np.bool_]:
     """Rows that pass every check: within `LARGEST` (so finite), with a label of the model, as smooth as declared."""
-    fit, declared = monotone.within(X, d), plan.facts.get("smoothness")
+    fit, declared = monotone.within(X, d), plan.privacy.smoothness
     if isinstance(model, Logistic):
         fit &= np.abs(d) == 1.0
-    if plan.proof.startswith("convex-glm") and isinstance(declared, float):
-        assert isinstance(model, GLM)  # noqa: S101 - it is built in
+    if isinstance(plan.privacy.proof, ConvexGlm) and declared is not None and isinstance(model, GLM):
         with np.errstate(over="ignore", invalid="ignore"):
             fit &= model.smoothness_of_each(X) <= declared * (1 + 1e-12)
     return fit
@@ -100,23 +100,20 @@ def without_data(plan: Plan, unit: int, client: int) -> Trainer:
 
     So its time tells nothing. How long a train function of its owner's would have taken is not known.
     """
-    if plan.deployment is not None and plan.deployment["model"]["kind"] not in MODELS:
+    if plan.algorithm.model.kind not in MODELS:
         return lambda weights, round, config: np.zeros(len(weights))
     task = _task(plan, unit, client)
-    train = built_in(task, np.zeros((task.batch, plan.dim or 1)), np.ones(task.batch))
+    train = built_in(task, np.zeros((task.batch, plan.algorithm.model.length)), np.ones(task.batch))
     return lambda weights, round, config: np.zeros_like(train(weights, round, config))
 
 
 def _task(plan: Plan, unit: int, client: int) -> LocalTask:
-    table = plan.deployment
-    if table is None or plan.bound is None:
-        raise InputError("plan.deployment", None, "is missing: this is the plan of a simulation")
-    kind, rho = table["model"]["kind"], table["model"]["rho"]
-    if kind not in MODELS:
+    a, own = plan.algorithm, plan.units[unit].clients[client]
+    if a.model.kind not in MODELS:
         remedy = "is not built in; name your train function, package.module:function"
-        raise InputError("plan.deployment.model.kind", kind, remedy)
-    own, limit = table["units"][unit]["clients"][client], Clip(plan.clip, plan.bound, plan.norm)
-    return LocalTask(MODELS[kind](rho), plan.step, own["local_steps"], own["batch"], table["replacement"], limit, key=0)
+        raise InputError("algorithm.model.kind", a.model.kind, remedy)
+    model = MODELS[a.model.kind](a.model.ridge)
+    return LocalTask(model, a.step, own.local_steps, own.batch, a.replacement, a.clip, key=0)
 
 
 def entry_point(name: str, bound: Clip, step: float) -> Trainer:

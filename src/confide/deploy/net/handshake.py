@@ -106,7 +106,7 @@ class Common:
         if not text:
             return ["plan: another one, too long to be sent; compare the files"]
         try:
-            return Plan.from_json(self.text).diff(Plan.from_json(text))[:SHOWN]
+            return Plan.from_text(self.text).diff(Plan.from_text(text))[:SHOWN]
         except Exception:  # whatever a hostile text leads to
             return ["plan: another one, which this version of confide cannot read"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 from confide.base import canonical
 from confide.base.errors import InputError
@@ -19,7 +19,6 @@ from confide.deploy.net.handshake import Common
 from confide.deploy.node import client_data
 from confide.deploy.node.config import ClientConfig
 from confide.plans.plan import Plan
-from confide.rounds.clipping import Clip
 from confide.secure.client import Member
 
 
@@ -40,7 +39,7 @@ class ClientSetup:
             raise InputError("plan", path, "is of a simulation; `confide agree` makes this one")
         unit, client = _place(plan, node)
         pem = canonical.read_bytes(config.path(config.authority), "authority", LARGEST_PEM)
-        found, wanted = fingerprint(pem), plan.deployment["units"][unit]["authority"]
+        found, wanted = fingerprint(pem), plan.units[unit].authority
         if found != wanted:
             remedy = f"is not the authority that the plan has for this unit ({wanted[:16] or 'none'}…); get its ca.crt"
             raise InputError("authority", str(config.path(config.authority)), remedy)
@@ -49,11 +48,6 @@ class ClientSetup:
             raise InputError("server.organisation", config.server.organisation, remedy)
         check_name("server.name", config.server.name)
         return cls(config, plan, unit, client, node, pem)
-
-    @property
-    def units(self) -> Any:
-        assert self.plan.deployment is not None  # noqa: S101 - checked
-        return self.plan.deployment["units"]
 
     @cached_property
     def terms(self) -> ClientTerms:
@@ -70,7 +64,7 @@ class ClientSetup:
     @property
     def target(self) -> Target:
         given = self.config.server
-        return Target(given.organisation, given.name, bytes.fromhex(self.units[self.unit]["identity"]))
+        return Target(given.organisation, given.name, bytes.fromhex(self.plan.units[self.unit].identity))
 
     @property
     def credentials(self) -> Credentials:
@@ -79,10 +73,9 @@ class ClientSetup:
     @property
     def member(self) -> Member:
         """With an active server keys are signed."""
-        a = self.plan.aggregation
-        if a is None or a["server"] != "active":
+        if not self.plan.signed:
             return Member(self.client)
-        roster = {k: bytes.fromhex(c["identity"]) for k, c in enumerate(self.units[self.unit]["clients"])}
+        roster = {k: bytes.fromhex(c.identity) for k, c in enumerate(self.plan.units[self.unit].clients)}
         return Member(self.client, self.node.identity, roster)
 
     def trainer(self, test_seed: int | None, told: Callable[[int, int], None] = lambda bad, rows: None) -> Trainer:
@@ -91,17 +84,15 @@ class ClientSetup:
         Args:
             told: called with how many rows fail one on their own and are taken for zeros, and of how many.
         """
-        plan, config = self.plan, self.config
-        assert plan.deployment is not None and plan.dim is not None and plan.bound is not None  # noqa: S101, PT018
-        own = plan.deployment["model"]["kind"] == "own"
+        plan, config, clip = self.plan, self.config, self.plan.algorithm.clip
+        own = plan.algorithm.model.kind not in MODELS
         if config.train is not None:
-            if not own and plan.clip != "update":
+            if not own and clip.kind != "update":
                 raise InputError("train", config.train, "the plan has a built-in model; give data = 'file.npz'")
-            return training.entry_point(config.train, Clip(plan.clip, plan.bound, plan.norm), plan.step)
-        assert config.data is not None  # noqa: S101 - the config has one of the two
-        if own:
+            return training.entry_point(config.train, clip, plan.algorithm.step)
+        if own or config.data is None:
             raise InputError("data", config.data, "the plan has no built-in model; give train = 'package.module:name'")
-        X, y = client_data.read(config.path(config.data), plan.dim)
+        X, y = client_data.read(config.path(config.data), plan.algorithm.model.length)
         key: Callable[[int], int] = training.fresh_key
         if test_seed is not None:
             from confide.deploy.node import seeded
@@ -112,13 +103,12 @@ class ClientSetup:
 
 def _place(plan: Plan, node: NodeKeys) -> tuple[int, int]:
     """Unit and number of a client, by its identity key."""
-    assert plan.deployment is not None  # noqa: S101 - checked
     who = f"{node.role} {node.name} of {node.org}"
     if node.role != "client":
         raise InputError("node", who, "is not a client's certificate; name one")
     mine = node.identity.public.hex()
-    for p, unit in enumerate(plan.deployment["units"]):
-        for k, client in enumerate(unit["clients"]):
-            if client["identity"] == mine:
+    for p, unit in enumerate(plan.units):
+        for k, client in enumerate(unit.clients):
+            if client.identity == mine:
                 return p, k
     raise InputError("node", who, "its identity key is of no client in the plan; use the plan that was made with it")

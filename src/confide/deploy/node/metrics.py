@@ -34,7 +34,7 @@ from confide.deploy.node.metrics_endpoint import Endpoint
 from confide.deploy.node.observe import EVENTS, OTHER, count, flag, number, public
 from confide.deploy.store.books import Books, Changes, Entry
 from confide.deploy.store.store import At, Store, nowhere
-from confide.plans.plan import ADJACENCIES, LEVELS
+from confide.plans.words import Adjacency, Level
 from confide.secure.session import Why
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # when each series began: twice the lines
@@ -339,7 +339,12 @@ class Metrics:
         for a in [*said.get("accounts", ()), *open_to]:
             who, level, adjacency = (str(a.get(name)) for name in ("threat", "level", "adjacency"))
             delta, epsilon = number(a.get("delta")), a.get("epsilon")
-            if not THREAT.fullmatch(who) or level not in LEVELS or adjacency not in ADJACENCIES or delta is None:
+            if (
+                not THREAT.fullmatch(who)
+                or level not in tuple(Level)
+                or adjacency not in tuple(Adjacency)
+                or delta is None
+            ):
                 continue
             value = math.inf if epsilon is None else _or_nan(number(epsilon))
             self._epsilon.labels(who, level, adjacency, f"{delta:g}").set(value)

@@ -6,7 +6,6 @@ CONFIDE_CRASH_AT="POINT:PASSED", where PASSED is how often the point is passed b
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 from collections import Counter
@@ -45,11 +44,10 @@ def batches(seed: int, p: int, k: int) -> Callable[[int], int]:
 
 def client_noise(seed: int, plan: Plan, p: int, k: int) -> Callable[[int, int], Vector] | None:
     """None where the plan has no noise inside the sums."""
-    a, d = plan.aggregation, plan.deployment
-    if a is None or d is None or plan.sampled is None or a["sigma"] == 0.0:
+    a, secure = plan.algorithm, plan.secure
+    if secure is None or a.fraction_bits is None or secure.sigma == 0.0:
         return None
-    noise = server_noise(seed, FixedArithmetic(plan.sampled, d["fraction_bits"]))
-    share = a["sigma"] / math.sqrt(a["quorum"] - a["corrupted"])  # on psi, as `Secure.share`
+    noise, share = server_noise(seed, FixedArithmetic(a.sampled, a.fraction_bits)), secure.share
     return lambda i, size: np.asarray(noise(Purpose.CLIENT_NOISE, (i, p, k), GAUSSIAN, share, size), np.int64)
 
 

@@ -27,8 +27,9 @@ from confide.deploy.net.endpoints import Credentials, Limits, Node, Target
 from confide.deploy.net.handshake import Common
 from confide.deploy.node.config import ServerConfig
 from confide.plans.plan import Plan
-from confide.privacy.agreement import Prices, price
-from confide.privacy.spending import Allowance, allowance
+from confide.plans.words import Centroid
+from confide.privacy.price import Price, agreed
+from confide.privacy.spent import Allowance, allowance
 from confide.secure.keys import Secret
 
 
@@ -53,7 +54,7 @@ class Trust:
 class ServerSetup:
     config: ServerConfig
     plan: Plan
-    prices: Prices
+    price: Price
     me: int
     node: node_keys.NodeKeys
     trust: Trust
@@ -68,19 +69,14 @@ class ServerSetup:
         trust = load_trust(config)
         prints = {org: fingerprint(pem) for org, pem in trust.authorities.items()}
         check_authority(plan, me, node.org, prints.get(node.org), "node")
-        prices = price(plan)
+        price = agreed(plan)
         peers = _peers(config, plan, me, prints)
-        left = allowance(prices, config.dataset, [config.path(name) for name in config.ledgers])
-        return cls(config, plan, prices, me, node, trust, peers, left, prints)
-
-    @property
-    def units(self) -> Any:
-        assert self.plan.deployment is not None  # noqa: S101 - load_plan checked it
-        return self.plan.deployment["units"]
+        left = allowance(price, config.dataset, [config.path(name) for name in config.ledgers])
+        return cls(config, plan, price, me, node, trust, peers, left, prints)
 
     @cached_property
     def terms(self) -> Terms:
-        return terms.of_plan(self.prices, self.me, self.allowance.publications)
+        return terms.of_plan(self.price, self.me, self.allowance.publications)
 
     @property
     def common(self) -> Common:
@@ -89,7 +85,7 @@ class ServerSetup:
     @cached_property
     def limits(self) -> Limits:
         from_server = self.terms.largest_sync
-        if (release := self.prices.deployed.release) is not None:
+        if (release := self.price.reveal_terms) is not None:
             from_server = max(from_server, Circle.of(self.terms.rules, release, None).largest_message)
         from_client = self.terms.cohort.largest_message
         outbox = max(Limits.outbox, 4 * max(from_server, from_client, 8 * self.terms.rules.length))
@@ -122,7 +118,7 @@ class ServerSetup:
         m = self._servers.get(peer.identity)
         if m is None or m == self.me:
             raise RefusedPeer(f"{who}: not another server of this plan")
-        if m not in self.terms.weights and self.prices.deployed.release is None:
+        if m not in self.terms.weights and self.price.reveal_terms is None:
             raise RefusedPeer(f"{who}: no neighbour of this server, and the plan has no release")
         self._vouched(m, peer, who)
         return Node("server", m)
@@ -186,25 +182,23 @@ def _next_update(config: ServerConfig, org: str) -> datetime:
 
 def _place(plan: Plan, node: node_keys.NodeKeys) -> int:
     """Which server of the plan this is, by its keys."""
-    assert plan.deployment is not None  # noqa: S101 - checked
     if node.role != "server":
         raise InputError("node", f"{node.role} {node.name} of {node.org}", "is not a server's certificate; name one")
-    for p, unit in enumerate(plan.deployment["units"]):
-        if unit["identity"] == node.identity.public.hex():
-            if node.exchange is None or node.exchange.public.hex() != unit["exchange_key"]:
+    for p, unit in enumerate(plan.units):
+        if unit.identity == node.identity.public.hex():
+            if node.exchange is None or node.exchange.public.hex() != unit.key_agreement:
                 raise InputError("node", node.name, "its exchange key is not the plan's; copy all files of the node")
             return p
-    names = ", ".join(unit["name"] for unit in plan.deployment["units"])
+    names = ", ".join(unit.name for unit in plan.units)
     remedy = f"its identity key is of no unit in the plan ({names}); use the plan that was made with it"
     raise InputError("node", f"server {node.name} of {node.org}", remedy)
 
 
 def check_authority(plan: Plan, unit: int, org: str, found: str | None, field: str) -> None:
-    assert plan.deployment is not None  # noqa: S101 - checked
-    wanted, name = plan.deployment["units"][unit]["authority"], plan.deployment["units"][unit]["name"]
+    wanted, name = plan.units[unit].authority, plan.units[unit].name
     if not wanted:
         remedy = "is empty: nobody could tell whose certificates count; announce units with `confide pki announce`"
-        raise InputError(f"plan.deployment.units[{unit}].authority", "", remedy)
+        raise InputError(f"units[{unit}].authority", "", remedy)
     if found is None:
         raise InputError(field, org, f"has no table [authorities.{org}]; add one, with its certificate and crl")
     if found != wanted:
@@ -214,26 +208,25 @@ def check_authority(plan: Plan, unit: int, org: str, found: str | None, field: s
 
 def _peers(config: ServerConfig, plan: Plan, me: int, prints: dict[str, str]) -> dict[int, Peering]:
     """All other servers that this one has to reach: neighbours, and everybody where there is a release."""
-    assert plan.deployment is not None  # noqa: S101 - checked
-    names = [unit["name"] for unit in plan.deployment["units"]]
+    names = [unit.name for unit in plan.units]
     for name in config.servers:
         if name not in names or names.index(name) == me:
             others = ", ".join(n for p, n in enumerate(names) if p != me)
             raise InputError(f"servers.{name}", name, f"is no other unit of the plan; those are: {others}")
-    linked = {i + j - me for i, j in plan.graph["edges"] if me in (i, j)}
+    linked = {i + j - me for i, j in plan.graph.graphs[0].edges.tolist() if me in (i, j)}
     found = {}
-    for m, unit in enumerate(plan.deployment["units"]):
+    for m, unit in enumerate(plan.units):
         if m == me:
             continue
-        given = config.servers.get(unit["name"])
+        given = config.servers.get(unit.name)
         if given is None:
-            if m in linked or plan.release.startswith("centroid"):
+            if m in linked or isinstance(plan.privacy.release, Centroid):
                 why = "it is a neighbour" if m in linked else "a release needs every server"
                 raise InputError(f"servers.{unit['name']}", None, f"is missing: {why}; add its name and addresses")
             continue
         org = given.organisation
         check_authority(plan, m, org, prints.get(org), f"servers.{unit['name']}.organisation")
         check_name(f"servers.{unit['name']}.name", given.name)
-        target = Target(org, given.name, bytes.fromhex(unit["identity"]))
+        target = Target(org, given.name, bytes.fromhex(unit.identity))
         found[m] = Peering(target, tuple(given.addresses))
     return found

@@ -92,13 +92,13 @@ class SqliteStore:
             row = next(iter(self._rows("identity")), None)
             if row is None:
                 raise StoreError(path, "is missing", "identity", 0)
-        self.plan = Plan.from_json(row[1])
+        self.plan = Plan.from_text(row[1])
         self.server: int = row[2]
         self.dataset: str = row[3]
         self.run: str = row[4]
         self.neighbours: tuple[int, ...] = tuple(canonical.loads(row[5]))
         self.start = as_vector(row[6])
-        self._header = Header(self.dataset, Promise.of(self.plan), self.run)
+        self._header = Header(self.dataset, Promise.of(self.plan.privacy), self.run)
 
     @classmethod
     def create(
@@ -106,10 +106,10 @@ class SqliteStore:
     ) -> SqliteStore:
         """A new store, whole or not at all; an existing file is refused. `plan` is the canonical text."""
         path = Path(path).absolute()
-        the_plan = Plan.from_json(plan)
-        whole("store.server", server, 0, the_plan.units - 1)
-        Header(dataset, Promise.of(the_plan), run)
-        if the_plan.dim not in (None, len(books.contribution)):
+        the_plan = Plan.from_text(plan)
+        whole("store.server", server, 0, the_plan.P - 1)
+        Header(dataset, Promise.of(the_plan.privacy), run)
+        if the_plan.algorithm.model.length != len(books.contribution):
             raise InputError("store.books", len(books.contribution), f"the plan has vectors of {the_plan.dim} numbers")
         linked = {i + j - server for i, j in the_plan.graph["edges"] if server in (i, j)}
         if set(books.neighbours) != linked:
