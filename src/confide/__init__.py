@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from confide.engines.driver import simulate as simulate
     from confide.engines.run import Run as Run
     from confide.graph.graph import Graph as Graph
-    from confide.plans.settings import Privacy as Privacy
+    from confide.plans.privacy import Budget as Budget
+    from confide.plans.privacy import Privacy as Privacy
     from confide.privacy.accountant import account as account
-    from confide.privacy.calibrate import Budget as Budget
     from confide.privacy.planner import plan as plan
     from confide.privacy.sensitivity import Sensitivity as Sensitivity
     from confide.problems import models as models
@@ -47,8 +47,8 @@ _HOME = {
     "Run": "confide.engines.run",
     "scheme": "confide.rounds.schemes",
     "Secure": "confide.secure.settings",
-    "Budget": "confide.privacy.calibrate",
-    "Privacy": "confide.plans.settings",
+    "Budget": "confide.plans.privacy",
+    "Privacy": "confide.plans.privacy",
     "Sensitivity": "confide.privacy.sensitivity",
     "account": "confide.privacy.accountant",
     "plan": "confide.privacy.planner",

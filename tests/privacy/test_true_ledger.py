@@ -539,6 +539,7 @@ def test_discrete_noise_asks_for_its_grid(command: Callable[..., Outcome]) -> No
 def test_discrete_noise_costs_what_a_deployment_of_it_does(command: Callable[..., Outcome]) -> None:
 
     from confide.plans.config import parse
+    from confide.privacy.price import agreed
 
     content = {
         "rounds": 20, "repeats": 1, "graph": {"topology": "ring"},

@@ -26,8 +26,9 @@ from confide.base.randomness import Purpose, generator, key
 from confide.graph.graph import Graph
 from confide.laws.conversion import renyi_epsilon
 from confide.laws.law import GAUSSIAN, Law
+from confide.plans.words import Amplified
 from confide.privacy.participation import amplified_curve
-from confide.privacy.sensitivity import Participation, Sensitivity
+from confide.privacy.sensitivity import Sensitivity
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.local import LocalTask, bounded, sgd
@@ -262,9 +263,10 @@ def naive_amplification(chance: float = 0.25, rounds: int = 8, moved: float = 0.
     n = np.arange(rounds + 1)
     there = list(zip(binom.pmf(n, rounds, chance).tolist(), (moved * n).tolist(), strict=True))
     attained = lower.epsilon_of([lower.mixture_look(there, [(1.0, 0.0)])], delta)
-    part = Participation("amplified", chance)
+    part = Amplified(chance)
     s = Sensitivity(moved / 2.0, 1.0, sampled=1, clients=round(1.0 / chance), participation=part)
-    naive = renyi_epsilon(amplified_curve(s, GAUSSIAN, np.ones(rounds))[0], delta)
+    curve = amplified_curve(s, chance, GAUSSIAN, np.ones(rounds))[0](0)[:, -1]
+    naive = renyi_epsilon(lambda orders: curve, delta)
     return Attack(
         "naive amplification, homomorphic",
         "amplification by subsampling, round by round, is refuted where the state remembers: more than it says is "

@@ -12,7 +12,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
@@ -37,11 +37,27 @@ from confide.attacks.worlds import (
 )
 from confide.base.arrays import Floats
 from confide.base.errors import InputError
+from confide.graph import Graph
 from confide.laws.conversion import gaussian_epsilon
+from confide.plans.build import of_run
 from confide.plans.config import Config, Experiment, named_as_in_config
-from confide.plans.threat import Release, Threat
-from confide.privacy.accountant import Account
-from confide.privacy.of_run import Accounting, Pricing
+from confide.plans.words import (
+    Amplified,
+    Centroid,
+    Links,
+    Local,
+    Neighbours,
+    OwnClient,
+    OwnServer,
+    Random,
+    Threat,
+    colluders,
+    threat,
+)
+from confide.privacy.course import Account
+from confide.privacy.price import Price
+from confide.privacy.price import price as price_of
+from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import Statement, rounded_up
 from confide.rounds.schemes import Exchange, Place
 
@@ -161,7 +177,7 @@ class Bench:
     """One run, what it prints, and attacks on that; `kept` holds what several rows share."""
 
     e: Experiment
-    pricing: Pricing
+    price: Price
     rounds: int
     kept: dict[Any, Any] = field(default_factory=dict)
 
@@ -171,13 +187,13 @@ class Bench:
         return cast(T, self.kept[key])
 
     def statement(self, rounds: int) -> Statement:
-        return self.once(("statement", rounds), partial(self.pricing.statement, rounds))
+        return self.once(("statement", rounds), partial(self.price.statement, rounds))
 
     def said(self, rounds: int) -> dict[Key, Account]:
         """What a run of so many rounds prints, adversary by adversary."""
         found: dict[Key, Account] = {}
         for account in self.statement(rounds).accounts:
-            kind = Threat.parse(account.threat).kind
+            kind = threat(account.threat).name
             found[kind, sum(k == kind for k, _ in found)] = account
         return found
 
@@ -185,10 +201,10 @@ class Bench:
         """The attack that goes furthest beyond the account, or the nearest to that of the whole run."""
         said, (kind, n) = self.said(self.rounds)[key], key
         # Servers and clients receive a release whatever is said about them; who listens on links may not.
-        released = self.pricing.release != "none" and (kind != "links" or n > 0)
+        released = bool(self.price.releases) and (kind != Links.name or n > 0)
         name = said.threat + (" + release" if released else "")
         rows = [Row(name, self.rounds, said.epsilon, None, "-", said.epsilon)]
-        for how, x in self.attacks(Threat.parse(said.threat), said.target or 0, released) if not said.leak else ():
+        for how, x in self.attacks(threat(said.threat), said.target or 0, released) if not said.leak else ():
             account = self.said(x.rounds).get(key)
             if account is not None and not account.leak:
                 pure = None if x.pure is None or account.epsilon_pure is None else (account.epsilon_pure, x.pure)
@@ -197,12 +213,12 @@ class Bench:
         return max(wrong or rows, key=lambda r: r.excess if wrong else (r.attained is not None, r.rounds, r.excess))
 
     def attacks(self, threat: Threat, p: int, released: bool) -> Iterator[tuple[str, Found]]:
-        s = self.pricing.sensitivity
+        s = self.sensitivity
         for unit in units(self.e, p):
             for pair in pairs(self.e, s, unit):
-                if threat.kind == "own-server":
+                if isinstance(threat, OwnServer):
                     found = self.from_sums(unit, pair)
-                elif s.participation.kind in ("random", "amplified"):
+                elif isinstance(s.participation, Random | Amplified):
                     found = self.by_chance(threat, unit, pair)
                 else:
                     found = self.from_messages(threat, unit, pair, released)
@@ -220,11 +236,17 @@ class Bench:
     def looks(self, threat: Threat, unit: Unit, rounds: int) -> list[Floats]:
         """`heard` in each round; noise that is drawn too softly tells more."""
         graphs, scheme = self.e.graph, self.e.algorithm.scheme
-        around = frozenset[int]().union(*(threat.against(g, unit.p) for g in graphs))
-        quiet = self.once(("loudness", unit.p), partial(loudness, self.e, self.pricing.sensitivity, unit))
+        around = _against(threat, graphs, unit.p)
+        quiet = self.once(("loudness", unit.p), partial(loudness, self.e, self.sensitivity, unit))
         turns = [self.once((g.name, j, unit.p, around), partial(heard, scheme, g, unit.p, around)) / quiet
                  for j, g in enumerate(graphs)]  # fmt: skip
         return [turns[j % len(turns)] for j in range(rounds)]
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        if self.price.sensitivity is None:
+            raise InputError("problem", self.e.problem.spec.get("name"), "has no price: nothing to attack")
+        return self.price.sensitivity
 
     @property
     def L(self) -> int:
@@ -254,7 +276,7 @@ class Bench:
         """Of Gaussian noises mu apart of which so many terms are rounded, by `quanta` standard deviations in all."""
         if mu > 1e6:
             return math.inf
-        return gaussian_epsilon(max(0.0, mu - math.sqrt(terms) * quanta), self.pricing.delta)
+        return gaussian_epsilon(max(0.0, mu - math.sqrt(terms) * quanta), self.price.plan.privacy.delta)
 
     # ---- attacks
 
@@ -265,7 +287,8 @@ class Bench:
         if (noise and gaps.kept.any()) or Place.OWN in scheme.places:
             gaps = self.gaps(unit, pair, 1)  # hidden noise is carried on: only the first round is known
         rounds = len(gaps.psi)
-        model = threat.kind == "own-client" or (released and self.pricing.release == "local")
+        local = released and isinstance(self.price.plan.privacy.release, Local)
+        model = isinstance(threat, OwnClient) or local
         if not np.isfinite(gaps.psi).all() or (model and not noise and gaps.kept.any()):
             return Found(rounds, math.inf)
         moved, seen = self.moved(gaps.psi), self.looks(threat, unit, rounds)
@@ -281,7 +304,7 @@ class Bench:
         if self.quantum and rounds == 1 and snr[0] and not noise and of_servers:
             steps = np.rint(np.abs(moved[0]) / self.quantum).astype(np.int64)
             sigma, whole = 1.0 / snr[0] / self.quantum, (int(steps.sum()), int(np.count_nonzero(steps)))
-            epsilon = max(epsilon, lower.rounded_epsilon(*whole, sigma, self.pricing.delta))
+            epsilon = max(epsilon, lower.rounded_epsilon(*whole, sigma, self.price.plan.privacy.delta))
         return Found(rounds, epsilon)
 
     def laplace(self, moved: Floats, seen: list[Floats], mean: float, released: bool) -> Found | None:
@@ -294,26 +317,23 @@ class Bench:
 
         def bound() -> float:
             parts = lower.laplace_looks(ratios) + ([lower.gaussian_look(mean)] if mean else [])
-            return lower.epsilon_of(parts, self.pricing.delta)
+            return lower.epsilon_of(parts, self.price.plan.privacy.delta)
 
         epsilon = self.once((ratios.tobytes(), mean), bound)
         return Found(len(moved), epsilon, None if released else float(ratios.sum()))
 
     def released(self, threat: Threat, unit: Unit, gaps: Gaps) -> float:
         """How far the mean of the final models moves, in standard deviations of the noise that is not known."""
-        graphs, release = self.e.graph, Release.parse(self.pricing.release)
-        if release.kind != "centroid":
+        graphs, p = self.e.graph, self.price.plan.privacy
+        if not isinstance(p.release, Centroid):
             return 0.0
         P, moved = graphs[0].P, float(np.linalg.norm(gaps.kept[-1])) / graphs[0].P
 
-        def servers(who: Threat, p: int) -> int:
-            return len({q for g in graphs for q in who.against(g, p)})
-
-        feared = max(servers(Threat.parse(self.pricing.threat), p) for p in range(P))
-        share = release.sigma / math.sqrt(P - min(max(1, feared), P - 1))  # of one server, on the mean
+        feared = max(len(_against(p.threat, graphs, q)) for q in range(P))
+        share = p.release.sigma / math.sqrt(P - min(max(1, feared), P - 1))  # of one server, on the mean
         all_of_it = share * math.sqrt(P)
-        quiet = self.once("release", partial(release_loudness, self.e, self.rounds, all_of_it))
-        hidden = quiet * share * math.sqrt(P - servers(threat, unit.p))
+        quiet = self.once("release", partial(release_loudness, self.price, self.e.seed, all_of_it))
+        hidden = quiet * share * math.sqrt(P - len(_against(threat, graphs, unit.p)))
         return moved / hidden if hidden else math.inf if moved else 0.0
 
     def by_chance(self, threat: Threat, unit: Unit, pair: Pair) -> Found | None:
@@ -325,7 +345,7 @@ class Bench:
         if not e.algorithm.scheme.law.normal or absent:
             return None
         # Where nothing but the pushes tells who was drawn, every round is like the first.
-        tells = self.pricing.sensitivity.clip == "example" and e.problem.model.rho > 0.0 and len(set(unit.E)) > 1
+        tells = self.sensitivity.clip == "example" and e.problem.model.rho > 0.0 and len(set(unit.E)) > 1
         alike, remembers = pair.steady and not tells, bool(first.kept.any())
         patterns = alike and remembers and not noise  # of rounds: the last message remembers them
         at = range(1, min(self.rounds, PATTERNS) + 1 if patterns else 2)
@@ -347,7 +367,7 @@ class Bench:
 
         def bound(one: lower.Mixture, other: lower.Mixture) -> float:
             parts = [lower.mixture_look(one, other, n, x) for x, n in snr.items()]
-            return lower.epsilon_of(parts, self.pricing.delta)
+            return lower.epsilon_of(parts, self.price.plan.privacy.delta)
 
         key = (tuple(map(tuple, sides)), tuple(snr.items()))
         return Found(rounds, self.once(key, lambda: max(bound(*sides), bound(*sides[::-1]))))
@@ -360,9 +380,9 @@ class Bench:
 
     def from_sums(self, unit: Unit, pair: Pair) -> Found | None:
         """The own server: it sees the noisy sum of every round, at a model that it knows."""
-        secure, part = self.e.algorithm.aggregation, self.pricing.sensitivity.participation
+        secure, part = self.e.algorithm.aggregation, self.sensitivity.participation
         noise = 0.0 if secure is None else self.inside(secure.parameters(self.L).corrupted)
-        by_chance = part.kind in ("random", "amplified")
+        by_chance = isinstance(part, Random | Amplified)
         rounds = self.rounds if pair.steady else 1
         gaps = self.gaps(unit, pair, 1 if by_chance else rounds, public=True).psi
         if not noise or not np.isfinite(gaps).all():
@@ -375,7 +395,7 @@ class Bench:
         if self.e.algorithm.dropout or self.e.algorithm.failures:
             return None
         q, mu = self.L / int(self.e.problem.federation.K[unit.p]), max(0.0, float(sizes[0]) / noise - roundings)
-        return Found(rounds, lower.counted_epsilon(q, rounds, mu, self.pricing.delta))
+        return Found(rounds, lower.counted_epsilon(q, rounds, mu, self.price.plan.privacy.delta))
 
 
 def audit(config: Config, *, announce: Callable[[str], None] = lambda what: None) -> AuditReport:
@@ -396,8 +416,8 @@ def rows_of(
     if e.privacy is None:
         return (), ("the run prints no epsilon: without algorithm.clip nothing bounds an update",)
     with named_as_in_config():
-        accounting = Accounting.of(e.privacy, e.problem, e.graph, e.algorithm, e.rounds, e.seed)
-        bench, rows = Bench(e, accounting.pricing, accounting.affordable(e.rounds)), []
+        price = price_of(of_run(e.problem, e.graph, e.algorithm, e.rounds, e.seed, e.privacy))
+        bench, rows = Bench(e, price, price.affordable(e.rounds)), []
         for key, account in bench.said(bench.rounds).items():
             announce(f"attacking what is said about {account.threat}")
             rows.append(bench.row(key))
@@ -405,7 +425,7 @@ def rows_of(
 
 
 def _notes(bench: Bench) -> list[str]:
-    s, p = bench.pricing.sensitivity, bench.pricing
+    s, p = bench.sensitivity, bench.price.plan.privacy
     found = [
         f"{s.level} level, {s.adjacency}, participation {s.participation}, proof {s.proof}, delta {p.delta:g}",
         "printed is what a run of so many rounds says, attained what its own round gives away on",
@@ -413,6 +433,13 @@ def _notes(bench: Bench) -> list[str]:
         f"the noise of the messages was measured, at a risk of {RISK:g} to think it too soft",
     ]
     return found + [f"no statement against {who}: {why}" for who, why in bench.statement(bench.rounds).refused]
+
+
+def _against(threat: Threat, graphs: Sequence[Graph], target: int) -> frozenset[int]:
+    """The servers that collude against this target, in any of the graphs."""
+    if isinstance(threat, Neighbours):
+        return frozenset(int(m) for g in graphs for m in g.neighbours(target))
+    return colluders(threat)
 
 
 def _short(value: float | None, shown: Callable[[float], str] = "{:.4g}".format) -> str:

@@ -25,8 +25,10 @@ from confide.base.randomness import Purpose
 from confide.engines.release import Releasing, seeded
 from confide.graph.graph import Graph
 from confide.laws.law import Conversion, Law, Norm
+from confide.plans import words
 from confide.plans.config import Experiment
-from confide.privacy.accountant import covers
+from confide.privacy.closed_forms import covers
+from confide.privacy.price import Price
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.federation import Federation
 from confide.problems.models import GLM, Linear, Model
@@ -168,7 +170,7 @@ def world(e: Experiment, unit: Unit, side: Side, rounds: int, noise: NoiseSource
     )
     E, batch = ([x for p in range(P) for x in (of if p == unit.p else (1,) * L)] for of in (unit.E, unit.batch))
     algorithm = replace(e.algorithm, local_steps=E, batch=batch)
-    cap = None if e.privacy is None else e.privacy.cap
+    cap = None if e.privacy is None else words.cap(e.privacy.participation)
     made = prepare(Problem(federation, e.problem.model), e.graph, algorithm, rounds, e.seed, noise, cap)(0)
     known = {f.name: getattr(made, f.name) for f in fields(made) if f.init}
     return World(**known, target=unit.p, cohort=side.cohort)
@@ -327,13 +329,12 @@ def _untested(scheme: Scheme) -> InputError:
     return InputError("scheme.noise", scheme.law.name, "no test of this noise is known, so that nothing attacks it")
 
 
-def release_loudness(e: Experiment, rounds: int, sigma: float) -> float:
+def release_loudness(price: Price, seed: int, sigma: float) -> float:
     """The same of the release that a run makes, of which all shares together should put `sigma` on the mean."""
     from scipy.stats import chi2
 
-    assert e.privacy is not None  # noqa: S101 - there is no release without
-    P, dtype = e.graph[0].P, np.int64 if e.algorithm.arithmetic == "fixed" else np.float64
-    made = Releasing.of(e.privacy, e.graph, e.algorithm, rounds)
-    z = made.make(np.zeros((P, WIDE), dtype), np.zeros((P, WIDE)), seeded(e.seed))
-    assert z is not None  # noqa: S101 - a centroid is released
-    return min(1.0, float(math.sqrt(z @ z / chi2.ppf(RISK, len(z)))) / sigma) if sigma else 0.0
+    P, dtype = price.plan.P, np.float64 if price.plan.algorithm.fraction_bits is None else np.int64
+    z = Releasing.of(price).make(np.zeros((P, WIDE), dtype), np.zeros((P, WIDE)), seeded(seed))
+    if z is None or not sigma:
+        return 0.0
+    return min(1.0, float(math.sqrt(z @ z / chi2.ppf(RISK, len(z)))) / sigma)

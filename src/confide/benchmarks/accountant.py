@@ -24,11 +24,13 @@ import numpy as np
 from confide.base.validation import whole
 from confide.benchmarks.timing import best
 from confide.graph.graph import Graph
-from confide.plans.settings import Privacy
-from confide.privacy.accountant import Account, account, account_general
+from confide.plans.build import of_run
+from confide.plans.privacy import Privacy
+from confide.plans.words import Level
+from confide.privacy.accountant import account, account_general
+from confide.privacy.course import Account
 from confide.privacy.general import rounds_of
 from confide.privacy.ledger import Cost, Event, dataset_id, read, write_events
-from confide.privacy.of_run import Accounting
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import statement
 from confide.problems import regression
@@ -39,7 +41,7 @@ from confide.rounds.schemes import Scheme, scheme
 SCHEMES: Final = ("homomorphic", "shared", "own-clean", "per-link", "pairwise", "central", "partial:0.5")
 GRAPHS: Final = ("ring", "complete", "random")
 GENERAL: Final = ("homomorphic", "pairwise")  # the cheapest view and the dearest
-UNIT: Final = Sensitivity(0.5, 1.0, level="unit", norm="l1")
+UNIT: Final = Sensitivity(0.5, 1.0, level=Level.UNIT, norm="l1")
 
 
 def bench(
@@ -132,7 +134,7 @@ def _ledger(folder: Path, count: int) -> dict[str, Callable[[], object]]:
     """A ledger written and read with every check, and its lines as JSON in a file that is on the disk."""
     algorithm = GFL(scheme("shared", 1.0, noise="gaussian"), sampled=2, clip=Clip("update", 1.0))
     problem = regression(units=3, clients=2, samples=2)
-    plan = Accounting.of(Privacy(), problem, [Graph.ring(3)], algorithm, count, seed=0).plan(count)
+    plan = of_run(problem, [Graph.ring(3)], algorithm, count, 0, Privacy())
     cost, ledger, bare = Cost(0.01, None, 0.1, 1.0, "gaussian"), folder / "ledger", folder / "bare"
 
     def write_and_read() -> None:

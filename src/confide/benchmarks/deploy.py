@@ -35,9 +35,9 @@ from confide.cluster.try_out import TRY_OUT
 from confide.deploy.keys.announcement import announce
 from confide.deploy.keys.authority import Authority
 from confide.graph.graph import Graph
-from confide.plans.config import Experiment, parse
-from confide.plans.settings import Privacy
-from confide.privacy.agreement import make
+from confide.plans.build import model_of, of_deployment
+from confide.plans.config import parse
+from confide.plans.privacy import Privacy
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem
@@ -191,8 +191,10 @@ def _lay_out(folder: Path, clients: int, length: int, aggregation: Secure | None
     authority.issue("server", echo.SERVER)
     for k in range(clients):
         authority.issue("client", f"c{k}")
-    experiment = Experiment(problem, [Graph.path(1)], algorithm, PLENTY, 1, 0, Privacy(unprotected=True))
-    plan = make(experiment, [announce(authority, UNIT)], adapt=600.0, tick=0.001, exchange=5.0, drain=5.0)
+    plan = of_deployment(
+        [announce(authority, UNIT)], [Graph.path(1)], algorithm, model_of(problem, algorithm), PLENTY, 0,
+        Privacy(unprotected=True), adapt=600.0, tick=0.001, exchange=5.0, drain=5.0,
+    )  # fmt: skip
     plan.save(folder / PLAN)
     ports = {UNIT: free_ports(1)[0]}
     layout = Layout(folder, parse(TRY_OUT), (), (UNIT,), ports, plan, plan.hash[:8], {"log": "json"})

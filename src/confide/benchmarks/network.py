@@ -20,10 +20,10 @@ from confide.deploy.store.books import Books, Changes, Entry
 from confide.deploy.store.sqlite import SqliteStore
 from confide.deploy.store.store import At, MemoryStore, Store, nowhere
 from confide.graph.graph import Graph
-from confide.plans.config import Experiment
-from confide.plans.settings import Privacy
-from confide.privacy.agreement import Prices, make, price
+from confide.plans.build import model_of, of_deployment
+from confide.plans.privacy import Privacy
 from confide.privacy.ledger import dataset_id
+from confide.privacy.price import Price, agreed
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem
@@ -41,17 +41,17 @@ def bench(servers: int, length: int, rounds: int, watch: Callable[[], None] = la
     whole("servers", servers, 3, 1000)
     whole("length", length, 1, 10**7)
     whole("rounds", rounds, 1, 10**6)
-    prices, problem = _network(servers, length, rounds)
+    price, problem = _network(servers, length, rounds)
     memory = _Clocked()
-    in_memory = _timed(training_units(prices, problem, 0, store=lambda _, books: memory.of(MemoryStore(books))), watch)
+    in_memory = _timed(training_units(price, problem, 0, store=lambda _, books: memory.of(MemoryStore(books))), watch)
     with tempfile.TemporaryDirectory(prefix="confide-bench-") as folder:
         files = _Clocked()
 
         def create(p: int, books: Books) -> Store:
-            path, text = Path(folder) / f"{p}.sqlite", prices.plan.to_json()
+            path, text = Path(folder) / f"{p}.sqlite", price.plan.text
             return files.of(SqliteStore.create(path, plan=text, server=p, dataset=dataset_id("bench"), books=books))
 
-        in_files = _timed(training_units(prices, problem, 0, store=create), watch)
+        in_files = _timed(training_units(price, problem, 0, store=create), watch)
     small = _timed(scripted(Graph.ring(SMALL_SERVERS), scheme("homomorphic", 0.5), rounds=SMALL_ROUNDS), watch)
     return {
         "servers": servers,
@@ -72,7 +72,7 @@ def bench(servers: int, length: int, rounds: int, watch: Callable[[], None] = la
     }
 
 
-def _network(servers: int, length: int, rounds: int) -> tuple[Prices, Problem]:
+def _network(servers: int, length: int, rounds: int) -> tuple[Price, Problem]:
     """A ring of units with two clients of one sample each."""
     rng = np.random.default_rng(0)
     clients = [[(rng.standard_normal((1, length)), rng.standard_normal(1)) for _ in range(2)] for _ in range(servers)]
@@ -87,8 +87,11 @@ def _network(servers: int, length: int, rounds: int) -> tuple[Prices, Problem]:
         arithmetic="fixed",
         fraction_bits=20,
     )
-    experiment = Experiment(problem, [Graph.ring(servers)], algorithm, rounds, 1, 0, Privacy(unprotected=True))
-    return price(make(experiment, forged_units(servers, 2), adapt=10.0, exchange=2.0, drain=20.0)), problem
+    plan = of_deployment(
+        forged_units(servers, 2), [Graph.ring(servers)], algorithm, model_of(problem, algorithm), rounds, 0,
+        Privacy(unprotected=True), adapt=10.0, exchange=2.0, drain=20.0,
+    )  # fmt: skip
+    return agreed(plan), problem
 
 
 class _Run:

@@ -33,9 +33,10 @@ from confide.deploy.keys.announcement import announce
 from confide.deploy.keys.authority import Authority
 from confide.deploy.machines import terms
 from confide.deploy.machines.terms import Terms
+from confide.plans.build import model_of, of_deployment
 from confide.plans.config import Config, Experiment, named_as_in_config, parse
 from confide.plans.plan import Plan
-from confide.privacy.agreement import Prices, make, price
+from confide.privacy.price import Price, agreed
 
 RECORD, PLAN, SERVER = "cluster.json", "plan.json", "one"
 FORMAT: Final = 1
@@ -143,19 +144,17 @@ class Layout:
         return self.config.build()
 
     @cached_property
-    def prices(self) -> Prices:
-        return price(self.plan)
+    def price(self) -> Price:
+        return agreed(self.plan)
 
     def terms(self, unit: str) -> Terms:
-        return terms.of_plan(self.prices, self.number(unit))
+        return terms.of_plan(self.price, self.number(unit))
 
     def number(self, unit: str) -> int:
         return self.units.index(unit)
 
     def clients(self, unit: str) -> tuple[str, ...]:
-        assert self.plan.deployment is not None  # noqa: S101 - a layout is of a deployment
-        count = len(self.plan.deployment["units"][self.number(unit)]["clients"])
-        return tuple(f"{unit}-c{k}" for k in range(count))
+        return tuple(f"{unit}-c{k}" for k in range(self.plan.units[self.number(unit)].size))
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
@@ -260,7 +259,7 @@ def lay_out(
         folder: a new or empty one.
         units, clients, rounds: in place of the config's.
         release: the plan has a release, also where the config has none.
-        adapt, tick, exchange, drain, start, window: of the plan, see `agreement.make`.
+        adapt, tick, exchange, drain, start, window: of the plan, see `plans.build.of_deployment`.
         ports: how many -> as many free ones.
         options: of every node's config: log, grace, reload.
     """
@@ -291,16 +290,19 @@ def _fill(
     folder: Path,
     config: Config,
     notes: tuple[str, ...],
-    experiment: Experiment,
+    e: Experiment,
     ports: Sequence[int],
     options: dict[str, Any],
     **clocks: Any,
 ) -> Layout:
-    federation = experiment.problem.federation
+    federation = e.problem.federation
     names = unit_names(federation.P)
     announced = [_announce(folder, name, int(K)) for name, K in zip(names, federation.K, strict=True)]
     with named_as_in_config():
-        plan = make(experiment, announced, **clocks)
+        plan = of_deployment(
+            announced, e.graph, e.algorithm, model_of(e.problem, e.algorithm), e.rounds, e.seed, e.privacy, **clocks
+        )
+        agreed(plan)
     plan.save(folder / PLAN)
     found = Layout(folder, config, notes, names, dict(zip(names, ports, strict=True)), plan, plan.hash[:8], options)
     for p, unit in enumerate(names):

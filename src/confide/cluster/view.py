@@ -84,11 +84,11 @@ def findings(cluster: Cluster) -> dict[str, Any]:
     layout = cluster.layout
     books = [cluster.books(unit) for unit in layout.units]
     weights = [layout.terms(unit).rules.weights for unit in layout.units]
-    quantum = layout.prices.deployed.arithmetic.quantum
+    quantum = layout.price.arithmetic.quantum
     models = np.array([b.w for b in books]) * quantum
-    epsilons = [layout.prices.epsilon_after(b.published) for b in books]
+    epsilons = [layout.price.after(b.published) for b in books]
     releases = max(_releases(cluster, unit) for unit in layout.units)
-    so_far = status_of(layout.prices, max(b.published for b in books), releases, 0.0)
+    so_far = status_of(layout.price, max(b.published for b in books), releases, 0.0)
     return {
         "plan": layout.plan.hash,
         "units": len(layout.units),
@@ -124,9 +124,9 @@ def _ledgers(cluster: Cluster, books: Sequence[Books]) -> bool | str:
         costs = [e.cost for e in events if e.kind in ("message", "sum") and e.cost != ledger.FREE]
         if rounds != list(range(1, b.decided + 1)):
             return f"{unit}: {b.decided} rounds are decided, the ledger has {rounds}"
-        if costs != list(layout.prices.messages[: len(costs)]) or len(costs) != b.published:
+        if costs != list(layout.price.messages[: len(costs)]) or len(costs) != b.published:
             return f"{unit}: the ledger's prices are not the plan's"
-        if any(e.cost != layout.prices.release for e in events if e.kind == "release"):
+        if any(e.cost != layout.price.release for e in events if e.kind == "release"):
             return f"{unit}: the ledger's price of a release is not the plan's"
     return True
 

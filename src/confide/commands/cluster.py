@@ -91,7 +91,7 @@ def _again(folder: Path, asked: dict[str, Any], release: bool) -> Layout:
             remedy = f"{folder} has a plan, with which the run goes on; leave it out, or name another folder"
             raise InputError(name, value, remedy)
     found = Layout.load(folder)
-    if release and found.prices.release is None:
+    if release and found.price.release is None:
         raise InputError("--release", True, f"the plan in {folder} has none; start anew in another folder")
     for unit in found.units:  # lists of revoked certificates are good for a month
         Authority.open(found.authority(unit)).sign_crl()
@@ -123,9 +123,8 @@ def _run(layout: Layout, test_seed: int | None, release: bool) -> dict[str, Any]
     from confide.cluster import view as view
     from confide.cluster.processes import Cluster
 
-    d = layout.plan.deployment
-    assert d is not None  # noqa: S101 - a layout is of a deployment
-    longest = 120.0 + layout.plan.rounds * (d["adapt"] + d["exchange"]) + d["drain"]
+    clocks = layout.plan.deployed().clocks
+    longest = 120.0 + layout.plan.rounds * (clocks.adapt + clocks.neighbours) + clocks.drain
     if test_seed is not None:
         _say("TEST SEED: nothing of this run is private")
     _say(f"{len(layout.nodes)} processes, logs in {layout.folder / 'logs'}")

@@ -41,7 +41,7 @@ def agree(
     """Make the plan of a deployment, and say what it protects whom from."""
     from confide.deploy.keys import announcement
     from confide.plans.config import load
-    from confide.privacy.agreement import price
+    from confide.privacy.price import price
 
     parsed = load(config, change or [])
     units = [announcement.read(path) for path in unit]
@@ -51,16 +51,16 @@ def agree(
         parsed, units, model=model, features=features, rho=rho,
         window=window, adapt=adapt, tick=tick, exchange=exchange, drain=drain, start=start,
     )  # fmt: skip
-    prices = price(plan)
+    said, length = price(plan).statement(), plan.algorithm.model.length
     if os.path.lexists(out):
         raise InputError("--out", str(out), "exists; a plan that is in use is never replaced, name another")
     plan.save(out)
     if as_json:
-        facts = {"plan": str(out), "hash": plan.hash, "units": len(units), "rounds": plan.rounds, "dim": plan.dim}
-        print(json.dumps(facts | {"statement": prices.statement.to_dict()}))
+        facts = {"plan": str(out), "hash": plan.hash, "units": len(units), "rounds": plan.rounds, "dim": length}
+        print(json.dumps(facts | {"statement": said.to_dict()}))
         return
-    print(prices.statement)
-    print(f"plan {out}, {len(units)} units, {plan.rounds} rounds, {plan.dim} numbers\nhash {plan.hash}")
+    print(said)
+    print(f"plan {out}, {len(units)} units, {plan.rounds} rounds, {length} numbers\nhash {plan.hash}")
 
 
 @app.command()

@@ -130,7 +130,7 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
         check_replaceable(folder, RECORD)
         if (folder / LEDGER).exists():
             from confide.plans.config import make_privacy
-            from confide.privacy.of_run import check_folder
+            from confide.privacy.run_ledger import check_folder
 
             check_folder(folder, make_privacy(parsed))
         experiment = parsed.build()

@@ -14,7 +14,7 @@ from confide.commands.options import Change, Json, with_options
 
 if TYPE_CHECKING:
     from confide.graph.graph import Graph
-    from confide.privacy.calibrate import Budget
+    from confide.plans.privacy import Budget
     from confide.privacy.sensitivity import Sensitivity
     from confide.privacy.sum_noise import SumNoise
     from confide.rounds.schemes import Scheme
@@ -68,21 +68,22 @@ class Asked:
         return Graph.parse(self.graph, weights=self.weights)
 
     def sensitivity(self) -> Sensitivity:
-        from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+        from confide.plans import words
+        from confide.privacy.sensitivity import Sensitivity
 
         return Sensitivity(
             step=self.step,
             bound=self.bound,
             norm=self.norm,
-            level=self.level,
-            adjacency=self.adjacency,
+            level=words.chosen(words.Level, self.level, "level"),
+            adjacency=words.chosen(words.Adjacency, self.adjacency, "adjacency"),
             sampled=self.sampled,
             clients=self.clients,
             dim=self.dim,
             local_steps=self.local_steps,
             batch=self.batch,
-            proof=Proof.parse(self.proof),
-            participation=Participation.parse(self.participation),
+            proof=words.proof(self.proof),
+            participation=words.participation(self.participation),
             smoothness=self.smoothness,
             clip=self.clip,
         )
@@ -167,8 +168,8 @@ def plan(
 
     With --sum-honest it is the noise inside the secure sum, against the own server.
     """
+    from confide.plans.privacy import Budget
     from confide.privacy import planner
-    from confide.privacy.calibrate import Budget
 
     budget = Budget(epsilon, rho, asked.delta)
     if asked.sum_honest is not None:
@@ -300,6 +301,7 @@ def _on_grid(
     from dataclasses import replace
 
     from confide.base.validation import whole
+    from confide.plans.words import ConvexGlm
     from confide.privacy.rounding import Rounding
     from confide.rounds.arithmetic import TAIL, FixedArithmetic, check_range, largest_state, on_grid, scheme_on_grid
 
@@ -314,7 +316,7 @@ def _on_grid(
     reach = update + (0.0 if inside is None else TAIL * inside.share_quanta * arithmetic.client_quantum)
     check_range(arithmetic, made, graph, reach, 0.0, asked.rounds)
     largest = largest_state(arithmetic, made, graph, reach, 0.0, asked.rounds)
-    error = Rounding.error(s.steps[1], s.batch or 1, dim, s.proof.kind, largest, update)
+    error = Rounding.error(s.steps[1], s.batch or 1, dim, isinstance(s.proof, ConvexGlm), largest, update)
     # As few as one client may survive, and the model may have a regulariser: nothing here says otherwise.
     return made, graph, replace(s, rounding=Rounding(arithmetic.quantum, 1, s.clip == "example", error))
 
@@ -343,6 +345,8 @@ def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
 
     from confide.engines.driver import simulate
     from confide.plans import config as settings
+    from confide.plans.build import of_run
+    from confide.privacy import deviation
     from confide.privacy.planner import by_simulation
 
     parsed = settings.load(path)
@@ -355,7 +359,7 @@ def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
         raise InputError("config", str(path), remedy)
     if x.privacy is None:
         raise InputError("algorithm.clip", "none", "a plan needs a clip; set algorithm.clip and algorithm.bound")
-    s = x.privacy.sensitivity(x.problem, x.algorithm, x.seed)
+    s = deviation.sensitivity(of_run(x.problem, x.graph, x.algorithm, x.rounds, x.seed, x.privacy))
 
     def run(scheme: Any) -> tuple[float, float]:
         done = simulate(
@@ -464,7 +468,7 @@ def bundle(
     from confide.plans.plan import Plan
     from confide.privacy.bundle import generate_key, load_key, make_bundle, public_hex, save_bundle
     from confide.privacy.ledger import read
-    from confide.privacy.of_run import LEDGER, plans_in
+    from confide.privacy.run_ledger import LEDGER, plans_in
 
     if run is not None and plan is None and ledger is None:
         loaded = Run.load(run)
@@ -475,10 +479,10 @@ def bundle(
         said, ledger = loaded.privacy["statement"], run / LEDGER
         agreed, *others = plans_in(run, read(ledger))
     elif run is None and plan is not None and ledger is not None:
-        from confide.privacy.agreement import price
+        from confide.privacy.price import price
 
         agreed, others = Plan.load(plan), []
-        said = price(agreed).statement.to_dict()
+        said = price(agreed).statement().to_dict()
     else:
         raise InputError("run", None if run is None else str(run), "give the folder of a run, or --plan and --ledger")
     if not key.exists():

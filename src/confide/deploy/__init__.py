@@ -7,7 +7,7 @@
     authority.issue("client", "c1")
     unit = announce(authority, "alpha", out=Path("alpha.json"))
     plan = agree("run.toml", ["alpha.json", "beta.json"])
-    print(price(plan).statement)
+    print(price(plan).statement())
     plan.save("plan.json")
 
 On the machines themselves, from a node's TOML: `Server(path).run()` and `Client(path).run()`, each in a process of its
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from confide.deploy.node.asking import status as status
     from confide.deploy.node.client_main import Client as Client
     from confide.deploy.node.server_main import Server as Server
+    from confide.plans.build import Announced as Announced
     from confide.plans.plan import Plan as Plan
-    from confide.privacy.agreement import Unit as Unit
-    from confide.privacy.agreement import price as price
+    from confide.privacy.price import price as price
 
 _HOME = {
+    "Announced": "confide.plans.build",
     "Authority": "confide.deploy.keys.authority",
     "Client": "confide.deploy.node.client_main",
     "Plan": "confide.plans.plan",
     "Server": "confide.deploy.node.server_main",
-    "Unit": "confide.privacy.agreement",
     "agree": "confide.deploy.keys.announcement",
     "announce": "confide.deploy.keys.announcement",
-    "price": "confide.privacy.agreement",
+    "price": "confide.privacy.price",
     "release": "confide.deploy.node.asking",
     "status": "confide.deploy.node.asking",
 }

@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from confide.engines.run import (
     describe_model,
 )
 from confide.graph.graph import Graph
+from confide.plans import words
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import State
@@ -38,8 +39,8 @@ from confide.theory.foresight import foresee
 
 if TYPE_CHECKING:
     from confide.engines.release import Releasing
-    from confide.plans.settings import Privacy
-    from confide.privacy.of_run import Accounting
+    from confide.plans.privacy import Privacy
+    from confide.privacy.price import Price
     from confide.secure.secret import RunSecret
 
 NO_OPTIMUM = "no unique optimum is known (own model, or no regulariser): no mean-square deviation"
@@ -96,18 +97,16 @@ def simulate(
     seed = whole("seed", seed, 0, 2**63 - 1)
     every = positive_int("evaluate_every", evaluate_every if evaluate_every is not None else max(1, rounds // 100))
     check_failures(algorithm.failures, graphs, rounds)
-    planned, accounting, releasing, secret = rounds, None, None, None
+    planned, price, releasing, secret, cap = rounds, None, None, None, None
     if privacy is not None:
         from confide.engines.release import Releasing
-        from confide.privacy.of_run import Accounting
 
-        accounting = Accounting.of(privacy, problem, graphs, algorithm, rounds, seed)
-        rounds = accounting.affordable(rounds)
-        releasing = Releasing.of(privacy, graphs, algorithm, rounds)
+        price = _priced(problem, graphs, algorithm, rounds, seed, privacy)
+        rounds, cap = price.affordable(rounds), words.cap(privacy.participation)
+        releasing = Releasing.of(price)
         if problem.private:
-            secret = _secret(accounting, repeats)
+            secret = _secret(privacy, repeats)
     name = choose_engine(engine, problem, algorithm)
-    cap = None if privacy is None else privacy.cap
     work = make_engine(name, problem, graphs, algorithm, rounds, seed, cap, secret=secret)
     threads = positive_int("threads", threads if threads is not None else (os.cpu_count() or 1))
 
@@ -118,7 +117,7 @@ def simulate(
     recording = Recording.empty(repeats, rounds, problem.M, every)
     course = _Course(problem, work, recording, rounds, [work.start() for _ in range(repeats)])
     began = time.perf_counter()
-    with _bar(progress, rounds, repeats, accounting) as tick:
+    with _bar(progress, rounds, repeats, price) as tick:
         course.run(threads if name == "compiled" else 1, tick)
     if course.done == 0 and course.interrupted:
         raise KeyboardInterrupt
@@ -131,8 +130,8 @@ def simulate(
     if rounds < planned:
         notes += (f"budget: stopped before round {rounds + 1} of {planned}, which would have passed it",)
     metrics = course.metrics()
-    if accounting is not None and course.done:
-        metrics |= _epsilon_so_far(accounting, recording, course.done, rounds)
+    if price is not None and course.done:
+        metrics |= _epsilon_so_far(price, recording, course.done, rounds)
     models, released = np.stack([work.models(w) for w in course.states]), None
     if releasing is not None and course.done and not course.broke:  # where it broke tells of the data
         released = _release(
@@ -156,21 +155,45 @@ def simulate(
         ),
         model=describe_model(problem),
         notes=notes,
-        privacy=None if accounting is None or course.done == 0 else accounting.summary(course.done),
+        privacy=None if price is None or course.done == 0 else _accounted(price, problem, course.done, seed),
         seconds=time.perf_counter() - began,
         interrupted=course.interrupted,
         diverged=Divergence(*course.broke, algorithm.step, unstable) if course.broke else None,
     )
 
 
-def _secret(accounting: Accounting, repeats: int) -> RunSecret:
+def _priced(
+    problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int, privacy: Privacy
+) -> Price:
+    from confide.plans import build
+    from confide.privacy.deviation import check_data
+    from confide.privacy.price import price
+    from confide.privacy.run_ledger import check_declared
+
+    check_declared(problem, privacy)
+    found = price(build.of_run(problem, graphs, algorithm, rounds, seed, privacy))
+    check_data(found.plan, problem)
+    return found
+
+
+def _accounted(price: Price, problem: Problem, done: int, seed: int) -> dict[str, Any]:
+    """What the run says about privacy: it is the plan of the rounds that were done."""
+    from confide.privacy.price import price as price_of
+    from confide.privacy.run_ledger import run_name, summary
+
+    if done != price.plan.rounds:
+        price = price_of(replace(price.plan, rounds=done))
+    return summary(price, run_name(problem, seed))
+
+
+def _secret(privacy: Privacy, repeats: int) -> RunSecret:
     """Of a run on somebody's data, whose price counts on noise that nobody can know."""
     from confide.secure.secret import RunSecret
 
     if repeats > 1:
         remedy = "every repetition would be another release of the same data, and one run is paid for; use 1"
         raise InputError("repeats", repeats, remedy)
-    return RunSecret(draws=accounting.pricing.sensitivity.participation.kind in ("random", "amplified"))
+    return RunSecret(draws=isinstance(privacy.participation, words.Random | words.Amplified))
 
 
 def _release(releasing: Releasing, states: list[State], models: Floats, seed: int | None) -> Floats | None:
@@ -193,12 +216,12 @@ def _decibels(released: Floats | None, optimum: Floats | None) -> float | None:
     return 10.0 * math.log10(msd) if 0.0 < msd < math.inf else None
 
 
-def _epsilon_so_far(accounting: Accounting, out: Recording, done: int, rounds: int) -> dict[str, Floats]:
-    """epsilon at the evaluation rounds, the same for every repetition."""
+def _epsilon_so_far(price: Price, out: Recording, done: int, rounds: int) -> dict[str, Floats]:
+    """epsilon at the evaluation rounds, the same for every repetition; after the last one with the release."""
     at = out.evaluation_rounds(1, done, rounds)
-    found = accounting.epsilons(at, last=done)
+    found = price.so_far(at, last=done)
     rows = np.full((len(out.residual), done), np.nan)
-    if not found:
+    if found is None:
         return {}
     rows[:, np.array(at) - 1] = found
     return {"epsilon": rows}
@@ -334,7 +357,7 @@ class _Tick(Protocol):
 
 
 @contextmanager
-def _bar(progress: bool | None, rounds: int, repeats: int, accounting: Accounting | None) -> Iterator[_Tick]:
+def _bar(progress: bool | None, rounds: int, repeats: int, price: Price | None) -> Iterator[_Tick]:
     if not (sys.stderr.isatty() if progress is None else progress):
         yield lambda done: None
         return
@@ -347,12 +370,10 @@ def _bar(progress: bool | None, rounds: int, repeats: int, accounting: Accountin
         task = bar.add_task(what, total=rounds)
 
         def tick(done: int) -> None:
-            spent = accounting.epsilons([done]) if accounting is not None else []
             said = what
-            if accounting is not None and spent:
-                said += (
-                    f", epsilon {spent[0]:.3g} against {accounting.privacy.threat}, {accounting.privacy.level} level"
-                )
+            if price is not None and isinstance(price.plan.privacy.participation, words.Always | words.Cap):
+                spent, p = price.so_far([done]), price.plan.privacy
+                said += "" if spent is None else f", epsilon {spent[0]:.3g} against {p.threat}, {p.level} level"
             bar.update(task, completed=done, description=said)
 
         yield tick

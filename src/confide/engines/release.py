@@ -1,7 +1,7 @@
 """The release at the end of a run, made as its price says: `centroid:SIGMA` the servers' mean with noise, `local` w_p.
 
 Every server adds a discrete Gaussian share to the sum of the states, so wide that those of all but the colluders put
-SIGMA on the mean (`Release.hidden`). In fixed point shares are whole quanta of the states. In floating point the sum is
+SIGMA on the mean (`Reveal.hidden`). In fixed point shares are whole quanta of the states. In floating point the sum is
 rounded to a grid of 2^-32 of a share first: low bits of a sum of floats would tell the mean (Mironov 2012). That the
 price speaks of real numbers is among the statement's assumptions.
 """
@@ -9,7 +9,6 @@ price speaks of real numbers is among the statement's assumptions.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,40 +16,33 @@ import numpy as np
 from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, key, words
-from confide.graph.graph import Graph
 from confide.laws.noise import LARGEST_SCALE, SecretStream, discrete_gaussian
-from confide.plans.settings import Privacy
-from confide.plans.threat import Release, Threat
-from confide.rounds.algorithm import GFL
-from confide.rounds.arithmetic import FixedArithmetic, State, largest_state
+from confide.plans.words import Local, Nothing
+from confide.privacy.price import Price
+from confide.privacy.reveal import Reveal
+from confide.rounds.arithmetic import State
 
 FINE = 2.0**-32  # of a share: the grid of a release in floating point
 
 
 @dataclass(frozen=True)
 class Releasing:
-    release: Release  # sized for the plan's threat
+    release: Reveal  # sized for the plan's threat
     servers: int
     quantum: float | None  # of the states in fixed point
 
     @classmethod
-    def of(cls, privacy: Privacy, graphs: Sequence[Graph], algorithm: GFL, rounds: int) -> Releasing:
+    def of(cls, price: Price) -> Releasing:
         """Whatever cannot be drawn or read back is refused before the first round."""
-        release = Release.parse(privacy.release).for_threat(Threat.parse(privacy.threat), graphs)
-        if algorithm.arithmetic != "fixed":
-            return cls(release, graphs[0].P, None)
-        a = FixedArithmetic(algorithm.sampled, algorithm.fraction_bits)
-        found = cls(release, graphs[0].P, a.quantum)
-        if found.share:
-            assert algorithm.clip is not None  # noqa: S101 - fixed point has a clip
-            update = algorithm.clip.update_bound(algorithm.step)
-            if algorithm.aggregation is not None:
-                update += algorithm.encoding(algorithm.aggregation).noise * a.client_quantum
-            largest = max(largest_state(a, algorithm.scheme, g, update, 0.0, rounds) for g in graphs)
-            quanta = found.share / a.quantum
-            if quanta > LARGEST_SCALE or found.servers * (largest / a.quantum + 20.0 * quanta + 2.0) >= 2.0**63:
-                remedy = f"the released sum over {found.servers} servers could leave 64 bits; use fewer fraction bits"
-                raise InputError("algorithm.fraction_bits", algorithm.fraction_bits, remedy)
+        plan = price.plan
+        if plan.algorithm.fraction_bits is None:
+            return cls(price.reveal, plan.P, None)
+        quantum = price.arithmetic.quantum
+        found = cls(price.reveal, plan.P, quantum)
+        quanta = found.share / quantum
+        if quanta > LARGEST_SCALE or (quanta and plan.P * (price.largest / quantum + 20.0 * quanta + 2.0) >= 2.0**63):
+            remedy = f"the released sum over {plan.P} servers could leave 64 bits; use fewer fraction bits"
+            raise InputError("algorithm.fraction_bits", plan.algorithm.fraction_bits, remedy)
         return found
 
     @property
@@ -60,9 +52,9 @@ class Releasing:
 
     def make(self, state: State, models: Floats, stream: SecretStream) -> Floats | None:
         """What everybody receives, from the servers' last states and the same as numbers."""
-        if self.release.kind == "none":
+        if isinstance(self.release.release, Nothing):
             return None
-        if self.release.kind == "local":
+        if isinstance(self.release.release, Local):
             return models.copy()
         if self.share == 0.0:
             return np.asarray(models.mean(axis=0))

@@ -275,7 +275,7 @@ class Run:
                 np.savez(temporary / CLEAN, allow_pickle=False, **about, **clean)
             ledger = None if self.privacy is None else self.privacy.get("ledger")
             if ledger is not None or (Path(folder) / LEDGER).exists():
-                from confide.privacy.of_run import write_ledger
+                from confide.privacy.run_ledger import write_ledger
 
                 write_ledger(ledger, temporary, Path(folder), self.rounds)
             if curves and self.rounds:

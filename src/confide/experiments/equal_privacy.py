@@ -26,9 +26,11 @@ from confide.engines.driver import simulate
 from confide.experiments.claims import Claim
 from confide.figures import figures
 from confide.graph.graph import Graph
+from confide.plans.privacy import Budget
+from confide.plans.words import Centroid, ConvexGlm
 from confide.privacy.accountant import account
-from confide.privacy.calibrate import Budget, Calibrated, calibrate
-from confide.privacy.sensitivity import Proof, Sensitivity
+from confide.privacy.calibrate import Calibrated, calibrate
+from confide.privacy.sensitivity import Sensitivity
 from confide.problems import Problem, regression
 from confide.problems.federation import Federation
 from confide.problems.models import Linear, Logistic
@@ -53,7 +55,7 @@ class Task:
 
     @property
     def sensitivity(self) -> Sensitivity:
-        proof = Proof("convex-glm", 2.0 * self.problem.model.rho)
+        proof = ConvexGlm(2.0 * self.problem.model.rho)
         return Sensitivity(
             step=MU, bound=self.bound, sampled=K, clients=K, dim=self.problem.M, proof=proof, smoothness=self.smoothness
         )
@@ -201,7 +203,9 @@ class EqualPrivacy:
         spent = account(c.scheme, graph, s, rounds=ROUNDS, release=c.release, delta=DELTA)
         centroid, individual = self._run(task, graph, c.scheme)
         # The noise of a release is independent of all else: it adds its variance, exactly.
-        released = centroid + task.problem.M * c.release.hidden(P, 0) ** 2 if c.release.kind == "centroid" else None
+        released = (
+            centroid + task.problem.M * c.release.hidden(P, 0) ** 2 if isinstance(c.release.release, Centroid) else None
+        )
         return Point(c, spent.epsilon, centroid, released, individual)
 
     def clip_costs(self, epsilon: float) -> float:

@@ -19,7 +19,7 @@ from confide.base.errors import InputError
 from confide.base.tables import Table, checked
 from confide.base.validation import either, whole
 from confide.graph.graph import Graph
-from confide.plans.settings import Privacy
+from confide.plans.privacy import Privacy
 from confide.problems import registry
 from confide.problems.gaussian import RegressionConfig
 from confide.problems.problem import Problem

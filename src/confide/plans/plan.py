@@ -104,7 +104,7 @@ class Learning:
             whole("algorithm.fraction_bits", self.fraction_bits, 1, 52)
 
     def share_quanta(self, secure: SecureSum) -> float:
-        """Standard deviation of a client's share of noise in its quanta 2^-fraction_bits, of which psi's is one L-th."""
+        """Standard deviation of a client's share of noise, in its quanta 2^-fraction_bits; psi's is one L-th of it."""
         return secure.share * self.sampled * 2.0 ** (self.fraction_bits or 0)
 
     @property

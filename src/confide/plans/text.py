@@ -9,7 +9,7 @@ type of its field. A refusal names the key, `privacy.delta`, as a config would.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -18,13 +18,14 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.graph import Graph
+from confide.laws.law import Law
 from confide.plans.words import Word, parse
 
 HIDDEN = {"plan": False}  # metadata of a field that is no part of the plan's text
 
 
 def encoded(value: Any) -> Any:
-    if isinstance(value, Word):
+    if isinstance(value, Word | Law):
         return str(value)
     if isinstance(value, Graph):
         return value.to_dict()
@@ -34,6 +35,8 @@ def encoded(value: Any) -> Any:
         return [encoded(x) for x in value]
     if isinstance(value, StrEnum):
         return str(value)
+    if callable(value):  # named, so that another function is another plan; never called when it is read
+        return f"{value.__module__}.{value.__qualname__}"
     return value + 0.0 if isinstance(value, float) else value  # -0.0 becomes 0.0: equal numbers, equal hashes
 
 
@@ -53,6 +56,8 @@ def decoded(wanted: Any, value: Any, path: str) -> Any:
             raise InputError(path, value, f"must have {len(kinds)} entries")
         each = [kinds[0]] * len(value) if kinds[-1] is ... else kinds
         return tuple(decoded(kind, x, f"{path}[{n}]") for n, (kind, x) in enumerate(zip(each, value, strict=True)))
+    if wanted is Law:
+        return Law.parse(value, path)
     if wanted is Graph:
         return Graph.from_dict(value)
     if is_dataclass(wanted) and isinstance(wanted, type):
@@ -61,6 +66,8 @@ def decoded(wanted: Any, value: Any, path: str) -> Any:
         if not isinstance(value, str) or value not in tuple(wanted):
             raise InputError(path, value, f"must be one of {', '.join(wanted)}")
         return wanted(value)
+    if get_origin(wanted) is Callable:
+        raise InputError(path, value, "is a function of somebody's own: a plan of it can be compared, not read")
     if type(value) is not wanted:
         raise InputError(path, value, f"must be {_NAMES.get(wanted, wanted)}")
     return value

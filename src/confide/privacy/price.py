@@ -7,7 +7,7 @@ a ledger asks a `Price`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -166,6 +166,12 @@ class Price:
         except InputError:
             return None
         return None if found.leak else found.epsilon
+
+    def so_far(self, rounds: Sequence[int], last: int | None = None) -> list[float] | None:
+        """epsilon after each of these numbers of rounds, of the `last` with all releases; None where there is none."""
+        found = [self.after(j, self.releases if j == last else 0) for j in rounds]
+        known = [x for x in found if x is not None]
+        return known if len(known) == len(found) else None
 
     def all_of_it(self, rounds: int) -> Account | None:
         """The plan's own adversary after these rounds and all releases; None where no proof covers it."""

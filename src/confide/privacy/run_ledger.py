@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ from confide.base import canonical
 from confide.base.errors import InputError
 from confide.plans.plan import LARGEST, Plan
 from confide.plans.privacy import Privacy
+from confide.plans.text import encoded
 from confide.privacy.ledger import (
+    SEED,
     Book,
     Cost,
     Event,
@@ -21,9 +25,45 @@ from confide.privacy.ledger import (
     read,
     write_events,
 )
+from confide.privacy.price import Price
+from confide.problems.problem import Problem
 
 PLAN, LEDGER = "plan.json", "ledger.jsonl"
 PLANS = "plans"  # beside them, of the runs before in the same folder, by hash
+
+
+def summary(price: Price, run: str) -> dict[str, Any]:
+    """What a simulated run says about privacy, as plain data.
+
+    Args:
+        run: tells this run from others of the same plan.
+    """
+    p, (costs, release) = price.plan.privacy, price.costs()
+    return {
+        "statement": price.statement().to_dict(),
+        "settings": encoded(p) | {"dataset": p.dataset},
+        "budget": None if p.budget is None else asdict(p.budget),
+        "ledger": {
+            "dataset": None if p.dataset is None else dataset_id(p.dataset),
+            "run": run,
+            "plan": price.plan.text,
+            "costs": [asdict(cost) for cost in costs],
+            "release": None if release is None else asdict(release),
+        },
+    }
+
+
+def run_name(problem: Problem, seed: int) -> str:
+    """Runs of data from a seed are told apart by it: two of them share their noise."""
+    return secrets.token_hex(16) if problem.private else f"{SEED}{seed}"
+
+
+def check_declared(problem: Problem, privacy: Privacy) -> None:
+    """Refuse an epsilon for a table that was prepared from everybody's rows."""
+    if problem.undeclared and not privacy.unprotected:
+        otherwise = "or privacy.unprotected = true, and the run has no epsilon"
+        remedy = "; ".join(("no epsilon covers how its rows were prepared", *problem.undeclared, otherwise))
+        raise InputError("problem", problem.spec.get("name"), remedy)
 
 
 def check_folder(folder: Path, privacy: Privacy | None) -> None:
@@ -43,9 +83,8 @@ def write_ledger(ledger: Mapping[str, Any] | None, new: Path, old: Path, rounds:
     plan = None if ledger is None else Plan.from_text(ledger["plan"])
     if before is not None:
         if rounds:
-            _check_addable(
-                old, before, None if plan is None else plan.privacy, None if ledger is None else ledger["dataset"]
-            )
+            privacy, dataset = (None, None) if ledger is None or plan is None else (plan.privacy, ledger["dataset"])
+            _check_addable(old, before, privacy, dataset)
         _keep(before, old, new)
     if ledger is None or plan is None:
         if (old / PLAN).is_file():

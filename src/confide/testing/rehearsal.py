@@ -30,13 +30,12 @@ from confide.deploy.store.record import MemoryRecord, Record
 from confide.deploy.store.store import MemoryStore, Store
 from confide.graph.graph import Graph
 from confide.laws.law import GAUSSIAN
+from confide.plans.build import Announced
 from confide.plans.plan import Plan
-from confide.privacy.agreement import Prices, price
-from confide.privacy.agreement import Unit as Announced
 from confide.privacy.ledger import Cost, Event
+from confide.privacy.price import Price, agreed
 from confide.problems.problem import Problem
 from confide.rounds.arithmetic import FixedArithmetic, on_grid
-from confide.rounds.clipping import Clip
 from confide.rounds.noise import NoiseSource, integer_noise
 from confide.rounds.schemes import Scheme
 from confide.secure.client import Member
@@ -133,13 +132,12 @@ class Rehearsal:
         weather: Weather | None = None,
         seed: int = 0,
     ) -> None:
-        self.price = price(plan)
+        self.price = agreed(plan)
         source: Problem | Trainer
         if problem is not None and train is None:
             source = problem
         elif problem is None and train is not None:
-            s = self.price.deployed.sensitivity
-            source = training.entry_point(train, Clip(s.clip, s.bound, s.norm), s.step)
+            source = training.entry_point(train, plan.algorithm.clip, plan.algorithm.step)
         else:
             raise InputError("train", train, "give either a problem, or train = 'package.module:function'")
         units = training_units(self.price, source, seed, train_config=train_config)
@@ -160,7 +158,7 @@ class Rehearsal:
     def models(self) -> Floats:
         """The model of every server as it stands, a row each; their mean is what a release would reveal, with noise."""
         states = np.array([unit.store.load().w for unit in self.network.units])
-        return states * self.price.deployed.arithmetic.quantum
+        return np.asarray(states * self.price.arithmetic.quantum)
 
     @property
     def ledgers(self) -> list[list[Event]]:
@@ -247,7 +245,7 @@ def scripted(
 
 
 def training_units(
-    prices: Prices,
+    price: Price,
     source: Problem | Trainer,
     seed: int,
     *,
@@ -258,25 +256,25 @@ def training_units(
     """The units of a plan of forged units, with clients that train.
 
     Args:
-        prices: of the plan.
+        price: of the plan.
         source: the problem on whose data they train the plan's model, or a train function of one's own.
         seed: of samples, batches and noise; those of repetition 0 of `reference.prepare` with this seed.
         rounds: publications that the budget still pays for; all by default.
         train_config: (unit, client) -> what a train function is told.
     """
-    plan, deployed = prices.plan, prices.deployed
+    plan, arithmetic = price.plan, price.arithmetic
     own = repetition_seed(seed, 0)
-    noise = integer_noise(own, deployed.arithmetic)
+    noise = integer_noise(own, arithmetic)
     units = []
     for p, K in enumerate(_checked_sizes(plan, source)):
-        terms = of_plan(prices, p, rounds)
+        terms = of_plan(price, p, rounds)
         books = Books.fresh(np.zeros(terms.rules.length, np.int64), tuple(terms.weights))
         clients = []
         for k in range(K):
             record = MemoryRecord(ClientTerms.of_plan(plan, p, k).owner)
             trains = _on_data(plan, source, own, p, k) if isinstance(source, Problem) else source
             clients.append(partial(_client, plan, own, p, k, record, noise, trains, train_config(p, k)))
-        sample = partial(_sample, own, p, deployed.arithmetic.L, K)
+        sample = partial(_sample, own, p, arithmetic.L, K)
         units.append(Unit(terms, store(p, books), clients, noise, sample))
     return units
 
@@ -285,20 +283,15 @@ def _checked_sizes(plan: Plan, source: Problem | Trainer) -> list[int]:
     """Clients of each unit."""
     if plan.deployment is None:
         raise InputError("plan", plan.hash, "is of a simulation; `confide.deploy.agree` makes one for a rehearsal")
-    units = plan.deployment["units"]
-    sizes = [len(unit["clients"]) for unit in units]
-    if _signed(plan):
+    sizes = [unit.size for unit in plan.units]
+    if plan.signed:
         forged = [[client_identity(p, k).public.hex() for k in range(K)] for p, K in enumerate(sizes)]
-        if forged != [[client["identity"] for client in unit["clients"]] for unit in units]:
+        if forged != [[client.identity for client in unit.clients] for unit in plan.units]:
             remedy = "clients sign their messages in this plan; agree on it with confide.testing.forged_units"
             raise InputError("plan", plan.hash, remedy)
     if isinstance(source, Problem) and source.federation.K.tolist() != sizes:
         raise InputError("problem", source.federation.K.tolist(), f"the plan's units have {sizes} clients")
     return sizes
-
-
-def _signed(plan: Plan) -> bool:
-    return plan.aggregation is not None and plan.aggregation["server"] == "active"
 
 
 def _on_data(plan: Plan, problem: Problem, seed: int, p: int, k: int) -> Trainer:
@@ -321,12 +314,10 @@ def _client(
     config: Mapping[str, Any],
 ) -> Client:
     member = Member(k)
-    if _signed(plan):
-        roster = (plan.deployment or {})["units"][p]["clients"]
-        peers = {n: bytes.fromhex(client["identity"]) for n, client in enumerate(roster)}
+    if plan.signed:
+        peers = {n: bytes.fromhex(client.identity) for n, client in enumerate(plan.units[p].clients)}
         member = Member(k, client_identity(p, k), peers)
-    a = plan.aggregation
-    share = 0.0 if a is None else a["sigma"] / math.sqrt(a["quorum"] - a["corrupted"])  # on psi, as `Secure.share`
+    share = 0.0 if plan.secure is None else plan.secure.share
 
     def draw(i: int, size: int) -> Vector:
         return np.asarray(noise(Purpose.CLIENT_NOISE, (i, p, k), GAUSSIAN, share, size), np.int64)

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
 
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.files import atomic_file
 from confide.base.validation import number, one_of, positive_int
+from confide.plans.build import Announced, of_deployment
 from confide.plans.config import (
     Config,
-    Experiment,
     load,
     make_algorithm,
     make_graphs,
@@ -29,11 +26,10 @@ from confide.plans.config import (
     named_as_in_config,
     parse,
 )
-from confide.plans.plan import Plan
-from confide.privacy.agreement import Unit, make
-from confide.problems.federation import Federation
-from confide.problems.models import GLM, MODELS, OWN, Linear, Model
-from confide.problems.problem import Problem
+from confide.plans.plan import Model, Plan
+from confide.privacy.price import agreed
+from confide.problems import models as problems
+from confide.problems.models import GLM, MODELS, OWN
 
 if TYPE_CHECKING:
     from confide.deploy.keys.authority import Authority, Entry
@@ -45,7 +41,7 @@ _FIELDS = ("format", "unit", "organisation", "authority", "server", "identity", 
 
 def announce(
     authority: Authority, unit: str, *, server: str | None = None, clients: Sequence[str] = (), out: Path | None = None
-) -> Unit:
+) -> Announced:
     """What the others must know of a unit: public keys and names only, from its organisation's certificates.
 
     Args:
@@ -66,7 +62,7 @@ def announce(
 
 def agree(
     config: str | Path | Mapping[str, Any] | Config,
-    units: Sequence[Unit | str | Path],
+    units: Sequence[Announced | str | Path],
     *,
     model: str | None = None,
     features: int | None = None,
@@ -76,7 +72,7 @@ def agree(
     """Make the plan of a deployment: what every node, and every operator, is to agree on.
 
         plan = agree("run.toml", ["alpha.json", "beta.json"], window=4, adapt=60.0)
-        print(price(plan).statement)
+        print(price(plan).statement())
         plan.save("plan.json")
 
     Args:
@@ -93,10 +89,15 @@ def agree(
     """
     if not isinstance(config, Config):
         config = parse(config) if isinstance(config, Mapping) else load(config)
-    announced = [unit if isinstance(unit, Unit) else read(Path(unit)) for unit in units]
-    found = experiment(config, announced, model=model, features=features, rho=rho)
+    announced = [unit if isinstance(unit, Announced) else read(Path(unit)) for unit in units]
+    if not announced:
+        raise InputError("unit", None, "name one announcement for each unit, with --unit")
     with named_as_in_config():
-        return make(found, announced, **clocks)
+        algorithm, privacy = make_algorithm(config), make_privacy(config)
+        graphs, learned = make_graphs(config, len(announced)), _model(config, model, features, rho)
+        plan = of_deployment(announced, graphs, algorithm, learned, config.rounds, config.seed, privacy, **clocks)
+        agreed(plan)
+    return plan
 
 
 def described(authority: Authority, unit: str, server: str | None, clients: Sequence[str]) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def described(authority: Authority, unit: str, server: str | None, clients: Sequ
     }
 
 
-def read(path: Path) -> Unit:
+def read(path: Path) -> Announced:
     """An announcement as a unit of a plan."""
     text = canonical.read_text(path, "unit", LARGEST)
     try:
@@ -154,38 +155,12 @@ def read(path: Path) -> Unit:
     return _unit(table)
 
 
-def _unit(table: Mapping[str, Any]) -> Unit:
+def _unit(table: Mapping[str, Any]) -> Announced:
     keys = tuple(client["identity"] for client in table["clients"])
-    return Unit(str(table["unit"]), table["identity"], table["exchange_key"], keys, table["authority"])
+    return Announced(str(table["unit"]), table["identity"], table["exchange_key"], keys, table["authority"])
 
 
-def experiment(
-    config: Config,
-    units: Sequence[Unit],
-    *,
-    model: str | None = None,
-    features: int | None = None,
-    rho: float | None = None,
-) -> Experiment:
-    """What the config simulates, with the announced units in place of its own and no data.
-
-    Args:
-        model, features, rho: in place of those of the config's problem; `own` is a train function of one's own.
-    """
-    if not units:
-        raise InputError("unit", None, "name one announcement for each unit, with --unit")
-    with named_as_in_config():
-        algorithm, privacy = make_algorithm(config), make_privacy(config)
-        kind, M = _model(config, model, features, rho)
-        if model == OWN:
-            algorithm = replace(algorithm, local=_own)
-        rows = 1 if algorithm.replacement else _largest(algorithm.batch)
-        problem = Problem(_hollow([len(unit.clients) for unit in units], rows, M), kind)
-        graphs = make_graphs(config, len(units))
-    return Experiment(problem, graphs, algorithm, config.rounds, config.repeats, config.seed, privacy)
-
-
-def other_sizes(config: Config, units: Sequence[Unit]) -> str:
+def other_sizes(config: Config, units: Sequence[Announced]) -> str:
     """Where the config simulates another network than the one announced; "" where not."""
     P, K, sizes = config.problem.given("units"), config.problem.given("clients"), [len(u.clients) for u in units]
     if P in (None, len(units)) and all(K in (None, size) for size in sizes):
@@ -194,30 +169,31 @@ def other_sizes(config: Config, units: Sequence[Unit]) -> str:
     return f"the config has {P} units of {K} clients; the plan has {len(sizes)}, with {shown} clients"
 
 
-def _model(config: Config, model: str | None, features: int | None, rho: float | None) -> tuple[Model, int]:
-    if model is None:
+def _model(config: Config, kind: str | None, features: int | None, rho: float | None) -> Model:
+    if kind is None:
         return _of_problem(config, features, rho)
-    one_of("--model", model, (*MODELS, OWN))
+    one_of("--model", kind, (*MODELS, OWN))
     if features is None:
         raise InputError("--features", None, "say with --model how many numbers the model has")
-    M = positive_int("--features", features)
-    if model == OWN:  # a linear one holds its place
+    length = positive_int("--features", features)
+    if kind == OWN:
         if rho:
             raise InputError("--rho", rho, "a train function of one's own has its regulariser inside")
-        return Linear(0.0), M
-    return MODELS[model](number("--rho", config.problem.given("rho") or 0.0 if rho is None else rho, 0.0)), M
+        return Model(OWN, length, built_in=False)
+    return Model(kind, length, number("--rho", config.problem.given("rho") or 0.0 if rho is None else rho, 0.0))
 
 
-def _of_problem(config: Config, features: int | None, rho: float | None) -> tuple[Model, int]:
+def _of_problem(config: Config, features: int | None, rho: float | None) -> Model:
     found, M = config.problem.without_data() or _of_data(config, features)
-    if rho is not None:
-        if not isinstance(found, GLM):
-            raise InputError("--rho", rho, "is part of the problem's own model; only linear and logistic take another")
-        found = type(found)(number("--rho", rho, 0.0))
-    return found, M if features is None else positive_int("--features", features)
+    known = type(found) in MODELS.values()
+    if rho is not None and not known:
+        raise InputError("--rho", rho, "is part of the problem's own model; only linear and logistic take another")
+    ridge = float(found.rho) if rho is None else number("--rho", rho, 0.0)
+    length = M if features is None else positive_int("--features", features)
+    return Model(found.name, length, ridge) if isinstance(found, GLM) and known else Model(OWN, length, built_in=False)
 
 
-def _of_data(config: Config, features: int | None) -> tuple[Model, int]:
+def _of_data(config: Config, features: int | None) -> tuple[problems.Model, int]:
     try:
         made = config.problem.make(config.seed)
     except InputError as e:
@@ -227,20 +203,3 @@ def _of_data(config: Config, features: int | None) -> tuple[Model, int]:
         remedy = "would be counted from private rows; declare problem.categories, or say --features"
         raise InputError("--features", None, remedy)
     return made.model, made.federation.M
-
-
-def _own(*_: Any) -> Any:
-    """Stands for a train function that only the clients have."""
-    raise NotImplementedError
-
-
-def _largest(batch: Any) -> int:
-    return int(np.max(batch))
-
-
-def _hollow(sizes: Sequence[int], rows: int, M: int) -> Federation:
-    """Rows of zeros that take no memory."""
-    clients = sum(sizes)
-    X = np.broadcast_to(np.zeros((1, 1)), (clients * rows, M))
-    d = np.broadcast_to(np.ones(1), (clients * rows,))
-    return Federation(X, d, np.arange(clients + 1) * rows, np.concatenate([[0], np.cumsum(sizes)]))

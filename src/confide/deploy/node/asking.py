@@ -114,7 +114,7 @@ def _stored(config: ServerConfig) -> dict[str, Any]:
     setup = ServerSetup.load(config)
     with open_store(setup, create=False) as store:
         found = books_status(setup, store.load())
-    return found | status_of(setup.prices, found["published"], found["releases"], setup.allowance.spent)
+    return found | status_of(setup.price, found["published"], found["releases"], setup.allowance.spent)
 
 
 def _last(lines: Iterable[dict[str, Any]]) -> dict[str, Any]:

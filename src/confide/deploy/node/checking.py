@@ -21,7 +21,7 @@ from confide.deploy.node.config import ServerConfig
 from confide.deploy.node.probing import FAIL, OK, PATIENCE, WARN, Finding, Reached, clock, probe
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
-from confide.privacy.agreement import Prices
+from confide.privacy.price import Price
 
 LOG: Final = 64 << 20  # bytes of SQLite's log before it is written back
 EVENT: Final = 1024  # bytes of a ledger's row, at most
@@ -45,11 +45,11 @@ def check(config: ServerConfig, *, strict_peers: bool = False) -> Iterator[Findi
 
 
 def _plan(setup: ServerSetup) -> Iterator[Finding]:
-    name, plan = setup.units[setup.me]["name"], setup.plan
-    yield Finding("plan", OK, f"{plan.hash}: this is server {setup.me}, unit {name!r}, of {plan.units}")
-    yield privacy(setup.prices)
+    name, plan = setup.plan.units[setup.me].name, setup.plan
+    yield Finding("plan", OK, f"{plan.hash}: this is server {setup.me}, unit {name!r}, of {plan.P}")
+    yield privacy(setup.price)
     left = setup.allowance
-    full = left.publications == plan.rounds and (setup.prices.release is None or left.releases == plan.releases)
+    full = left.publications == plan.rounds and (setup.price.release is None or left.releases == plan.privacy.releases)
     level = OK if full else WARN if left.publications else FAIL
     yield Finding("budget", level, left.said if full else f"{left.said}; agree on fewer rounds or more noise")
     start = setup.terms.start
@@ -57,10 +57,10 @@ def _plan(setup: ServerSetup) -> Iterator[Finding]:
         yield Finding("start", OK, f"round 1 opens in {start - time.time():.0f} s")
 
 
-def privacy(prices: Prices) -> Finding:
+def privacy(price: Price) -> Finding:
     """The statement that follows from the plan; a warning where the plan itself has no price."""
-    level = WARN if prices.statement.unprotected else OK
-    return Finding("privacy", level, f"what the plan protects from whom, and what not:\n{prices.statement}\n")
+    level = WARN if price.unprotected else OK
+    return Finding("privacy", level, f"what the plan protects from whom, and what not:\n{price.statement()}\n")
 
 
 def _certificates(setup: ServerSetup) -> Iterator[Finding]:
@@ -143,7 +143,7 @@ def _port(setup: ServerSetup, running: dict[str, Any] | None) -> Finding:
 
 
 def _released(setup: ServerSetup) -> Iterator[Finding]:
-    if setup.prices.release is None:
+    if setup.price.release is None:
         return
     folder = setup.config.path(setup.config.released)
     writable = os.access(existing(folder), os.W_OK | os.X_OK)
@@ -160,8 +160,8 @@ def _peers(setup: ServerSetup, running: dict[str, Any] | None, strict: bool) -> 
         return
     for m, (level, said, ahead) in sorted(asyncio.run(_dialed(setup)).items()):
         level = FAIL if strict and level == WARN else level
-        yield Finding("peer", level, f"{setup.units[m]['name']}: {said}")
-        yield from clock(setup.units[m]["name"], ahead)
+        yield Finding("peer", level, f"{setup.plan.units[m].name}: {said}")
+        yield from clock(setup.plan.units[m].name, ahead)
 
 
 async def _dialed(setup: ServerSetup) -> dict[int, Reached]:

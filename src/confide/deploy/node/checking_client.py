@@ -16,7 +16,7 @@ from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig
 from confide.deploy.node.probing import FAIL, OK, WARN, Finding, clock, probe
 from confide.deploy.store.record import FileRecord
-from confide.privacy.agreement import price
+from confide.privacy.price import agreed
 
 BAD_ROW: Final = (
     "not as many numbers as the plan has, NaN, a number beyond 1e100, a label other than -1 and 1 of a logistic model, "
@@ -31,9 +31,9 @@ def check(config: ClientConfig, *, strict_peers: bool = False) -> Iterator[Findi
     except (InputError, RunError) as e:
         yield Finding("setup", FAIL, str(e))
         return
-    name = setup.units[setup.unit]["name"]
+    name = setup.plan.units[setup.unit].name
     yield Finding("plan", OK, f"{setup.plan.hash}: this is client {setup.client} of unit {name!r}")
-    yield privacy(price(setup.plan))
+    yield privacy(agreed(setup.plan))
     yield _certificate(setup)
     yield _data(setup)
     record, running = _record(setup)

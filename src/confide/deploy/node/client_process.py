@@ -99,7 +99,7 @@ class ClientProcess:
             self._say(reply)
             self._at("client.replied")
         if self.client.enrolled and not before[0]:
-            self._observer.log("enrolled", unit=self.setup.units[self.setup.unit]["name"], client=self.setup.client)
+            self._observer.log("enrolled", unit=self.setup.plan.units[self.setup.unit].name, client=self.setup.client)
         if self.client.finished and not before[1]:
             self._observer.log("finished")
             if self._until_finished:
@@ -150,7 +150,7 @@ class ClientProcess:
             lambda lines: self._observer.observe("differs", {"with": "the server", "what": lines}),
             setup.limits,
         )
-        unit = setup.units[setup.unit]["name"]
+        unit = setup.plan.units[setup.unit].name
         self._observer.log("started", plan=setup.plan.hash, unit=unit, client=setup.client)
         self._worker.start()
         self._dialer.start()

@@ -19,6 +19,7 @@ from confide.deploy.net.handshake import Common
 from confide.deploy.node import client_data
 from confide.deploy.node.config import ClientConfig
 from confide.plans.plan import Plan
+from confide.problems.models import MODELS
 from confide.secure.client import Member
 
 

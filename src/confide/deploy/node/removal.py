@@ -24,7 +24,7 @@ def sign(setup: ServerSetup, units: Sequence[str], number: int, out: Path) -> di
     """This operator's word that these units are gone, all that ever were removed included."""
     removed = _places(setup, units)
     if setup.me in removed:
-        raise InputError("unit", setup.units[setup.me]["name"], "a server does not sign its own removal")
+        raise InputError("unit", setup.plan.units[setup.me].name, "a server does not sign its own removal")
     _remember(setup, number, removed)
     plan = bytes.fromhex(setup.plan.hash)
     server, signature = epochs.sign(setup.node.identity, setup.me, plan, number, removed)
@@ -58,7 +58,7 @@ def collect(setup: ServerSetup, files: Sequence[Path]) -> bytes:
 
 
 def _places(setup: ServerSetup, units: Sequence[str]) -> list[int]:
-    names = [unit["name"] for unit in setup.units]
+    names = [unit.name for unit in setup.plan.units]
     for unit in units:
         if unit not in names:
             raise InputError("unit", unit, f"is not in the plan; its units are {', '.join(names)}")

@@ -66,9 +66,7 @@ def open_store(setup: ServerSetup, *, create: bool = True) -> SqliteStore:
         rules = setup.terms.rules
         books = Books.fresh(np.zeros(rules.length, np.int64), tuple(setup.terms.weights))
         run = secrets.token_hex(8)  # tells the ledgers of two runs of one plan apart
-        return SqliteStore.create(
-            path, plan=setup.plan.to_json(), server=setup.me, dataset=dataset, books=books, run=run
-        )
+        return SqliteStore.create(path, plan=setup.plan.text, server=setup.me, dataset=dataset, books=books, run=run)
     store = SqliteStore.open(path, setup.plan, setup.me)
     if store.dataset != dataset:
         store.close()
@@ -115,7 +113,7 @@ class ServerProcess:
             return self._store
         from confide.deploy.node.metrics import Metered, Metrics
 
-        self._metrics = Metrics({m: self.setup.units[m]["name"] for m in self.setup.terms.weights})
+        self._metrics = Metrics({m: self.setup.plan.units[m].name for m in self.setup.terms.weights})
         self._endpoint = self._metrics.serve(address)
         self._observer.counted_by(self._metrics.event, self._metrics.dropped)
         return Metered(self._store, self._metrics)
@@ -129,9 +127,8 @@ class ServerProcess:
 
     def _ports(self) -> Ports:
         setup, seed = self.setup, self._seed
-        L, K = setup.plan.sampled, len(setup.units[setup.me]["clients"])
-        assert L is not None  # noqa: S101 - a deployment states it
-        arithmetic = setup.prices.deployed.arithmetic
+        L, K = setup.plan.algorithm.sampled, setup.plan.units[setup.me].size
+        arithmetic = setup.price.arithmetic
         if seed is None:
             random = secrets.SystemRandom()
             noise = Ahead(secret_noise(arithmetic.quantum, setup.edge_secrets, setup.terms.rules.plan))
@@ -154,12 +151,12 @@ class ServerProcess:
         )
 
     def _part(self) -> Part | None:
-        setup, terms = self.setup, self.setup.prices.deployed.release
-        if terms is None or setup.prices.release is None:
+        setup, terms = self.setup, self.setup.price.reveal_terms
+        if terms is None or setup.price.release is None:
             return None
         return Part(
             terms,
-            setup.prices.release,
+            setup.price.release,
             setup.allowance.releases,
             setup.node.identity,
             secret_share() if self._seed is None else seeded.release_share(self._seed, setup.me),
@@ -172,10 +169,9 @@ class ServerProcess:
 
     def _described(self, found: Released) -> dict[str, Any]:
         plan = self.setup.plan
-        assert plan.deployment is not None  # noqa: S101 - load_plan checked it
         return model_file.describe(
             plan=plan.hash,
-            model=plan.deployment["model"],
+            model={"kind": plan.algorithm.model.kind, "rho": plan.algorithm.model.ridge},
             rounds=plan.rounds,
             sigma=found.sigma,
             servers=found.servers,
@@ -227,7 +223,7 @@ class ServerProcess:
             self._held.setdefault(m, deque(maxlen=HELD)).append(raw)
 
     def _dial(self, m: int) -> None:
-        setup, name = self.setup, self.setup.units[m]["name"]
+        setup, name = self.setup, self.setup.plan.units[m].name
 
         def connected() -> None:
             self._observer.log("connected", to=name)
@@ -308,7 +304,7 @@ class ServerProcess:
         answering = await control.serve(self._socket, self._answer)
         setup = self.setup
         self._observer.log(
-            "started", plan=setup.plan.hash, unit=setup.units[setup.me]["name"], server=setup.me,
+            "started", plan=setup.plan.hash, unit=setup.plan.units[setup.me].name, server=setup.me,
             port=self._listener.port, round=self.server.books.decided, budget=setup.allowance.said,
         )  # fmt: skip
         for m in setup.terms.weights:
@@ -427,7 +423,7 @@ class ServerProcess:
                 yield {"failed": failed}
                 return
             if result is not None and stage == "done":
-                unheard = [self.setup.units[p]["name"] for p in relay.unheard]
+                unheard = [self.setup.plan.units[p].name for p in relay.unheard]
                 file = str(self._folder / model_file.LATEST)
                 yield {"done": {"file": file, "unheard": unheard} | self._described(result)}
                 return
@@ -444,7 +440,7 @@ class ServerProcess:
         left = machine["published"], machine["releases"]
         if left not in self._spent:
             earlier = self.setup.allowance.spent
-            self._spent = {left: await asyncio.to_thread(status_of, self.setup.prices, *left, earlier)}
+            self._spent = {left: await asyncio.to_thread(status_of, self.setup.price, *left, earlier)}
         inward = self._listener.nodes
         for peer in machine["peers"]:
             m = peer["server"]

@@ -104,7 +104,7 @@ class ServerSetup:
         """Shared with each neighbour, for pair noise."""
         assert self.node.exchange is not None  # noqa: S101 - a server has one
         own, me = self.node.exchange, self.me
-        keys = {m: bytes.fromhex(self.units[m]["exchange_key"]) for m in self.terms.weights}
+        keys = {m: bytes.fromhex(self.plan.units[m].key_agreement) for m in self.terms.weights}
         return {(min(me, m), max(me, m)): edge_secret(own, public) for m, public in keys.items()}
 
     def door(self, peer: Peer) -> Node:
@@ -112,7 +112,7 @@ class ServerSetup:
         who = f"{peer.role} {peer.name} of {peer.org}"
         if peer.role == "client":
             if peer.identity not in self._clients:
-                raise RefusedPeer(f"{who}: not a client of unit {self.units[self.me]['name']!r} in this plan")
+                raise RefusedPeer(f"{who}: not a client of unit {self.plan.units[self.me].name!r} in this plan")
             self._vouched(self.me, peer, who)
             return Node("client", self._clients[peer.identity])
         m = self._servers.get(peer.identity)
@@ -124,16 +124,16 @@ class ServerSetup:
         return Node("server", m)
 
     def _vouched(self, unit: int, peer: Peer, who: str) -> None:
-        if self._fingerprints.get(peer.org) != self.units[unit]["authority"]:
+        if self._fingerprints.get(peer.org) != self.plan.units[unit].authority:
             raise RefusedPeer(f"{who}: another authority vouches for this node than the plan has for its unit")
 
     @cached_property
     def _clients(self) -> dict[bytes, int]:
-        return {bytes.fromhex(c["identity"]): k for k, c in enumerate(self.units[self.me]["clients"])}
+        return {bytes.fromhex(c.identity): k for k, c in enumerate(self.plan.units[self.me].clients)}
 
     @cached_property
     def _servers(self) -> dict[bytes, int]:
-        return {bytes.fromhex(u["identity"]): m for m, u in enumerate(self.units)}
+        return {bytes.fromhex(u.identity): m for m, u in enumerate(self.plan.units)}
 
     def renewed(self, node: node_keys.NodeKeys, trust: Trust) -> Self:
         """With other certificates of the same nodes."""
@@ -222,11 +222,11 @@ def _peers(config: ServerConfig, plan: Plan, me: int, prints: dict[str, str]) ->
         if given is None:
             if m in linked or isinstance(plan.privacy.release, Centroid):
                 why = "it is a neighbour" if m in linked else "a release needs every server"
-                raise InputError(f"servers.{unit['name']}", None, f"is missing: {why}; add its name and addresses")
+                raise InputError(f"servers.{unit.name}", None, f"is missing: {why}; add its name and addresses")
             continue
         org = given.organisation
-        check_authority(plan, m, org, prints.get(org), f"servers.{unit['name']}.organisation")
-        check_name(f"servers.{unit['name']}.name", given.name)
+        check_authority(plan, m, org, prints.get(org), f"servers.{unit.name}.organisation")
+        check_name(f"servers.{unit.name}.name", given.name)
         target = Target(org, given.name, bytes.fromhex(unit.identity))
         found[m] = Peering(target, tuple(given.addresses))
     return found

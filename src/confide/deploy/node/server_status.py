@@ -28,7 +28,7 @@ def books_status(setup: ServerSetup, books: Books) -> dict[str, Any]:
     return {
         "running": False,
         "plan": plan.hash,
-        "unit": setup.units[setup.me]["name"],
+        "unit": setup.plan.units[setup.me].name,
         "server": setup.me,
         "phase": "not running",
         "round": books.decided,
@@ -36,11 +36,11 @@ def books_status(setup: ServerSetup, books: Books) -> dict[str, Any]:
         "published": books.published,
         "allowed": setup.allowance.publications,
         "budget": setup.allowance.said,
-        "delta": plan.delta,
+        "delta": plan.privacy.delta,
         "releases": Kept.of(books).made,
         "peers": [
             {
-                "unit": setup.units[m]["name"],
+                "unit": setup.plan.units[m].name,
                 "server": m,
                 "round": books.seen[m],
                 "edge": str(books.status[m]),
@@ -48,6 +48,6 @@ def books_status(setup: ServerSetup, books: Books) -> dict[str, Any]:
             }
             for m in books.neighbours
         ],
-        "clients": {"of": len(setup.units[setup.me]["clients"])},
+        "clients": {"of": len(setup.plan.units[setup.me].clients)},
         "rho_spent_before": setup.allowance.spent,
     }

@@ -110,8 +110,9 @@ class SqliteStore:
         whole("store.server", server, 0, the_plan.P - 1)
         Header(dataset, Promise.of(the_plan.privacy), run)
         if the_plan.algorithm.model.length != len(books.contribution):
-            raise InputError("store.books", len(books.contribution), f"the plan has vectors of {the_plan.dim} numbers")
-        linked = {i + j - server for i, j in the_plan.graph["edges"] if server in (i, j)}
+            remedy = f"the plan has vectors of {the_plan.algorithm.model.length} numbers"
+            raise InputError("store.books", len(books.contribution), remedy)
+        linked = {int(m) for m in the_plan.graph.graphs[0].neighbours(server)}
         if set(books.neighbours) != linked:
             raise InputError("store.books", books.neighbours, f"server {server} of this plan has {sorted(linked)}")
         sqlite_file.create(path, lambda db: _fill(db, plan, server, dataset, run, books))
