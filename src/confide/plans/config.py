@@ -22,7 +22,7 @@ from confide.plans.settings import Privacy
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures, PerClient
 from confide.rounds.clipping import Clip
-from confide.rounds.schemes import scheme
+from confide.rounds.schemes import KEYS, Scheme, scheme
 from confide.secure.settings import Secure
 
 LARGEST = 10**9  # of any count: beyond it a typing error, and hours before anything can be interrupted
@@ -359,9 +359,9 @@ def make_algorithm(config: Config) -> GFL:
     )
 
 
-def make_scheme(s: SchemeConfig) -> Any:
-    default = 0.0 if s.name in ("none", "local-only") else math.sqrt(0.1)
-    sigma = default if s.sigma is None else s.sigma
+def make_scheme(s: SchemeConfig) -> Scheme:
+    silent = scheme(s.name).places.isdisjoint(KEYS["sigma"])
+    sigma = s.sigma if s.sigma is not None else 0.0 if silent else math.sqrt(0.1)
     return scheme(s.name, sigma, noise=s.noise, sigma_pair=s.sigma_pair, sigma_client=s.sigma_client)
 
 
