@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -650,15 +651,14 @@ def _spend_exposed(e: Exposure, p: int, s: Sensitivity, blank: Account, hidden: 
         return replace(blank, leak=True, assumptions=(why, *blank.assumptions))
     remembers = bool(np.any(np.abs(e.kept) > 1e-12))
     deltas = s.deltas(lambda j, before: np.asarray(np.abs(e.kept[j - 1, :j]) @ before), len(e.kept), remembers)
-
-    def mu_squared(S: Floats) -> float:
-        # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
-        some = deltas[: len(S)]
-        return float(np.sum(s.charged(some * (np.abs(S) @ some), remembers)))
-
-    after = np.array([mu_squared(S) for S in e.after_rounds()])
+    # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
+    mu_squared = float(np.sum(s.charged(deltas * (np.abs(e.S) @ deltas), remembers)))
     released = float(np.abs(e.kept[-1]) @ deltas) / hidden if remembers else 0.0
-    mu = math.sqrt(after[-1] + released**2)
+    mu = math.sqrt(mu_squared + released**2)
+    looks, seen, after = np.abs(e.looks), np.zeros(len(deltas)), [0.0]  # mu^2 after each round, every look at its worst
+    for j, (first, last) in enumerate(pairwise((0, *e.ends)), 1):
+        seen += looks[first:last].T @ (looks[first:last] @ deltas)
+        after.append(max(after[-1], float(np.sum(s.charged((deltas * seen)[:j], remembers)))))
     notes = [*blank.assumptions, *s.assumptions(remembers)]
     if e.revealed:
         notes.append(f"{e.revealed} hidden noises were given to the adversary, so that updates may be adaptive")
@@ -675,6 +675,6 @@ def _spend_exposed(e: Exposure, p: int, s: Sensitivity, blank: Account, hidden: 
         valid=valid,
         exact=attained and bool(np.all(e.S >= -1e-12)),
         deltas=tuple(deltas.tolist()),
-        costs=tuple((np.diff(np.maximum.accumulate(after), prepend=0.0) / 2.0).tolist()),
+        costs=tuple((np.diff(after) / 2.0).tolist()),
         assumptions=tuple(notes),
     )
