@@ -264,21 +264,14 @@ class Scheme:
 
 def _ids(at: Place, graph: Graph) -> list[tuple[int, ...]]:
     """The draws of a round at a place, by the servers that they belong to."""
-    match at:
-        case Place.SERVER:
-            return [(p,) for p in range(graph.P)]
-        case Place.OWN:
-            return [(p, p) for p in range(graph.P)]
-        case Place.LINK:
-            return list(zip(*(side.tolist() for side in links(graph)), strict=True))
-        case Place.EDGE:
-            return [(i, j) for i, j in graph.edges.tolist()]
-        case Place.NETWORK:
-            return [()]
-        case Place.CLIENT:
-            return []
-        case _:
-            assert_never(at)
+    return {
+        Place.SERVER: [(p,) for p in range(graph.P)],
+        Place.LINK: list(zip(*(side.tolist() for side in links(graph)), strict=True)),
+        Place.OWN: [(p, p) for p in range(graph.P)],
+        Place.EDGE: [(i, j) for i, j in graph.edges.tolist()],
+        Place.CLIENT: [],  # they precede psi
+        Place.NETWORK: [()],
+    }[at]
 
 
 # Adding a scheme is adding a row (docs/adding-a-scheme.md). Rows have no sizes yet: see `scheme`.
