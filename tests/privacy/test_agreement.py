@@ -21,6 +21,7 @@ from confide.privacy.ledger import FREE
 from confide.privacy.sum_noise import release_rho
 from confide.rounds.arithmetic import WEIGHT_BITS, FixedArithmetic, largest_state
 from confide.rounds.schemes import scheme
+from own_schemes import OWN
 
 BASE: dict[str, Any] = {
     "rounds": 20,
@@ -68,6 +69,14 @@ def test_the_plan_says_what_the_config_says() -> None:
     assert all((x * 2**WEIGHT_BITS).is_integer() for x in p.graph["edge_weights"])
     assert Plan.from_json(p.to_json()) == p
     assert deploy(scheme={"noise": "laplace"}).scheme["law"] == "discrete-laplace"
+
+
+@pytest.mark.parametrize("name", ["mixed", "homomorphic"])
+def test_a_scheme_of_ones_own_is_not_deployed_whatever_its_name(name: str) -> None:
+    e = experiment()
+    own = dataclasses.replace(next(s for s in OWN if s.name == "mixed"), name=name)
+    with pytest.raises(InputError, match=rf"plan\.scheme\.name = '{name}': is not the scheme of this name"):
+        make(e._replace(algorithm=dataclasses.replace(e.algorithm, scheme=own)), units([12] * 4))
 
 
 def test_a_train_function_of_ones_own_has_kind_own() -> None:

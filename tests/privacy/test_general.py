@@ -393,8 +393,9 @@ def test_correlated_noise_has_the_price_of_its_covariance(taps: tuple[float, ...
     assert found.mu_gdp is not None
     if carry == 0.0 or taps == (1.0, -0.9):  # all signs agree, so that the bound on each round is a corner
         assert found.mu_gdp**2 == pytest.approx(worst, rel=1e-9)
+        assert sum(found.costs) == pytest.approx(found.rho, rel=1e-9)
     assert found.mu_gdp**2 >= worst * (1 - 1e-9)
-    assert sum(found.costs) == pytest.approx(found.rho, rel=1e-9)
+    assert sum(found.costs) >= found.rho * (1 - 1e-9)  # a ledger pays for every look at its worst
     plain = account(replace(s, noises=(Noise(Place.SERVER, sigma),)), Graph.ring(4), UNIT, rounds=T)
     assert found.mu_gdp != pytest.approx(plain.mu_gdp, rel=0.05)
 

@@ -1,36 +1,33 @@
-"""A scheme is data: the matrices of the accountant are the round of `confide.rounds.combine`, for every scheme."""
+"""A scheme is data, and every row is one: its wiring is the round, an engine runs it, it has a price and a plan."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from confide.plans.settings import Privacy
+from confide.privacy.of_run import Pricing
 
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose
+from confide.engines.driver import simulate
 from confide.graph.graph import Graph
+from confide.plans.config import Config
+from confide.plans.plan import Plan
+from confide.privacy.accountant import account
+from confide.privacy.sensitivity import Sensitivity
+from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import FloatArithmetic
-from confide.rounds.combine import combine, publish
-from confide.rounds.schemes import FAMILIES, Scheme, links, scheme
+from confide.rounds.clipping import Clip
+from confide.rounds.combine import combine, place, publish
+from confide.rounds.schemes import FAMILIES, KEYS, Exchange, Place, Scheme, links, scheme
 
 
-def column(graph: Graph, purpose: Purpose, ids: tuple[int, ...]) -> int:
-    """Where the docstring of `Wiring` puts a draw in z."""
-    directed = list(zip(*(side.tolist() for side in links(graph)), strict=True))
-    match purpose:
-        case Purpose.SERVER_NOISE:
-            return ids[0]
-        case Purpose.PAIR_NOISE:
-            return graph.P + graph.edges.tolist().index(list(ids))
-        case Purpose.LINK_NOISE:
-            return len(directed) + ids[0] if ids[0] == ids[1] else directed.index(ids)
-        case Purpose.NETWORK_NOISE:
-            return 0
-    raise AssertionError(f"no draw of a round has the purpose {purpose!r}")
-
-
-def test_matrices_are_the_round(each_scheme: Scheme, each_graph: Graph) -> None:
+def test_the_wiring_is_the_round(each_scheme: Scheme, each_graph: Graph) -> None:
     """psi = [I 0] and z_j = unit vector P + j: the messages are then [C N] and the states [W R]."""
     s, g, arith = each_scheme, each_graph, FloatArithmetic(1)
     m = s.wiring(g)
@@ -38,7 +35,7 @@ def test_matrices_are_the_round(each_scheme: Scheme, each_graph: Graph) -> None:
     psi = np.hstack([np.eye(P), np.zeros((P, noises))])
 
     def draw(purpose: Purpose, ids: tuple[int, ...], sigma: float) -> np.ndarray:
-        return sigma * np.eye(P + noises)[P + column(g, purpose, ids)]
+        return sigma * np.eye(P + noises)[P + m.draws.index((place(purpose, ids), ids))]
 
     published = publish(s, g, psi, draw, arith, np.ones(P, dtype=bool))
     w = combine(s, g, published, arith, np.ones(len(g.edges), dtype=bool))
@@ -79,6 +76,30 @@ def test_links_list_every_edge_in_both_directions() -> None:
     assert len(pairs) == len(sender) == 2 * len(g.edges)
     assert pairs == {(m, p) for p, m in pairs}
     assert np.array_equal(sender[: len(g.edges)], receiver[len(g.edges) :])
+
+
+def test_owners_are_who_knows_a_draw(each_scheme: Scheme, each_graph: Graph) -> None:
+    m = each_scheme.wiring(each_graph)
+    for (at, ids), owners in zip(m.draws, m.owners, strict=True):
+        assert owners == {Place.EDGE: ids, Place.NETWORK: ()}.get(at, ids[:1])
+    assert len({(place, ids) for place, ids in m.draws}) == len(m.draws)
+
+
+# ---- the contract of every row, without its name
+
+
+def test_a_row_is_run_priced_planned_and_named(each_scheme: Scheme, ragged: Callable[..., Problem]) -> None:
+    s, g = replace(each_scheme, law="gaussian"), Graph.ring(4)
+    alg = GFL(s, step=0.1, sampled=3, clip=Clip("example", 1.0))
+    run = simulate(ragged(), g, alg, rounds=3, privacy=Privacy(unprotected=True), progress=False)
+    assert run.rounds == 3
+    priced = account(s, g, Sensitivity(0.1, 1.0, level="unit"), rounds=3)
+    silent = s.sigma == 0.0 and s.exchange != Exchange.NOTHING
+    assert priced.leak == silent
+    plan = Plan.from_json(run.privacy["ledger"]["plan"])
+    assert Pricing.of_plan(plan).scheme == s
+    table = {"name": s.name, "noise": s.law} | {key: getattr(s, key) for key in KEYS}
+    assert Config.model_validate({"scheme": table}).build().algorithm.scheme == s
 
 
 # ---- names and refusals

@@ -41,11 +41,12 @@ def unable(problem: Problem, algorithm: GFL) -> str | None:
     s, places = algorithm.scheme, algorithm.scheme.places - {Place.CLIENT}
     if not s.plain:
         return "it draws noise without memory that is the same for all receivers"
-    if s.by_link and (not places <= {Place.LINK, Place.OWN} or s.carry != 0.0):
-        return "where it draws noise for links it draws no other but that of the own term, and carries nothing"
-    if Place.OWN in places and s.size(Place.OWN) != s.size(Place.LINK):
-        return "it draws noise of links and of the own term in one size"
-    return None
+    if not s.by_link:
+        known = places <= {Place.SERVER, Place.EDGE, Place.NETWORK}
+    else:
+        alike = Place.OWN not in places or s.size(Place.OWN) == s.size(Place.LINK)
+        known = alike and s.carry == 0.0 and places <= {Place.LINK, Place.OWN}
+    return None if known else "it draws other noises than these: of servers and edges, or of links and own terms alike"
 
 
 class CompiledEngine:

@@ -23,7 +23,7 @@ from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.local import sgd
-from confide.rounds.schemes import KEYS, Scheme
+from confide.rounds.schemes import KEYS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -365,26 +365,14 @@ def _metrics(record: dict[str, Any], columns: dict[str, NDArray[Any]], models: F
 def describe(problem: Problem, graphs: tuple[Graph, ...], algorithm: GFL, **rest: Any) -> dict[str, Any]:
     """The inputs of a run as plain data."""
     settings, local = asdict(replace(algorithm, local=sgd)), algorithm.local
-    settings["scheme"] = describe_scheme(algorithm.scheme)
+    settings["scheme"] |= {key: getattr(algorithm.scheme, key) for key in KEYS}
+    settings["scheme"]["receivers"] = getattr(algorithm.scheme.receivers, "__qualname__", None)
     settings["local"] = "sgd" if local is sgd else f"{local.__module__}.{getattr(local, '__qualname__', repr(local))}"
     return {
         "problem": dict(problem.spec),
         "graphs": [g.to_dict() for g in graphs],
         "algorithm": json.loads(json.dumps(settings, default=lambda x: x.tolist())),  # NumPy's numbers and arrays
         **rest,
-    }
-
-
-def describe_scheme(s: Scheme) -> dict[str, Any]:
-    """Its rows, and the sizes by the keys of a config."""
-    return {
-        "name": s.name,
-        "law": str(s.law),
-        "carry": s.carry,
-        "exchange": str(s.exchange),
-        **{key: s.size(*places) for key, places in KEYS.items()},
-        "noises": [{"at": str(n.at), "sigma": n.sigma, "taps": list(n.taps)} for n in s.noises],
-        "receivers": None if s.receivers is None else getattr(s.receivers, "__qualname__", repr(s.receivers)),
     }
 
 

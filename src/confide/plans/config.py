@@ -26,7 +26,7 @@ from confide.problems.problem import Problem
 from confide.problems.problem_config import ProblemConfig
 from confide.rounds.algorithm import GFL, Failures, PerClient
 from confide.rounds.clipping import Clip
-from confide.rounds.schemes import scheme
+from confide.rounds.schemes import KEYS, Scheme, scheme
 from confide.secure.settings import Secure
 
 # Larger counts are taken for typing mistakes: they would run for hours before Ctrl-C is seen.
@@ -298,9 +298,9 @@ def make_algorithm(config: Config) -> GFL:
     )
 
 
-def make_scheme(s: SchemeConfig) -> Any:
-    default = 0.0 if s.name in ("none", "local-only") else math.sqrt(0.1)
-    sigma = default if s.sigma is None else s.sigma
+def make_scheme(s: SchemeConfig) -> Scheme:
+    silent = scheme(s.name).places.isdisjoint(KEYS["sigma"])
+    sigma = s.sigma if s.sigma is not None else 0.0 if silent else math.sqrt(0.1)
     return scheme(s.name, sigma, noise=s.noise, sigma_pair=s.sigma_pair, sigma_client=s.sigma_client)
 
 

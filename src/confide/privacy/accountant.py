@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import assert_never
 
 import numpy as np
@@ -443,13 +444,13 @@ def _exposed(e: Exposure, p: int, s: Sensitivity, blank: Account, hidden: float 
         return Leaked(replace(blank, leak=True, assumptions=(why, *blank.assumptions)))
     remembers = bool(np.any(np.abs(e.kept) > 1e-12))
     deltas = s.deltas(lambda j, before: np.asarray(np.abs(e.kept[j - 1, :j]) @ before), len(e.kept), remembers)
-
-    def mu_squared(S: Floats) -> float:
-        # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
-        some = deltas[: len(S)]
-        return float(np.sum(s.charged(some * (np.abs(S) @ some), remembers)))
-
-    after = np.maximum.accumulate([mu_squared(S) for S in e.after_rounds()])
+    # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
+    whole = float(np.sum(s.charged(deltas * (np.abs(e.S) @ deltas), remembers)))
+    looks, seen_so_far, after = np.abs(e.looks), np.zeros(len(deltas)), [0.0]  # mu^2, every look at its worst
+    for j, (first, end) in enumerate(pairwise((0, *e.ends)), 1):
+        seen_so_far += looks[first:end].T @ (looks[first:end] @ deltas)
+        after.append(max(after[-1], float(np.sum(s.charged((deltas * seen_so_far)[:j], remembers)))))
+    after = [*np.minimum(after[:-1], whole).tolist(), whole]  # fewer rounds tell no more than all of them
     last = np.array([np.abs(e.kept[j, : j + 1]) @ deltas[: j + 1] for j in range(len(deltas))])
     notes = [*blank.assumptions, *s.assumptions(remembers)]
     if e.revealed:
@@ -463,7 +464,7 @@ def _exposed(e: Exposure, p: int, s: Sensitivity, blank: Account, hidden: float 
         law=GAUSSIAN,
         target=p,
         deltas=deltas,
-        spent=Spent(np.diff(after, prepend=0.0) / 2.0, None, None),
+        spent=Spent(np.diff(after) / 2.0, None, None),
         copies=np.ones(len(deltas)),
         released=(last / hidden) ** 2 / 2.0,
         width=None,

@@ -37,14 +37,14 @@ class Target:
 
 def covers(s: Scheme) -> bool:
     """Whether the closed forms are about this scheme: by its rows, never by its name."""
-    places = s.places - {Place.CLIENT}
-    if not s.plain or (Place.CLIENT in s.places and Place.LINK not in places):
+    if not s.plain:
         return False
-    if s.exchange is not Exchange.GRAPH or places <= {Place.SERVER}:
-        return True
-    if places == {Place.LINK, Place.OWN} and s.size(Place.LINK) != s.size(Place.OWN):
-        return False
-    return s.carry == 0.0 and places in ({Place.SERVER, Place.EDGE}, {Place.LINK}, {Place.LINK, Place.OWN})
+    if s.exchange is not Exchange.GRAPH:
+        return s.places == ({Place.NETWORK} if s.exchange is Exchange.AVERAGE else set())
+    if Place.LINK in s.places:
+        alike = Place.OWN not in s.places or s.size(Place.OWN) == s.size(Place.LINK)
+        return alike and s.carry == 0.0 and s.places <= {Place.LINK, Place.OWN, Place.CLIENT}
+    return s.places <= {Place.SERVER} or (s.carry == 0.0 and s.places == {Place.SERVER, Place.EDGE})
 
 
 def own_server(scheme: Scheme, secure: bool) -> str:

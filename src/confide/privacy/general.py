@@ -13,9 +13,8 @@ remembers. So a round takes the same work whatever went before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +25,7 @@ from confide.rounds.schemes import Place, Scheme, Wiring
 
 Floats = NDArray[np.float64]
 TOLERANCE = 1e-9
+NOTHING = 1e-12  # a look beside another of the same round, whose square the doubles would lose
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,6 @@ class Exposure:
     def S(self) -> Floats:
         """mu^2 = Delta' S Delta, (T, T)."""
         return np.asarray(self.looks.T @ self.looks)
-
-    def after_rounds(self) -> Iterator[Floats]:
-        """S of the first j rounds, j = 1, 2, ..., (j, j)."""
-        S = np.zeros((len(self.kept), len(self.kept)))
-        for j, (first, last) in enumerate(pairwise((0, *self.ends)), 1):
-            new = self.looks[first:last, :j]
-            S[:j, :j] += new.T @ new
-            yield S[:j, :j]
 
 
 def rounds_of(scheme: Scheme, graphs: Sequence[Graph]) -> list[Wiring]:
@@ -160,7 +152,8 @@ def expose_each(
             rest = [p for p in honest if p != target]
             others[i] = max(others[i], float(np.abs(of[rest, i]).max(initial=0.0)))
             rows = span.H[:, i * T : (i + 1) * T]
-            looks[i].append(rows[np.any(rows, axis=1)])
+            most = np.abs(rows).max(axis=1, initial=0.0)
+            looks[i].append(rows[most > NOTHING * most.max(initial=0.0)])
             ends[i].append(ends[i][-1] + len(looks[i][-1]))
     found = []
     for i in range(n):

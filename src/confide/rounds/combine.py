@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +76,8 @@ def _noise(
     if scheme.size(*PURPOSE) == 0.0:
         return None
     for at, ids, sign, sigma in _drawn(scheme, p, to, neighbours):
-        g = sign * draw(PURPOSE[at], ids, sigma)
+        g = draw(PURPOSE[at], ids, sigma)
+        g = g if sign > 0 else -g
         if weight is not None:
             g = weight(at, ids, to) * g
         total = g if total is None else total + g
@@ -88,14 +89,19 @@ def _drawn(
 ) -> Iterator[tuple[Place, tuple[int, ...], int, float]]:
     """The draws of n_pm: where, whose, with which sign and which standard deviation."""
     for noise in scheme.noises:
-        at, sigma = noise.at, noise.sigma
-        if at == Place.SERVER:
-            yield at, (p,), 1, sigma
-        elif at == Place.EDGE:  # both ends know this draw and add it with opposite signs
-            for m in sorted(neighbours):
-                yield at, (min(p, m), max(p, m)), 1 if p < m else -1, sigma
-        elif at == (Place.OWN if to == p else Place.LINK):
-            yield at, (p, to), 1, sigma
+        match noise.at:
+            case Place.SERVER:
+                yield noise.at, (p,), 1, noise.sigma
+            case Place.EDGE:  # both ends know this draw and add it with opposite signs
+                for m in sorted(neighbours):
+                    yield noise.at, (min(p, m), max(p, m)), 1 if p < m else -1, noise.sigma
+            case Place.LINK | Place.OWN:
+                if (to == p) == (noise.at == Place.OWN):
+                    yield noise.at, (p, to), 1, noise.sigma
+            case Place.CLIENT | Place.NETWORK:  # in psi already; and of no server
+                pass
+            case _:
+                assert_never(noise.at)
 
 
 def _perturb_server(

@@ -42,9 +42,9 @@ class Exchange(StrEnum):
 
 
 PLACES = {  # that an exchange has
-    Exchange.GRAPH: frozenset(Place) - {Place.NETWORK},
-    Exchange.AVERAGE: frozenset({Place.NETWORK, Place.CLIENT}),
-    Exchange.NOTHING: frozenset({Place.CLIENT}),
+    Exchange.GRAPH: (Place.SERVER, Place.LINK, Place.OWN, Place.EDGE, Place.CLIENT),
+    Exchange.AVERAGE: (Place.NETWORK, Place.CLIENT),
+    Exchange.NOTHING: (Place.CLIENT,),
 }
 KEYS = {  # of a config, and the places whose noise they size
     "sigma": (Place.SERVER, Place.LINK, Place.OWN, Place.NETWORK),
@@ -133,7 +133,7 @@ class Scheme:
             if places.count(at) > 1:
                 raise InputError("scheme.noises", str(at), "stands twice; one noise at each place")
             if at not in PLACES[self.exchange]:
-                known = ", ".join(sorted(PLACES[self.exchange]))
+                known = ", ".join(PLACES[self.exchange])
                 remedy = f"has no part in the exchange {str(self.exchange)!r}, which has noise at: {known}"
                 raise InputError("scheme.noises", str(at), remedy)
         if Place.OWN in places and not self.by_link:
@@ -237,15 +237,17 @@ class Scheme:
                     own[ids[0], z] = noise.sigma
                 case Place.EDGE:
                     by_server[list(ids), z] = noise.sigma, -noise.sigma
-                case _:
+                case Place.SERVER:
                     by_server[ids[0], z] = noise.sigma
+                case Place.CLIENT | Place.NETWORK:
+                    raise InputError("scheme.noises", str(noise.at), "has no flow on an edge")
+                case _:
+                    assert_never(noise.at)
         if not self.by_link:
             # w = s + (A - I) o with o = psi + N z and s = psi + (1 - c) N z
             return np.eye(graph.P), by_server, (A - np.diag(self.carries(graph))) @ by_server
-        N, own = by_link + by_server[sender], own + by_server
-        if self.receivers is not None:
-            weights = self.weights(graph, len(drawn))
-            N, own = N * weights[:, receiver].T, own * weights.T
+        weights = self.weights(graph, len(drawn))
+        N, own = (by_link + by_server[sender]) * weights[:, receiver].T, (own + by_server) * weights.T
         R = shares[:, None] * own
         np.add.at(R, receiver, A[receiver, sender][:, None] * N)
         return np.eye(graph.P)[sender], N, R
@@ -263,21 +265,14 @@ class Scheme:
 
 def _ids(at: Place, graph: Graph) -> list[tuple[int, ...]]:
     """The draws of a round at a place, by the servers that they belong to."""
-    match at:
-        case Place.SERVER:
-            return [(p,) for p in range(graph.P)]
-        case Place.OWN:
-            return [(p, p) for p in range(graph.P)]
-        case Place.LINK:
-            return list(zip(*(side.tolist() for side in links(graph)), strict=True))
-        case Place.EDGE:
-            return [(i, j) for i, j in graph.edges.tolist()]
-        case Place.NETWORK:
-            return [()]
-        case Place.CLIENT:
-            return []
-        case _:
-            assert_never(at)
+    return {
+        Place.SERVER: [(p,) for p in range(graph.P)],
+        Place.LINK: list(zip(*(side.tolist() for side in links(graph)), strict=True)),
+        Place.OWN: [(p, p) for p in range(graph.P)],
+        Place.EDGE: [(i, j) for i, j in graph.edges.tolist()],
+        Place.CLIENT: [],  # they precede psi
+        Place.NETWORK: [()],
+    }[at]
 
 
 # Adding a scheme is adding a row (docs/adding-a-scheme.md). Rows have no sizes yet: see `scheme`.
