@@ -854,7 +854,7 @@ def test_a_commit_is_one_fsync(tmp_path: Path) -> None:
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True)
 
     def syncs(M: int, commits: int) -> list[int]:
-        script = [sys.executable, "-c", textwrap.dedent(COMMITS), Path(__file__).parents[1] / "conftest.py"]
+        script = [sys.executable, "-c", textwrap.dedent(COMMITS), Path(__file__).parents[2] / "histories.py"]
         environment = os.environ | {"LD_PRELOAD": str(shim), "FSYNC_LOG": str(tmp_path / "log")}
         command = [*map(str, script), str(tmp_path / f"{M}-{commits}.db"), str(M), str(commits)]
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
