@@ -40,8 +40,8 @@ class Guesses(Server):
                     mine = as_vector(self.books.message(i, m) or b"")
                     n, total = self.books.balances[m]
                     guess = exchange.flow(self.rules.weights[m], np.zeros_like(mine), mine)
-                    applied = {(m, i): record._replace(applied=True)}
-                    self._commit(Changes(balances={m: Balance(n + 1, total + guess)}, opened=applied), "sync")
+                    applied = {m: {i: record._replace(applied=True)}}
+                    self._commit(Changes(balances={m: Balance(n + 1, total + guess)}, open=applied), "sync")
         return super()._step()
 
 
@@ -101,10 +101,9 @@ class Closes(Server):
     def _commit(self, changes: Changes, name: str) -> None:
         done = [key for key, record in changes.opened.items() if record.applied]
         if done:
-            for key in done:
-                del changes.opened[key]
-            changes.closed += done
-            changes.dropped = exchange.unneeded(self.books, changes.closed)
+            for m, i in done:
+                changes.open[m][i] = None
+            changes.out = exchange.unneeded(self.books, changes.closed)
         super()._commit(changes, name)
 
 
@@ -163,9 +162,10 @@ class VoidsInDoubt(Server):
     def _on_sync(self, message: Any) -> None:
         m = message.sender
         mentioned = {i for i, _ in message.open}
-        gone = [(m, i) for i, r in self.books.open[m].items() if i not in mentioned and not r.applied]
+        gone = [i for i, r in self.books.open[m].items() if i not in mentioned and not r.applied]
         if gone:
-            self._commit(Changes(closed=gone, dropped=exchange.unneeded(self.books, gone)), "sync")
+            dropped = exchange.unneeded(self.books, [(m, i) for i in gone])
+            self._commit(Changes(open={m: dict.fromkeys(gone)}, out=dropped), "sync")
         super()._on_sync(message)
 
 

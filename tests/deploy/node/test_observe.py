@@ -598,22 +598,22 @@ def test_flows_that_enter_close_void_and_are_dropped_in_one_commit() -> None:
         names = [f"confide_flows_{what}" for what in ("applied_total", "void_total", "dropped_total", "pending")]
         return [samples(metrics)[name, "beta"] for name in names]
 
-    metrics.committed(Changes(opened={(1, i): Flow() for i in range(1, 5)}), "publish", 0.0)
+    metrics.committed(Changes(open={1: {i: Flow() for i in range(1, 5)}}), "publish", 0.0)
     assert flows() == [0, 0, 0, 4]
-    both = Changes(balances={1: Balance(1, zero)}, closed=[(1, 1), (1, 2)])  # one entered and closed, one was void
+    both = Changes(balances={1: Balance(1, zero)}, open={1: {1: None, 2: None}})  # one entered and closed, one was void
     metrics.committed(both, "sync", 0.0)
     assert flows() == [1, 1, 0, 2]
-    one = Changes(balances={1: Balance(2, zero)}, opened={(1, 3): Flow(True)}, closed=[(1, 4)])
+    one = Changes(balances={1: Balance(2, zero)}, open={1: {3: Flow(True), 4: None}})
     metrics.committed(one, "sync", 0.0)
     assert flows() == [2, 2, 0, 1]
-    metrics.committed(Changes(opened={(1, 3): Flow(True, False, b"x")}), "sync", 0.0)
-    metrics.committed(Changes(closed=[(1, 3)]), "sync", 0.0)
+    metrics.committed(Changes(open={1: {3: Flow(True, False, b"x")}}), "sync", 0.0)
+    metrics.committed(Changes(open={1: {3: None}}), "sync", 0.0)
     assert flows() == [2, 2, 0, 0]
-    metrics.committed(Changes(opened={(1, 5): Flow(), (1, 6): Flow()}), "publish", 0.0)
-    metrics.committed(Changes(closed=[(1, 5), (1, 6)], rejoined=6, status={1: Status.ADRIFT}), "rejoin", 0.0)
+    metrics.committed(Changes(open={1: {5: Flow(), 6: Flow()}}), "publish", 0.0)
+    metrics.committed(Changes(open={1: {5: None, 6: None}}, rejoined=6, status={1: Status.ADRIFT}), "rejoin", 0.0)
     metrics.committed(Changes(balances={1: Balance(9, zero)}, status={1: Status.OPEN}), "balance", 0.0)
     assert flows() == [2, 2, 2, 0]
-    metrics.committed(Changes(opened={(7, 1): Flow()}, closed=[]), "publish", 0.0)  # no neighbour: no series
+    metrics.committed(Changes(open={7: {1: Flow()}}), "publish", 0.0)  # no neighbour: no series
     assert samples(metrics)["confide_flows_applied_total", "gamma"] == 0
 
 
@@ -625,7 +625,7 @@ def test_a_restart_takes_up_the_open_flows() -> None:
     metrics.loaded(books)
     assert samples(metrics)["confide_flows_pending", "beta"] == 2
     assert samples(metrics)["confide_round", ""] == 4
-    metrics.committed(Changes(closed=[(1, 3), (1, 4)]), "sync", 0.0)
+    metrics.committed(Changes(open={1: {3: None, 4: None}}), "sync", 0.0)
     assert samples(metrics)["confide_flows_void_total", "beta"] == 1
 
 
@@ -732,7 +732,7 @@ def test_reasons_beyond_the_lists_are_one_series() -> None:
         metrics.event(f"event {n}", {f"field {n}": n})
         metrics.event("down", {"neighbour": n + 2, "round": 1})
         metrics.event("published", {"round": 1, "clients": 1, "offered": [n + 2], "suspended": [n + 2]})
-        metrics.committed(Changes(opened={(n + 2, 1): Flow()}), f"commit {n}", 0.0)
+        metrics.committed(Changes(open={n + 2: {1: Flow()}}), f"commit {n}", 0.0)
     totals = {f"server: {n}": 2 for n in range(200)}
     metrics.snapshot(
         {"refusals": totals, "network": totals, "peers": [{"server": n, "up": True} for n in range(2, 99)]}
