@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,24 @@ from confide.privacy.ledger import FREE, Cost, Event
 from confide.rounds.arithmetic import WEIGHT_BITS, scaled
 
 Weights = Mapping[int, int]  # of each neighbour's edge, in 2^-16
+
+
+class Reason(StrEnum):
+    """Why a server's message is not taken."""
+
+    MALFORMED = "server: malformed"
+    PLAN = "server: of another plan"
+    NAMES = "server: not from whom it says, or not for this server"
+    STRANGER = "server: from a server that is no neighbour"
+    REMOVED = "server: from a server that was removed"
+    EPOCH = "server: an epoch that does not hold"
+    RECORDS = "server: open records must be few, in order, each once"
+    ROUND = "server: a round that is not decided or not in the plan"
+    UNLISTED = "server: an offer that is not among the sender's open records"
+    LENGTH = "server: an offer of another length"
+    RANGE = "server: an offer is beyond the range that the plan proves"
+    BALANCE_LENGTH = "server: a balance of another length"
+    BALANCE_COUNT = "server: a balance of more flows than rounds"
 
 
 class ExchangeError(ValueError):
@@ -149,18 +168,18 @@ def check(rules: Rules, sync: Sync) -> None:
     """What no honest neighbour says: rounds that cannot be, an offer that it does not list."""
     rounds = [i for i, _ in sync.open]
     if len(rounds) > rules.window or rounds != sorted(set(rounds)):
-        raise ExchangeError("open records must be few, in order, each once")
+        raise ExchangeError(Reason.RECORDS)
     if sync.decided > rules.rounds or any(not 1 <= i <= sync.decided for i in rounds):
-        raise ExchangeError("a round that is not decided or not in the plan")
+        raise ExchangeError(Reason.ROUND)
     if sync.offer is not None:
         i, blob = sync.offer
         if i not in rounds:
-            raise ExchangeError("an offer that is not among the sender's open records")
+            raise ExchangeError(Reason.UNLISTED)
         if len(blob) != 8 * rules.length:
-            raise ExchangeError("an offer of another length")
+            raise ExchangeError(Reason.LENGTH)
         values = as_vector(blob)
         if int(values.max()) > rules.largest or int(values.min()) < -rules.largest:
-            raise ExchangeError("an offer is beyond the range that the plan proves")
+            raise ExchangeError(Reason.RANGE)
 
 
 def _take_offer(books: Books, rules: Rules, sync: Sync, records: dict[int, Flow], heard: Heard) -> None:
@@ -265,9 +284,9 @@ def on_balance(books: Books, rules: Rules, tell: TellBalance) -> Changes | None:
     if books.status[m] is not Status.ADRIFT or tell.decided != books.rejoined:
         return None
     if len(tell.total) != 8 * rules.length:
-        raise ExchangeError("a balance of another length")
+        raise ExchangeError(Reason.BALANCE_LENGTH)
     if tell.n > tell.decided:
-        raise ExchangeError("a balance of more flows than rounds")
+        raise ExchangeError(Reason.BALANCE_COUNT)
     total = np.negative(as_vector(tell.total))
     return Changes(balances={m: Balance(tell.n, total)}, status={m: Status.OPEN})
 

@@ -20,7 +20,7 @@ import numpy as np
 from confide.base.errors import RunError
 from confide.base.wire import MalformedError
 from confide.deploy.machines import release_messages as messages
-from confide.deploy.machines.release import Circle, Context, Released, Releaser, all_made, not_ready
+from confide.deploy.machines.release import Circle, Context, Reason, Released, Releaser, all_made, not_ready
 from confide.deploy.machines.release_messages import FromRelay, FromServer, Message
 from confide.deploy.store.books import Vector, as_bytes
 from confide.secure import messages as secure_messages
@@ -82,7 +82,7 @@ class Relay:
         if self.done or self._is_over():
             return
         if message.sender not in self.circle.members or message.run != self._run:
-            self.context.refuse("for another run of a relay")
+            self.context.refuse(Reason.RUN)
             return
         match message:
             case messages.Ready() if self.stage is Stage.ASK:
@@ -165,7 +165,7 @@ class Relay:
             word = secure_messages.from_client(said.word, self._state.task.largest_message)
             self._state = secure_server.receive(self._state, said.sender, word)
         except (MalformedError, RefusedError) as e:
-            self.context.refuse("malformed" if isinstance(e, MalformedError) else "a word out of place")
+            self.context.refuse(Reason.MALFORMED if isinstance(e, MalformedError) else Reason.WORD)
             return
         if secure_server.missing(self._state):
             return
@@ -281,12 +281,12 @@ class Releases:
         try:
             message = messages.decode(raw, self._largest)
         except MalformedError:
-            c.refuse("malformed")
+            c.refuse(Reason.MALFORMED)
             return
         if message.plan != c.rules.plan:
-            c.refuse("of another plan")
+            c.refuse(Reason.PLAN)
         elif message.sender != sender or message.receiver != c.rules.me or sender >= c.part.terms.servers:
-            c.refuse("not from whom it says, or not for this server")
+            c.refuse(Reason.NAMES)
         elif isinstance(message, FromRelay):
             self.releaser.receive(now, message)
         elif self.relay is not None:
