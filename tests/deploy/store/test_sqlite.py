@@ -485,7 +485,7 @@ def resealed(path: Path, statement: str) -> None:
     for row in db.execute("SELECT * FROM ledger ORDER BY n").fetchall():
         tips.append((sqlite._digest(tips[-1][0] if tips else b"", *row[:-1]), row[0]))
     _, decided, published, rejoined, *_ = db.execute("SELECT * FROM state").fetchone()
-    state = {"decided": decided, "published": published, "rejoined": rejoined}
+    state = Books(decided=decided, published=published, rejoined=rejoined)
     sqlite._put_state(db, sqlite._Marks(state, "", len(tips), tips[-1][0], rows))
     db.close()
     db = sqlite3.connect(path, isolation_level=None)

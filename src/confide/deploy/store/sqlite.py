@@ -11,7 +11,7 @@ import hashlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -24,7 +24,7 @@ from confide.base.files import atomic_file
 from confide.base.validation import whole
 from confide.deploy.store import sqlite_file
 from confide.deploy.store.books import TABLES, TO_ALL, Books, Changes, Entry, as_bytes, as_vector
-from confide.deploy.store.kept import Key, Table
+from confide.deploy.store.kept import Key, Table, flat
 from confide.deploy.store.sqlite_file import StoreError, closed_on_error, inodes, transaction, translated
 from confide.deploy.store.store import At, nowhere, parts
 from confide.plans.plan import Plan
@@ -33,13 +33,14 @@ from confide.privacy.ledger import Header, Promise, link, verify_lines
 __all__ = ["SqliteStore", "StoreError"]
 
 _KEYS = {"identity": ("id",)} | {table.name: table.keys for table in TABLES}  # every table but the ledger
+(_STATE,) = (table for table in TABLES if table.name == "state")
 
 
 @dataclass
 class _Marks:
     """What a commit needs to know of the rows that it does not write."""
 
-    state: dict[str, int]  # the row of that name, by field
+    books: Books
     head: str  # hash of the ledger's last line
     count: int  # of its events
     tip: bytes  # sha256 of its last row
@@ -126,13 +127,13 @@ class SqliteStore:
     def head(self) -> str:
         """The hash of the ledger's last line: it stands for all of them."""
         with self._guard, translated(self.path):
-            return (self._marks or self._load()[1]).head
+            return (self._marks or self._load()).head
 
     def load(self) -> Books:
         with self._guard, translated(self.path):
-            return self._load()[0]
+            return self._load().books.copy()
 
-    def _load(self) -> tuple[Books, _Marks]:
+    def _load(self) -> _Marks:
         self._marks = None
         entries, marks = self._ledger()
         tables = {}
@@ -140,12 +141,12 @@ class SqliteStore:
             tables[table] = self._rows(table)
             if table != "state":
                 marks.rows.update({(table, *row[: len(keys)]): row[-1] for row in tables[table]})
-        books = self._books(tables)
-        self._check(books, entries, marks)
+        if wrong := _follow(marks, entries, self._books(tables)):
+            self._fail(*wrong)
         if tables["state"][0][-2] != marks.seal:
             self._fail("state", 0, "a row is missing, too many, or older than the others")
         self._marks = None if self._db.in_transaction else marks  # `at` may look, and then stop the commit
-        return books, marks
+        return marks
 
     def entries(self) -> Iterator[Entry]:
         with self._guard, translated(self.path):
@@ -163,9 +164,8 @@ class SqliteStore:
 
     def commit(self, changes: Changes, at: At = nowhere, name: str = "") -> None:
         with self._guard, translated(self.path):
-            known = self._marks or self._load()[1]
-            draft = replace(known, state=dict(known.state))
-            self._check_changes(changes, draft)
+            draft = replace(self._marks or self._load())
+            self._check(changes, draft)
             if inodes(self.path) != self._files:
                 remedy = "put it back and start again; nothing of this step was written"
                 raise StoreError(self.path, "the file or its log was moved or removed while in use", remedy=remedy)
@@ -184,23 +184,15 @@ class SqliteStore:
         for table in TABLES:
             for key, values in table.rows(c).items():
                 lacks = table.lacks(values)
-                if part != ("gc" if lacks and table.by else table.part):
+                if table.name == "state" or part != ("gc" if lacks and table.by else table.part):
                     continue
-                if table.name == "state":
-                    draft.state.update({name: int(x) for name, x in values.items()})
-                elif not lacks:
-                    known = {} if len(values) == len(table.fields) else self._row(table, key)
-                    self._put(draft, table.name, *key, *table.write(known | values))
+                if not lacks:
+                    whole = values if len(values) == len(table.fields) else table.rows(draft.books)[key]
+                    self._put(draft, table.name, *key, *table.write(whole))
                 elif table.by or (table.name, 0) in draft.rows:
                     self._remove(draft, table.name, *key)
         if part == "gc":
             _put_state(self._db, draft)
-
-    def _row(self, table: Table, key: Key) -> dict[str, Any]:
-        """What stands in the file."""
-        where = " AND ".join(f"{name} = ?" for name in table.keys)
-        row = self._db.execute(f"SELECT * FROM {table.name} WHERE {where}", key).fetchone()  # noqa: S608
-        return table.read(row)
 
     def _put(self, draft: _Marks, table: str, *row: Any) -> None:
         draft.rows[table, *row[: len(_KEYS[table])]] = _put(self._db, table, *row)
@@ -218,8 +210,8 @@ class SqliteStore:
         draft.tip = _digest(draft.tip, *row)
         self._db.execute("INSERT INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, draft.tip))
 
-    def _check_changes(self, c: Changes, draft: _Marks) -> None:
-        """Refuse what the next start would refuse, while nothing is written. Fills `decided` and `published`."""
+    def _check(self, c: Changes, draft: _Marks) -> None:
+        """Refuse what the next start would refuse, while nothing is written; else the draft has the books after it."""
         problem = ""
         if any(e.event.plan != self.plan.hash or e.event.unit != self.server for e in c.entries):
             problem = "an entry of another plan or server"
@@ -229,32 +221,12 @@ class SqliteStore:
                     self._check_row(table, key, values)
         except ValueError as e:
             problem = f"{table.name}, row {key}: {e}"
-        before = dict(draft.state)
-        problem = _count(c.entries, draft) or problem
-        for name, what in (("decided", "has {} rounds"), ("published", "pays for {}")):
-            now, counted = getattr(c, name), draft.state[name]
-            if (before[name] if now is None else now) != counted:
-                problem = f"{name} = {now} after {before[name]}, and the ledger {what.format(counted)}"
-        keys = draft.rows.keys()
-        opened = ({key[1:] for key in keys if key[0] == "open"} | c.opened.keys()) - set(c.closed)
-        out = ({key[1:] for key in keys if key[0] == "out"} | c.out.keys()) - set(c.dropped)
-        problem = problem or _open_and_out(opened, out, draft.state["decided"])
+        if not problem:
+            books = draft.books.copy()
+            books.apply(c)
+            *_, problem = _follow(draft, c.entries, books) or [""]
         if problem:
             raise StoreError(self.path, f"refused: {problem}", remedy="this is a fault of confide; nothing was written")
-
-    def _check(self, books: Books, entries: list[Entry], marks: _Marks) -> None:
-        """The books against the ledger, and against each other."""
-        if problem := _count(entries, marks):
-            self._fail("ledger", None, problem)
-        if books.decided != marks.state["decided"]:
-            self._fail("state", 0, f"decided = {books.decided}, but the ledger's rounds are not 1 to {books.decided}")
-        if books.published != marks.state["published"]:
-            paid = marks.state["published"]
-            self._fail("state", 0, f"published = {books.published}, but the ledger has {paid} that are paid for")
-        opened = {(m, i) for m, flows in books.open.items() for i in flows}
-        if problem := _open_and_out(opened, books.out.keys(), books.decided):
-            self._fail("open", None, problem)
-        marks.state = {name: getattr(books, name) for name in marks.state}
 
     def _books(self, tables: dict[str, list[tuple[Any, ...]]]) -> Books:
         books = Books.fresh(self.start, self.neighbours)
@@ -319,35 +291,40 @@ class SqliteStore:
             if not ours or (event.round, event.kind) != fact[1:]:
                 self._fail("ledger", fact[0], "is not what its line says, or of another plan or server")
         entries = [Entry(event, to) for event, to in zip(book.events, offered, strict=True)]
-        return entries, _Marks(_begin(), book.head, len(entries), tip, {})
+        return entries, _Marks(Books.fresh(self.start, self.neighbours), book.head, len(entries), tip, {})
 
     def _fail(self, table: str, row: object, problem: str) -> NoReturn:
         raise StoreError(self.path, problem, table, row)
 
 
-def _count(entries: Iterable[Entry], marks: _Marks) -> str:
-    """Rounds are decided one after the other, and paid for once, with the sum or the message: "", or what is wrong.
+def _follow(marks: _Marks, entries: Iterable[Entry], books: Books) -> tuple[str, object, str] | None:
+    """Go on to these books with these entries of the ledger, or say what is wrong: the table, the row and why.
 
-    Brings `decided`, `published` and `seen` up to date.
+    Rounds are decided one after the other, and paid for once, with the sum or the message.
     """
+    decided, published = marks.books.decided, marks.books.published
     for event in (entry.event for entry in entries if entry.event.kind != "release"):
-        decided = marks.state["decided"]
         if event.round != decided + 1 or (event.kind == "sum" and marks.seen):
-            return f"a {event.kind} of round {event.round} after round {decided}"
-        marks.state["published"] += event.kind == "sum" or (event.kind == "message" and not marks.seen)
+            return "ledger", None, f"a {event.kind} of round {event.round} after round {decided}"
+        published += event.kind == "sum" or (event.kind == "message" and not marks.seen)
         marks.seen = event.kind == "sum"
-        marks.state["decided"] += event.kind != "sum"
-    return ""
+        decided += event.kind != "sum"
+    if books.decided != decided:
+        return "state", 0, f"decided = {books.decided}, but the ledger's rounds are not 1 to {books.decided}"
+    if books.published != published:
+        return "state", 0, f"published = {books.published}, but the ledger has {published} that are paid for"
+    marks.books = books
+    problem = _open_and_out({key for key, _ in flat(books.open)}, books.out, decided)
+    return ("open", None, problem) if problem else None
 
 
-def _open_and_out(opened: Iterable[tuple[int, int]], out: Iterable[tuple[int, int]], decided: int) -> str:
+def _open_and_out(opened: set[Key], out: Collection[Key], decided: int) -> str:
     """flows.md, I5: a message is kept for exactly the (neighbour, round) that are open. "" or what is wrong."""
-    opened, out = set(opened), set(out)
     rounds = {i for _, i in opened}
     for m, i in opened:
         if not 0 < i <= decided:
             return f"round {i} is open with {m}, and {decided} rounds are decided"
-        if not out & {(i, TO_ALL), (i, m)}:
+        if (i, TO_ALL) not in out and (i, m) not in out:
             return f"round {i} is open with {m}, and its message is not kept"
     for i, receiver in out:
         if i not in rounds or (receiver != TO_ALL and (receiver, i) not in opened):
@@ -377,13 +354,7 @@ def _put(db: sqlite3.Connection, table: str, *row: Any) -> bytes:
 
 
 def _put_state(db: sqlite3.Connection, marks: _Marks) -> None:
-    _put(db, "state", 0, *marks.state.values(), marks.seal)
-
-
-def _begin() -> dict[str, int]:
-    """The row of a server that has decided nothing."""
-    (state,) = (table for table in TABLES if table.name == "state")
-    return {name: f.first for name, f in state.fields.items()}
+    _put(db, "state", 0, *_STATE.write(_STATE.rows(marks.books)[0,]), marks.seal)
 
 
 def _fill(db: sqlite3.Connection, plan: str, server: int, dataset: str, run: str, books: Books) -> None:
@@ -399,4 +370,4 @@ def _fill(db: sqlite3.Connection, plan: str, server: int, dataset: str, run: str
                 if not table.lacks(values)
             ]
     keys = {(table, *row[: len(_KEYS[table])]): _put(db, table, *row) for table, *row in rows}
-    _put_state(db, _Marks(_begin(), "", 0, b"", keys))
+    _put_state(db, _Marks(books, "", 0, b"", keys))
