@@ -267,7 +267,8 @@ class Cohort:
             self.ready = min(self.ready, now)
 
     def _end(self, now: float) -> None:
-        if self.session is None:
+        encoding = self.terms.encoding
+        if self.session is None or encoding is None:
             if self.total is None:
                 self.failed = Failure.NO_UPDATE
                 return
@@ -278,8 +279,7 @@ class Cohort:
         if isinstance(state, secure.Aborted):
             self.failed = str(state.why)
         elif isinstance(state, secure.Summed):
-            assert self.terms.encoding is not None  # noqa: S101 - a secure sum has one
-            self.sum = Sum(self.terms.encoding.decode(state.total), frozenset(state.survivors))
+            self.sum = Sum(encoding.decode(state.total), frozenset(state.survivors))
         else:
             if isinstance(state, secure.Consenting | secure.Unmasking):
                 said = next(iter(outgoing.values()))  # the same to all

@@ -205,8 +205,7 @@ def on_early(books: Books, rules: Rules, m: int, i: int, blob: bytes) -> Changes
 
 
 def _enter(books: Books, rules: Rules, m: int, i: int, blob: bytes) -> tuple[Flow, Balance]:
-    mine = books.message(i, m)
-    assert mine is not None  # noqa: S101 - I5: the message of an open round is kept
+    mine = books.out[i, TO_ALL if (i, TO_ALL) in books.out else m]  # I5: the message of an open round is kept
     n, total = books.balances[m]
     entering = flow(rules.weights[m], as_vector(blob), as_vector(mine))
     return books.open[m][i]._replace(applied=True, peer_sha256=hashlib.sha256(blob).digest()), Balance(

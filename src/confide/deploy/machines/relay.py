@@ -87,8 +87,8 @@ class Relay:
         match message:
             case messages.Ready() if self.stage is Stage.ASK:
                 self._on_ready(now, message)
-            case messages.Said() if self.stage is Stage.SUM:
-                self._on_said(now, message)
+            case messages.Said() if self.stage is Stage.SUM and self._state is not None:
+                self._on_said(now, message, self._state)
             case messages.Refusal() if self.stage is Stage.SUM:
                 self._on_refusal(now, message)
             case messages.Got() if self.stage is Stage.TELL and message.attempt == self.attempt:
@@ -159,11 +159,10 @@ class Relay:
         c.at("relay.begin")
         self._send_all(now)
 
-    def _on_said(self, now: float, said: messages.Said) -> None:
-        assert self._state is not None  # noqa: S101 - in this stage
+    def _on_said(self, now: float, said: messages.Said, state: secure_server.State) -> None:
         try:
-            word = secure_messages.from_client(said.word, self._state.task.largest_message)
-            self._state = secure_server.receive(self._state, said.sender, word)
+            word = secure_messages.from_client(said.word, state.task.largest_message)
+            self._state = secure_server.receive(state, said.sender, word)
         except (MalformedError, RefusedError) as e:
             self.context.refuse(Reason.MALFORMED if isinstance(e, MalformedError) else Reason.WORD)
             return
@@ -206,8 +205,7 @@ class Relay:
         match self.stage:
             case Stage.ASK:
                 return [p for p in self.circle.members if self._ready.get(p, "unheard")]
-            case Stage.SUM:
-                assert self._state is not None  # noqa: S101 - in this stage
+            case Stage.SUM if self._state is not None:
                 return sorted(secure_server.missing(self._state))
         return [p for p in self.circle.members if p not in self._got]
 
