@@ -35,11 +35,11 @@ STORIES = range(40)
 class RoundsOf(Server):
     """A server with other rounds."""
 
-    kind: type[Rounds]
+    Kind: type[Rounds]
 
     def __init__(self, terms: Terms, *rest: Any) -> None:
         super().__init__(terms, *rest)
-        self.rounds = self.kind(self, self.neighbours, self.rejoining)
+        self.rounds = self.Kind(self, self.neighbours, self.rejoining)
 
 
 class Guesses(RoundsOf):

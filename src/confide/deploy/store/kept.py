@@ -66,6 +66,8 @@ def kept(
         make: of the values of its columns, where it has several.
         secret: not to be shown.
         columns: of its table.
+
+    Example: `taps: dict[int, Vector] = kept(lambda start: start, by=("edge",), since=2, secret=True, taps=VECTOR)`.
     """
     empty: dict[str, Any] = {"default_factory": dict} if by else {"default": None}
     return field(**empty, repr=not secret, metadata={"kept": Kept(first, by, table, part, since, make, columns)})
