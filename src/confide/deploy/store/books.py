@@ -7,7 +7,7 @@ A transition (`exchange`) reads the `Books` and gives `Changes`; the store makes
 # ruff: noqa: RUF009 - `kept` gives a dataclass field, as `dataclasses.field` does
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Generic, NamedTuple, Never, TypeVar
 
@@ -148,12 +148,11 @@ class Books(Durable[Never]):
         return self.out.get((round, TO_ALL)) or self.out.get((round, receiver))
 
     def apply(self, c: Changes) -> None:
-        for f in fields(Durable):
-            change = getattr(c, f.name)
+        for name, change in vars(c).items():
             if isinstance(change, dict):
-                merge(getattr(self, f.name), change)
-            elif change is not None:
-                setattr(self, f.name, change)
+                merge(getattr(self, name), change)
+            elif change is not None and name != "entries":
+                setattr(self, name, change)
 
     def copy(self) -> Books:
         return Books(**{name: copied(value) for name, value in vars(self).items()})

@@ -118,8 +118,8 @@ class Table(NamedTuple):
 
     def write(self, values: Mapping[str, Any]) -> list[Any]:
         """The columns after the keys."""
-        each = [x for name, f in self.fields.items() for x in f.split(values[name])]
-        return [column.write(x) for column, x in zip(self.columns.values(), each, strict=True)]
+        each = ((f, f.split(values[name])) for name, f in self.fields.items())
+        return [column.write(x) for f, own in each for column, x in zip(f.columns.values(), own, strict=True)]
 
     def read(self, row: Sequence[Any]) -> dict[str, Any]:
         """The values by field of a row with its keys."""

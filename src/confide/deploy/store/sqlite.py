@@ -32,6 +32,8 @@ from confide.privacy.ledger import Header, Promise, link, verify_lines
 
 __all__ = ["SqliteStore", "StoreError"]
 
+_Row = tuple[Table, Key, Mapping[str, Any]]
+
 _KEYS = {"identity": ("id",)} | {table.name: table.keys for table in TABLES}  # every table but the ledger
 (_STATE,) = (table for table in TABLES if table.name == "state")
 
@@ -165,7 +167,8 @@ class SqliteStore:
     def commit(self, changes: Changes, at: At = nowhere, name: str = "") -> None:
         with self._guard, translated(self.path):
             draft = replace(self._marks or self._load())
-            self._check(changes, draft)
+            rows = [(table, *row) for table in TABLES for row in table.rows(changes).items()]
+            self._check(changes, rows, draft)
             if inodes(self.path) != self._files:
                 remedy = "put it back and start again; nothing of this step was written"
                 raise StoreError(self.path, "the file or its log was moved or removed while in use", remedy=remedy)
@@ -174,23 +177,24 @@ class SqliteStore:
                 for part, present in parts(changes).items():
                     if present:
                         at(f"{name}.tx.{part}")
-                    self._write(part, changes, draft)
+                    self._write(part, changes.entries, rows, draft)
             self._marks = draft
 
-    def _write(self, part: str, c: Changes, draft: _Marks) -> None:
+    def _write(self, part: str, entries: Iterable[Entry], rows: Iterable[_Row], draft: _Marks) -> None:
         if part == "ledger":
-            for entry in c.entries:
+            for entry in entries:
                 self._append(entry, draft)
-        for table in TABLES:
-            for key, values in table.rows(c).items():
-                lacks = table.lacks(values)
-                if table.name == "state" or part != ("gc" if lacks and table.by else table.part):
-                    continue
-                if not lacks:
-                    whole = values if len(values) == len(table.fields) else table.rows(draft.books)[key]
-                    self._put(draft, table.name, *key, *table.write(whole))
-                elif table.by or (table.name, 0) in draft.rows:
-                    self._remove(draft, table.name, *key)
+        for table, key, values in rows:
+            if table.name == "state" or part not in (table.part, "gc"):
+                continue
+            lacks = table.lacks(values)
+            if part != ("gc" if lacks and table.by else table.part):
+                continue
+            if not lacks:
+                all_values = values if len(values) == len(table.fields) else table.rows(draft.books)[key]
+                self._put(draft, table.name, *key, *table.write(all_values))
+            elif table.by or (table.name, 0) in draft.rows:
+                self._remove(draft, table.name, *key)
         if part == "gc":
             _put_state(self._db, draft)
 
@@ -210,15 +214,14 @@ class SqliteStore:
         draft.tip = _digest(draft.tip, *row)
         self._db.execute("INSERT INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, draft.tip))
 
-    def _check(self, c: Changes, draft: _Marks) -> None:
+    def _check(self, c: Changes, rows: Iterable[_Row], draft: _Marks) -> None:
         """Refuse what the next start would refuse, while nothing is written; else the draft has the books after it."""
         problem = ""
         if any(e.event.plan != self.plan.hash or e.event.unit != self.server for e in c.entries):
             problem = "an entry of another plan or server"
         try:
-            for table in TABLES:
-                for key, values in table.rows(c).items():
-                    self._check_row(table, key, values)
+            for table, key, values in rows:
+                self._check_row(table, key, values)
         except ValueError as e:
             problem = f"{table.name}, row {key}: {e}"
         if not problem:
