@@ -45,7 +45,7 @@ class RoundsOf(Server):
 class Guesses(RoundsOf):
     """On a deadline it applies the flow with what it believes the neighbour has sent."""
 
-    class kind(Rounds):
+    class Kind(Rounds):
         def _step(self) -> bool:
             desk, books = self.desk, self.desk.books
             if desk.phase is Phase.WAIT and desk.now >= self.deadline:
@@ -85,7 +85,7 @@ class SendsFirst(Server):
 class Overwrites(RoundsOf):
     """w := the aggregate; flows that came in since the model was handed out are lost."""
 
-    class kind(Rounds):
+    class Kind(Rounds):
         def _publish(self, cohort: Cohort, found: Sum) -> None:
             lost = self.desk.books.w - cohort.model
             super()._publish(cohort, found._replace(total=found.total - lost))
@@ -159,7 +159,7 @@ class Spends(Server):
 class Waits(RoundsOf):
     """For a neighbour that does not answer, for ever."""
 
-    class kind(Rounds):
+    class Kind(Rounds):
         def _wait(self) -> bool:
             self.desk.terms = replace(self.desk.terms, exchange=1e6)
             return super()._wait()
@@ -194,7 +194,7 @@ class VoidsInDoubt(Server):
 class PublishesLate(RoundsOf):
     """A round that was skipped is published after all, under its old number."""
 
-    class kind(Rounds):
+    class Kind(Rounds):
         def _publish(self, cohort: Cohort, found: Sum) -> None:
             if any(e.event.kind == "skip" for e in self.desk.store.entries()):
                 self.desk.books.decided -= 1
