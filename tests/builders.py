@@ -6,47 +6,56 @@ A test names what it is about in flat words (`a_plan(rounds=4, level="unit")`); 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from confide.privacy.agreement import Unit, make
 
-from confide.graph.graph import Graph
+from confide.graph import Graph
+from confide.plans import words
+from confide.plans.build import Announced, model_of, of_deployment
 from confide.plans.config import Experiment
-from confide.plans.plan import Plan, scheme_fields
+from confide.plans.plan import Clients, Clocks, Deployment, Learning, Model, Network, Plan, Unit
+from confide.plans.privacy import Privacy
 from confide.rounds.arithmetic import on_grid
+from confide.rounds.clipping import Clip
 from confide.rounds.reference import prepare
-from confide.rounds.schemes import Scheme, scheme
+from confide.rounds.schemes import scheme
 
 # ---- plans
 
+# Where a flat word of a test stands in a plan: the tables on the way, then the field.
+PLACES: Mapping[str, tuple[str, ...]] = (
+    dict.fromkeys(("rounds", "scheme", "secure", "units", "privacy", "deployment", "algorithm"), ())
+    | dict.fromkeys(("step", "sampled", "replacement", "dropout", "fraction_bits"), ("algorithm",))
+    | dict.fromkeys(("bound", "norm"), ("algorithm", "clip"))
+    | dict.fromkeys((f.name for f in fields(Privacy)), ("privacy",))
+    | dict.fromkeys(("ridge", "convex", "undeclared", "built_in"), ("algorithm", "model"))
+    | dict.fromkeys(("window", "protocol"), ("deployment",))
+    | dict.fromkeys((f.name for f in fields(Clocks)), ("deployment", "clocks"))
+)
+OTHERS: Mapping[str, tuple[str, ...]] = {  # under another name
+    "clip": ("algorithm", "clip", "kind"),
+    "dim": ("algorithm", "model", "length"),
+    "model": ("algorithm", "model", "kind"),
+    "exchange": ("deployment", "clocks", "neighbours"),
+    "start": ("deployment", "clocks", "begin"),
+    "failures": ("graph", "failures"),
+}
+_USUAL = Plan(
+    rounds=100,
+    graph=Network((Graph.ring(4),)),
+    algorithm=Learning(Model("linear", 3), 0.1, 5, Clip("example", 1.0), replacement=False),
+    scheme=scheme("homomorphic", sigma=0.3, noise="gaussian"),
+    privacy=Privacy(),
+    units=(Unit((Clients(1, 8, 20),)),) * 4,
+)
+
 
 def a_plan(**changes: Any) -> Plan:
-    """A plan of a simulation of four units; `graph` and `scheme` may be objects or what a plan makes of them."""
-    usual: dict[str, Any] = {
-        "graph": Graph.ring(4),
-        "scheme": scheme("homomorphic", sigma=0.3, noise="gaussian"),
-        "rounds": 100,
-        "step": 0.1,
-        "bound": 1.0,
-        "norm": "l2",
-        "clip": "example",
-        "sampled": 5,
-        "clients": 20,
-        "dim": 3,
-        "local_steps": 1,
-        "batch": None,
-        "level": "client",
-        "adjacency": "replace",
-        "proof": "none",
-        "participation": "all",
-        "threat": "links",
-        "release": "none",
-        "delta": 1e-5,
-    }
-    return Plan(**_laid_out(usual | changes))
+    """A plan of a simulation of four units of twenty clients."""
+    return changed(_USUAL, **changes)
 
 
 def a_shared_plan(**changes: Any) -> Plan:
@@ -56,59 +65,70 @@ def a_shared_plan(**changes: Any) -> Plan:
 
 
 def a_deployed_plan(**changes: Any) -> Plan:
-    """A plan of a deployment of four units of three clients; entries of its deployment are words like the others."""
-    law = "discrete-" + str(getattr(changes.get("scheme"), "law", "gaussian"))
-    usual = {"graph": on_grid(Graph.ring(4)), "sampled": 3, "clients": 3, "local_steps": (1, 10), "batch": 8}
-    plan = usual | {"deployment": a_deployment(**{n: changes.pop(n) for n in list(changes) if n in DEPLOYMENT})}
-    return a_plan(**_laid_out({"scheme": scheme("homomorphic", sigma=0.3)} | plan | changes, law))
+    """A plan of a deployment of four units of three clients, who take one to ten steps on logistic losses."""
+    made = changes.pop("scheme", scheme("homomorphic", sigma=0.3, noise="gaussian"))
+    usual = {
+        "graph": on_grid(Graph.ring(4)), "sampled": 3, "units": units(forged_units([3] * 4)), "model": "logistic",
+        "ridge": 0.1, "fraction_bits": 24, "deployment": Deployment(), "scheme": replace(made, law=made.law.discrete),
+    }  # fmt: skip
+    return a_plan(**usual | changes)
 
 
 def changed(plan: Plan, **changes: Any) -> Plan:
-    """The plan with other words, those of its deployment and of its scheme among them."""
-    inner = {name: changes.pop(name) for name in list(changes) if name in DEPLOYMENT}
-    noise = {name: changes.pop(name) for name in list(changes) if name in plan.scheme}
-    if inner:
-        changes["deployment"] = dict(plan.deployment or {}) | inner
-    if noise:
-        changes["scheme"] = dict(plan.scheme) | noise
-    return replace(plan, **_laid_out(changes))
+    """The plan with other words, as flat as a test writes them."""
+    tables: dict[str, Any] = {f.name: getattr(plan, f.name) for f in fields(Plan)}
+    if "graph" in changes:
+        given = changes.pop("graph")
+        graphs = (given,) if isinstance(given, Graph) else tuple(given)
+        tables["graph"] = replace(plan.graph, graphs=graphs)
+        tables["units"] = (plan.units * graphs[0].P)[: graphs[0].P] if plan.deployment is None else plan.units
+    of_clients = {name: changes.pop(name) for name in ("clients", "local_steps", "batch") if name in changes}
+    sizes = {name: changes.pop(name) for name in ("sigma", "sigma_pair", "sigma_client") if name in changes}
+    law = changes.pop("law", None)
+    for name, value in changes.items():
+        *way, last = OTHERS.get(name, (*PLACES.get(name, ()), name))
+        _set(tables, way, last, value)
+    if of_clients:
+        tables["units"] = tuple(replace(u, clients=_clients(u, **of_clients)) for u in tables["units"])
+    if sizes:
+        tables["scheme"] = tables["scheme"].resized(**sizes)
+    if law is not None:
+        tables["scheme"] = replace(tables["scheme"], law=law)
+    return Plan(**tables)
+
+
+def _set(tables: dict[str, Any], way: Sequence[str], last: str, value: Any) -> None:
+    if not way:
+        tables[last] = value
+        return
+    chain = [tables[way[0]]]
+    for step in way[1:]:
+        chain.append(getattr(chain[-1], step))
+    made = replace(chain[-1], **{last: value})
+    for table, step in zip(chain[-2::-1], reversed(way[1:]), strict=True):
+        made = replace(table, **{step: made})
+    tables[way[0]] = made
+
+
+def _clients(unit: Unit, clients: int | None = None, local_steps: Any = None, batch: Any = None) -> tuple[Clients, ...]:
+    """Equal clients; of a range (low, high) one client has the lowest and all others the highest."""
+    first = unit.clients[0]
+    K = unit.size if clients is None else clients
+    ends = [x if isinstance(x, tuple) else (x, x) for x in (local_steps or first.local_steps, batch or first.batch)]
+    low, high = zip(*ends, strict=True)
+    if low == high:
+        return (Clients(*low, count=K),)
+    return (Clients(*low), Clients(*high, count=K - 1))
 
 
 def deployed(e: Experiment, **clocks: float) -> Plan:
     """The plan of this experiment between units that nobody can be."""
-    return make(e, forged_units(e.problem.federation.K.tolist()), **clocks)
+    announced = forged_units(e.problem.federation.K.tolist())
+    model = model_of(e.problem, e.algorithm)
+    return of_deployment(announced, e.graph, e.algorithm, model, e.rounds, e.seed, e.privacy, **clocks)
 
 
-def _laid_out(words: dict[str, Any], law: str | None = None) -> dict[str, Any]:
-    made = dict(words)
-    if isinstance(words.get("graph"), Graph):
-        made["graph"] = words["graph"].to_dict()
-    if isinstance(words.get("scheme"), Scheme):
-        made["scheme"] = scheme_fields(words["scheme"], law)
-    return made
-
-
-# ---- deployments
-
-DEPLOYMENT: dict[str, Any] = {
-    "protocol": 1,
-    "fraction_bits": 24,
-    "window": 4,
-    "start": 0.0,
-    "degree": 0,
-    "adapt": 60.0,
-    "tick": 60.0,
-    "exchange": 30.0,
-    "drain": 300.0,
-    "model": {"kind": "logistic", "rho": 0.1},
-    "replacement": False,
-    "units": (),
-}
-
-
-def a_deployment(**changes: Any) -> dict[str, Any]:
-    """The table `deployment` of a plan, of four units of three clients."""
-    return DEPLOYMENT | {"units": announced(forged_units([3] * 4))} | changes
+# ---- units
 
 
 def key(n: int) -> str:
@@ -116,11 +136,11 @@ def key(n: int) -> str:
     return f"{n:064x}"
 
 
-def forged_units(sizes: Sequence[int], authority: bool = False) -> list[Unit]:
+def forged_units(sizes: Sequence[int], authority: bool = False) -> list[Announced]:
     """Units of so many clients each, with keys that nobody can sign with."""
     apart = max(100, 10 + max(sizes))
     return [
-        Unit(
+        Announced(
             f"Klinik {p}",
             key(apart * p),
             key(apart * p + 1),
@@ -131,13 +151,15 @@ def forged_units(sizes: Sequence[int], authority: bool = False) -> list[Unit]:
     ]
 
 
-def announced(units: Sequence[Unit], local_steps: int = 2, batch: int = 8) -> list[dict[str, Any]]:
-    """Units as a deployment lists them, each client with the same work."""
-    return [
-        {name: getattr(unit, name) for name in ("name", "identity", "exchange_key", "authority")}
-        | {"clients": [{"identity": one, "local_steps": local_steps, "batch": batch} for one in unit.clients]}
-        for unit in units
-    ]
+def units(announced: Sequence[Announced], local_steps: int = 2, batch: int = 8) -> tuple[Unit, ...]:
+    """Units as a plan has them, each client with the same work."""
+    return tuple(
+        Unit(
+            tuple(Clients(local_steps, batch, identity=one) for one in unit.clients), unit.name, unit.identity,
+            unit.key_agreement, unit.authority,
+        )
+        for unit in announced
+    )  # fmt: skip
 
 
 # ---- runs
@@ -145,7 +167,7 @@ def announced(units: Sequence[Unit], local_steps: int = 2, batch: int = 8) -> li
 
 def reference_bits(e: Experiment, rounds: int | None = None) -> list[list[int]]:
     """The states of all units after these rounds of the reference engine, as whole numbers."""
-    rounds, cap = rounds or e.rounds, None if e.privacy is None else e.privacy.cap
+    rounds, cap = rounds or e.rounds, None if e.privacy is None else words.cap(e.privacy.participation)
     r = prepare(e.problem, e.graph, e.algorithm, rounds, e.seed, cap=cap)(0)
     w = r.start(np.zeros((e.graph[0].P, e.problem.M)))
     for i in range(1, rounds + 1):

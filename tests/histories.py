@@ -54,7 +54,7 @@ def publish(b: Books, plan: Plan, r: random.Random) -> Changes:
         published=b.published + 1,
         contribution=_vector(r, M),
         entries=[_entry(plan, "message", i, message, offered)],
-        opened={(m, i): Flow() for m in offered},
+        open={m: {i: Flow()} for m in offered},
         out=out,
         transcript=b"",
     )
@@ -69,6 +69,7 @@ def sync(b: Books, plan: Plan, r: random.Random) -> Changes:
     """Applies, flags, closes and drops, whatever the records of one edge allow."""
     m = r.choice(b.neighbours)
     c = Changes(seen={m: b.seen[m] + r.randint(0, 2)})
+    flows: dict[int, Flow | None] = {}
     n, total = b.balances[m]
     for i, flow in b.open[m].items():
         applied, theirs = flow.applied or r.random() < 0.6, flow.peer_applied or r.random() < 0.5
@@ -76,16 +77,17 @@ def sync(b: Books, plan: Plan, r: random.Random) -> Changes:
             n, total = n + 1, total + _vector(r, len(total))
             c.balances[m] = Balance(n, total)
         if applied and theirs:
-            c.closed.append((m, i))
+            flows[i] = None
         elif (applied, theirs) != flow[:2]:
-            c.opened[m, i] = Flow(applied, theirs, r.randbytes(32) if applied else b"")
+            flows[i] = Flow(applied, theirs, r.randbytes(32) if applied else b"")
+    c.open = {m: flows} if flows else {}
     _drop(b, c)
     return c
 
 
 def remove(b: Books, plan: Plan, r: random.Random) -> Changes:
     m = r.choice(b.neighbours)
-    c = Changes(status={m: r.choice(list(Status))}, epoch=r.randbytes(20), closed=[(m, i) for i in b.open[m]])
+    c = Changes(status={m: r.choice(list(Status))}, epoch=r.randbytes(20), open={m: dict.fromkeys(b.open[m])})
     _drop(b, c)
     return c
 
@@ -105,7 +107,7 @@ def small(b: Books, plan: Plan, r: random.Random) -> Changes:
 def _drop(b: Books, c: Changes) -> None:
     left = {(m, i) for m, flows in b.open.items() for i in flows} - set(c.closed)
     rounds = {i for _, i in left}
-    c.dropped = [(i, to) for i, to in b.out if (i not in rounds if to == TO_ALL else (to, i) not in left)]
+    c.out = {(i, to): None for i, to in b.out if (i not in rounds if to == TO_ALL else (to, i) not in left)}
 
 
 ALL_KINDS = (publish, publish, skip, sync, sync, sync, remove, small)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.plans.settings import Privacy
 from confide.privacy.of_run import Accounting
 from scipy import stats
 from scipy.optimize import brentq
@@ -18,6 +17,7 @@ from confide.attacks.audit import AuditReport, Row, audit, rows_of
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.plans.config import Config, parse
+from confide.plans.privacy import Privacy
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.plans.threat import Threat
 
 from confide.attacks.worlds import Side, drive, heard, loudness, pairs, row, units
 from confide.graph.graph import Graph
 from confide.plans.config import Experiment, parse
+from confide.plans.words import Colluders, Links, Neighbours
 from confide.privacy.accountant import account
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.models import Linear, Logistic
@@ -110,7 +110,7 @@ def test_a_row_has_the_gradient_that_it_was_made_for(model: Linear | Logistic) -
         np.testing.assert_allclose(model.gradients(np.zeros(2), x[None], np.array([d]))[0], -size * v, atol=1e-12)
 
 
-THREATS = [Threat(), Threat("colluders", frozenset({1})), Threat("colluders", frozenset({1, 3})), Threat("neighbours")]
+THREATS = [Links(), Colluders(frozenset({1})), Colluders(frozenset({1, 3})), Neighbours()]
 
 
 @pytest.mark.parametrize("threat", THREATS, ids=str)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from confide.base.errors import InputError
-from confide.plans.settings import Privacy
+from confide.plans.privacy import Privacy
 from confide.problems import regression
 from confide.problems.models import Linear
 from confide.problems.problem import Problem

@@ -9,12 +9,13 @@ import pytest
 
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
-from confide.plans.threat import KINDS, Release, Threat
+from confide.plans import words
+from confide.plans.words import Colluders, Links
 
 
 @pytest.mark.parametrize("text", ["links", "colluders:1,2", "colluders:0", "neighbours", "own-client", "own-server"])
 def test_threats_read_and_write(text: str) -> None:
-    threat = Threat.parse(text)
+    threat = words.threat(text)
     assert str(threat) == text
     assert threat.kind in KINDS
     assert threat.words
@@ -23,10 +24,10 @@ def test_threats_read_and_write(text: str) -> None:
 
 def test_who_colludes_against_whom() -> None:
     star = Graph.star(5)
-    assert Threat.parse("links").against(star, 1) == frozenset()
-    assert Threat.parse("colluders:2,4").against(star, 1) == {2, 4}
-    assert Threat.parse("neighbours").against(star, 1) == {0}
-    assert Threat.parse("neighbours").against(star, 0) == {1, 2, 3, 4}
+    assert words.threat("links").against(star, 1) == frozenset()
+    assert words.threat("colluders:2,4").against(star, 1) == {2, 4}
+    assert words.threat("neighbours").against(star, 1) == {0}
+    assert words.threat("neighbours").against(star, 0) == {1, 2, 3, 4}
 
 
 @pytest.mark.parametrize(
@@ -47,26 +48,26 @@ def test_who_colludes_against_whom() -> None:
 )
 def test_nonsense_threats_are_refused(text: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason) as e:
-        Threat.parse(text)
+        words.threat(text)
     assert e.value.field == "threat"
 
 
 def test_colluders_must_be_servers_and_leave_somebody() -> None:
     with pytest.raises(InputError, match="server 4 does not exist; they are 0 to 3"):
-        Threat.parse("colluders:1,4").check(4)
+        words.threat("colluders:1,4").check(4)
     with pytest.raises(InputError, match="nobody is left to protect"):
-        Threat.parse("colluders:0,1,2,3").check(4)
+        words.threat("colluders:0,1,2,3").check(4)
 
 
 @pytest.mark.parametrize(
     "make",
     [
         lambda: Threat("everyone"),
-        lambda: Threat("links", frozenset({1})),
-        lambda: Threat("colluders"),
-        lambda: Threat("colluders", frozenset({1.5})),  # type: ignore[arg-type]
-        lambda: Threat("colluders", frozenset({True})),
-        lambda: Threat("colluders", frozenset({-1})),
+        lambda: Links(frozenset({1})),
+        lambda: Colluders(),
+        lambda: Colluders(frozenset({1.5})),  # type: ignore[arg-type]
+        lambda: Colluders(frozenset({True})),
+        lambda: Colluders(frozenset({-1})),
         lambda: Release("all"),
         lambda: Release("centroid", math.nan),
         lambda: Release("centroid", -1.0),
@@ -80,7 +81,7 @@ def test_nonsense_cannot_be_built_by_hand_either(make: Callable[[], object]) -> 
 
 @pytest.mark.parametrize("text", ["none", "local", "centroid:0", "centroid:0.5"])
 def test_releases_read_and_write(text: str) -> None:
-    assert str(Release.parse(text)) == text
+    assert str(words.release(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -99,5 +100,5 @@ def test_releases_read_and_write(text: str) -> None:
 )
 def test_nonsense_releases_are_refused(text: str) -> None:
     with pytest.raises(InputError) as e:
-        Release.parse(text)
+        words.release(text)
     assert e.value.field == "release"

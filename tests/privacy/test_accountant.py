@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.plans.threat import Release, Threat
 from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon, pure_epsilon, renyi_epsilon, zcdp_epsilon
+from confide.plans import words
+from confide.plans.words import Cap, Colluders, ConvexGlm, Links, PublicPoint, Random, Regulariser
 from confide.privacy import accountant
-from confide.privacy.accountant import Account, account, account_general, paper_theorem
+from confide.privacy.accountant import account, account_general, paper_theorem
+from confide.privacy.course import Account
 from confide.privacy.general import expose_each, rounds_of
 from confide.privacy.rounding import Rounding
-from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import SumNoise
 from confide.rounds.clipping import clip
 from confide.rounds.schemes import Scheme, scheme
@@ -110,7 +112,7 @@ def test_theorem_2_of_nonsense(given: tuple[Any, ...]) -> None:
 def test_closed_forms_of_sections_1_2_and_4(T: int, gamma: float) -> None:
     mu, B, L, sigma, P = 0.5, 1.0, 2, 0.8, 5
     nu = (1 - gamma) / mu
-    sens = Sensitivity(mu, B, sampled=L, proof=Proof("convex-glm", nu), dim=1, smoothness=1.0)
+    sens = Sensitivity(mu, B, sampled=L, proof=ConvexGlm(nu), dim=1, smoothness=1.0)
     g, s, j = Graph.ring(P), 2 * mu * B / L, np.arange(1, T + 1)
     b, a = sigma / math.sqrt(2), float(g.own_weights[0])
 
@@ -199,13 +201,13 @@ def test_named_and_general_agree(s: Scheme, where: str, monkeypatch: pytest.Monk
     graphs, T = GRAPHS[where], 5
     P = graphs[0].P
     rounds = rounds_of(s, [graphs[j % len(graphs)] for j in range(T)])
-    public = Sensitivity(0.3, 1.0, sampled=2, proof=Proof("public-point"))
-    glm = Sensitivity(0.3, 1.0, sampled=2, proof=Proof("convex-glm", 0.5), smoothness=1.0)
-    reg = Sensitivity(0.3, 1.0, sampled=2, proof=Proof("regulariser", 0.5))
-    capped = Sensitivity(0.3, 1.0, sampled=2, proof=Proof("public-point"), participation=Participation("cap", 2))
+    public = Sensitivity(0.3, 1.0, sampled=2, proof=PublicPoint())
+    glm = Sensitivity(0.3, 1.0, sampled=2, proof=ConvexGlm(0.5), smoothness=1.0)
+    reg = Sensitivity(0.3, 1.0, sampled=2, proof=Regulariser(0.5))
+    capped = Sensitivity(0.3, 1.0, sampled=2, proof=PublicPoint(), participation=Cap(2))
     for sens in (ONE, public, glm, reg, capped):
         for colluders in ((), (0,), (1, 2), tuple(range(P - 1))):
-            threat = Threat("colluders", frozenset(colluders)) if colluders else Threat()
+            threat = Colluders(frozenset(colluders)) if colluders else Links()
             named = account(s, graphs, sens, rounds=T, threat=threat)
             general = account_general(rounds, sens, colluders=colluders)
             assert named.leak == general.leak == (s.name == "none")
@@ -240,7 +242,7 @@ def test_the_general_accountant_takes_failed_links_and_chosen_targets() -> None:
         {"targets": [7]},
         {"targets": [1], "colluders": (1,)},
         {"rounds": []},
-        {"sensitivity": Sensitivity(1.0, 1.0, sampled=1, clients=2, participation=Participation("random", 0.5))},
+        {"sensitivity": Sensitivity(1.0, 1.0, sampled=1, clients=2, participation=Random(0.5))},
     ],
 )
 def test_the_general_accountant_refuses_nonsense(given: dict[str, Any]) -> None:
@@ -269,7 +271,7 @@ def test_the_worst_target_is_found(name: str, threat: str) -> None:
     found = account(s, g, ONE, rounds=4, threat=threat)
     rounds, worst = rounds_of(s, [g] * 4), 0.0
     for p in range(1 if threat == "colluders:0" else 0, 6):
-        against = tuple(sorted(Threat.parse(threat).against(g, p)))
+        against = tuple(sorted(words.threat(threat).against(g, p)))
         worst = max(worst, account_general(rounds, ONE, colluders=against, targets=[p]).mu_gdp or 0.0)
     assert found.mu_gdp == pytest.approx(worst, rel=1e-10)
 
@@ -455,8 +457,8 @@ def test_a_release_under_random_participation_costs_as_it_should(noise: str) -> 
         norm="l1",
         sampled=1,
         clients=1,
-        proof=Proof("public-point"),
-        participation=Participation("random", 1.0),
+        proof=PublicPoint(),
+        participation=Random(1.0),
     )
     free = scheme("local-only", noise=noise)
     a = account(free, RING, always, rounds=3, release="centroid:0.5")
@@ -464,7 +466,7 @@ def test_a_release_under_random_participation_costs_as_it_should(noise: str) -> 
     rho = ratio**2 / 2
     expected = gaussian_epsilon(ratio, 1e-5) if noise == "gaussian" else zcdp_epsilon(rho, 1e-5)
     assert a.epsilon == pytest.approx(expected, rel=1e-9)  # the smallest bound is that for one who is always there
-    half = replace(always, clients=2, participation=Participation("random", 0.5))
+    half = replace(always, clients=2, participation=Random(0.5))
     found = account(free, RING, half, rounds=3, release="centroid:0.5")
 
     def curve(orders: Floats) -> Floats:
@@ -572,7 +574,7 @@ def test_the_smaller_of_two_proofs_says_which() -> None:
 @pytest.mark.parametrize("participation", ["random:0.1", "amplified:0.1"])
 def test_who_takes_part_is_no_secret_inside_the_unit(participation: str) -> None:
     """The own server and own clients see the list: what holds given the list is credited, amplification is not."""
-    sens = replace(PLAIN, clients=100, participation=Participation.parse(participation))
+    sens = replace(PLAIN, clients=100, participation=words.participation(participation))
     T, noise, every = 20, gauss("homomorphic"), inside(gauss("homomorphic"), threat="own-server")
     each = every.costs[0]
     assert every.costs == (each,) * T
@@ -711,8 +713,8 @@ def test_any_noise_has_a_finite_number(sigma: float, noise: str, participation: 
         norm="l1",
         sampled=1,
         clients=2,
-        proof=Proof("public-point"),
-        participation=Participation.parse(participation),
+        proof=PublicPoint(),
+        participation=words.participation(participation),
     )
     s = scheme("homomorphic", sigma, noise=noise.removeprefix("discrete-"))
     a = account(s, RING, sens, rounds=3, noise=noise, release=f"centroid:{sigma!r}")

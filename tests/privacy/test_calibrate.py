@@ -11,10 +11,12 @@ import pytest
 
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
-from confide.plans.threat import Release
-from confide.privacy.accountant import Account, account
-from confide.privacy.calibrate import PAIR_RATIO, Budget, affordable_rounds, calibrate, calibrate_sum
-from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.plans.privacy import Budget
+from confide.plans.words import Cap, PublicPoint, Random
+from confide.privacy.accountant import account
+from confide.privacy.calibrate import PAIR_RATIO, affordable_rounds, calibrate, calibrate_sum
+from confide.privacy.course import Account
+from confide.privacy.sensitivity import Sensitivity
 from confide.rounds.schemes import scheme
 from exploring import more
 
@@ -81,14 +83,12 @@ EVERY = list(itertools.product(("homomorphic", "shared", "own-clean"), ("gaussia
 
 @pytest.mark.parametrize(("name", "noise"), more([EVERY[0], EVERY[3], EVERY[4]], EVERY))
 def test_with_random_participation(name: str, noise: str) -> None:
-    s = unit(
-        level="client", sampled=3, clients=10, proof=Proof("public-point"), participation=Participation("random", 0.3)
-    )
+    s = unit(level="client", sampled=3, clients=10, proof=PublicPoint(), participation=Random(0.3))
     tight(name, s, Budget(epsilon=1.5), 4, noise)
 
 
 def test_with_a_cap() -> None:
-    s = unit(level="client", sampled=2, proof=Proof("public-point"), participation=Participation("cap", 3))
+    s = unit(level="client", sampled=2, proof=PublicPoint(), participation=Cap(3))
     tight("homomorphic", s, Budget(epsilon=1.5), 9, "gaussian")
 
 
@@ -216,10 +216,10 @@ def test_the_rho_of_a_pure_epsilon(noise: str, rho: float, each: float) -> None:
 
 
 def test_rho_does_not_exist_for_random_participation() -> None:
-    s = unit(level="client", sampled=3, clients=10, participation=Participation("random", 0.3))
+    s = unit(level="client", sampled=3, clients=10, participation=Random(0.3))
     with pytest.raises(InputError, match="has no rho; give epsilon and delta"):
         calibrate("shared", RING, s, Budget(rho=1.0), rounds=3)
-    every = replace(s, sampled=10, participation=Participation("random", 1.0))  # the bound for all is the smaller
+    every = replace(s, sampled=10, participation=Random(1.0))  # the bound for all is the smaller
     found = calibrate("shared", RING, every, Budget(rho=1.0), rounds=3)
     assert found.scheme.sigma == pytest.approx(0.02 * math.sqrt(3 / 2), rel=1e-8)
 

@@ -18,8 +18,10 @@ import pytest
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.graph.graph import Graph
-from confide.privacy.accountant import Account, account
-from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.plans.words import Always, Amplified, Cap, Random
+from confide.privacy.accountant import account
+from confide.privacy.course import Account
+from confide.privacy.sensitivity import Sensitivity
 from confide.rounds.arithmetic import FloatArithmetic
 from confide.rounds.combine import combine, publish
 from confide.rounds.schemes import Scheme, scheme
@@ -120,10 +122,10 @@ def _draw_sensitivity(
     if kind == "convex-glm" and not forgets:
         gamma = (1.0 - constant * mu / E) ** E
     part = {
-        "all": Participation(),
-        "cap": Participation("cap", float(rng.integers(1, T + 1))),
-        "random": Participation("random", L / K),
-        "amplified": Participation("amplified", L / K),
+        "all": Always(),
+        "cap": Cap(float(rng.integers(1, T + 1))),
+        "random": Random(L / K),
+        "amplified": Amplified(L / K),
     }[participation]
     adjacency = "zero-out" if half else "replace"
     return (

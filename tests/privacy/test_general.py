@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from confide.plans.settings import Privacy
 from confide.privacy.of_run import Pricing
 from numpy.typing import NDArray
 
@@ -18,11 +17,14 @@ from confide.base.randomness import Purpose
 from confide.engines.driver import simulate
 from confide.graph.graph import Graph
 from confide.plans.plan import Plan
+from confide.plans.privacy import Privacy
+from confide.plans.words import Cap, PublicPoint, Random, Regulariser
 from confide.privacy import accountant
-from confide.privacy.accountant import Account, account
+from confide.privacy.accountant import account
+from confide.privacy.course import Account
 from confide.privacy.general import Exposure, expose, expose_each, rounds_of
 from confide.privacy.rounding import Rounding
-from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.sensitivity import Sensitivity
 from confide.problems import regression
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
@@ -294,7 +296,7 @@ def test_simulated_messages_have_the_covariance(each_scheme: Scheme, each_graph:
 
 GAUSSIAN = [replace(s, law="gaussian") for s in SCHEMES]
 UNIT = Sensitivity(0.3, 1.0, level="unit")
-CLIENT = Sensitivity(0.3, 1.0, sampled=2, clients=4, proof=Proof("public-point"))
+CLIENT = Sensitivity(0.3, 1.0, sampled=2, clients=4, proof=PublicPoint())
 THREATS = ("links", "colluders:0", "colluders:1,2", "neighbours", "own-client", "own-server")
 RELEASES = ("none", "centroid:0.5", "centroid:0", "local")
 
@@ -310,10 +312,10 @@ def asked(s: Scheme, graphs: list[Graph], threat: str, release: str, sensitivity
 @pytest.mark.parametrize("s", GAUSSIAN, ids=named)
 def test_the_fallback_is_the_closed_form(s: Scheme, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every adversary and every release, round by round, with and without a cap and a contraction."""
-    capped = replace(CLIENT, participation=Participation("cap", 2))
+    capped = replace(CLIENT, participation=Cap(2))
     both = [(threat, release, UNIT) for threat in THREATS for release in RELEASES]
     both += [("links", "none", capped), ("neighbours", "centroid:0.5", capped)]
-    both += [("colluders:0", "centroid:0.5", replace(CLIENT, proof=Proof("regulariser", 0.5)))]
+    both += [("colluders:0", "centroid:0.5", replace(CLIENT, proof=Regulariser(0.5)))]
     closed = [asked(s, graphs, *what) for what in both]
     monkeypatch.setattr(accountant, "covers", lambda _: False)
     for what, known, general in zip(both, closed, (asked(s, graphs, *what) for what in both), strict=True):
@@ -463,7 +465,7 @@ def test_without_a_proof_there_is_no_price(s: Scheme) -> None:
         ("noise", lambda: account(replace(s, law="laplace"), g, UNIT, rounds=3)),
         ("noise", lambda: account(s, g, UNIT, rounds=3, noise="discrete-gaussian")),
         ("algorithm.arithmetic", lambda: account(s, g, on_grid, rounds=3)),
-        ("participation", lambda: account(s, g, replace(CLIENT, participation=Participation("random", 0.5)), rounds=3)),
+        ("participation", lambda: account(s, g, replace(CLIENT, participation=Random(0.5)), rounds=3)),
         ("rounds", lambda: account(s, g, UNIT, rounds=100_000)),
     ]:
         with pytest.raises(InputError, match=f"'{s.name}' has no closed form") as refusal:

@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from confide.privacy.of_run import Accounting
 from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.base.randomness import choose, words
 from confide.graph.graph import Graph
-from confide.plans.settings import Privacy
+from confide.plans.privacy import Privacy
+from confide.plans.words import Always, Cap, ClippingAlone, ConvexGlm, Random
 from confide.privacy import monotone
 from confide.privacy.accountant import account
-from confide.privacy.of_run import Accounting
 from confide.privacy.rounding import Rounding
-from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.sensitivity import Sensitivity
 from confide.problems.federation import Federation
 from confide.problems.models import GLM, Linear, Logistic
 from confide.problems.problem import Problem
@@ -39,7 +40,7 @@ PAIR = Graph.path(2)
 
 
 def homomorphic(**given: Any) -> Sensitivity:
-    return Sensitivity(0.1, 1.0, proof=Proof("convex-glm"), **given)
+    return Sensitivity(0.1, 1.0, proof=ConvexGlm(), **given)
 
 
 # ---- the numbers
@@ -59,7 +60,7 @@ def test_one_example_among_several_local_steps() -> None:
     s = homomorphic(level="example", sampled=1, batch=100, local_steps=10)
     assert s.single / 0.1 == pytest.approx(0.61, abs=0.005)
     assert monotone.drift(s, np.zeros(1))[0] / 0.1 + s.changed / 0.1 == pytest.approx(0.64, abs=0.02)
-    assert replace(s, proof=Proof("none")).single / 0.1 == pytest.approx(2.0)
+    assert replace(s, proof=ClippingAlone()).single / 0.1 == pytest.approx(2.0)
     assert replace(s, local_steps=1).single == pytest.approx(0.2 / 100)
     assert replace(s, local_steps=(1, 10)).single == replace(s, local_steps=2).single  # two steps are the worst
     assert replace(s, batch=1).single == pytest.approx(0.2)  # never more than a whole client
@@ -68,7 +69,7 @@ def test_one_example_among_several_local_steps() -> None:
 def test_the_recursion() -> None:
     """Delta_{j+1} = sqrt((c Delta_j)^2 + (2 mu B)^2 / E) + 2 mu B / L."""
     for E, carry, level in ((1, 1.0, "client"), (4, 0.5, "client"), (3, 1.0, "example")):
-        s = Sensitivity(0.5, 2.0, sampled=5, batch=4, local_steps=E, level=level, proof=Proof("convex-glm"))
+        s = Sensitivity(0.5, 2.0, sampled=5, batch=4, local_steps=E, level=level, proof=ConvexGlm())
         found = s.deltas(lambda j, before, c=carry: c * before[-1], 9, True)
         assert found[0] == s.single
         expected = np.sqrt((carry * found[:-1]) ** 2 + 4.0 / E) + 2.0 / 5 / (4 if level == "example" else 1)
@@ -77,8 +78,8 @@ def test_the_recursion() -> None:
 
 def test_a_cap_is_no_larger_than_all_and_no_smaller_than_any_way_to_use_it() -> None:
     T, N, full = 7, 2, 0.9
-    given = {"sampled": 5, "bound": 0.9, "step": 0.5, "proof": Proof("convex-glm")}
-    capped = Sensitivity(**given, participation=Participation("cap", N))
+    given = {"sampled": 5, "bound": 0.9, "step": 0.5, "proof": ConvexGlm()}
+    capped = Sensitivity(**given, participation=Cap(N))
     found = capped.deltas(lambda j, before: before[-1], T, True)
     everybody = Sensitivity(**given).deltas(lambda j, before: before[-1], T, True)
     assert (found <= everybody).all()
@@ -98,20 +99,20 @@ def test_a_cap_is_no_larger_than_all_and_no_smaller_than_any_way_to_use_it() -> 
 
 def test_a_unit_that_misses_rounds_keeps_what_it_has() -> None:
     """Strongly contracting, and then nothing happens: a deviation that is kept whole is covered in every round."""
-    for part in (Participation(), Participation("cap", 2)):
-        s = Sensitivity(0.9, 1.0, sampled=1, proof=Proof("convex-glm", 1.0), regulariser=0.5, participation=part)
+    for part in (Always(), Cap(2)):
+        s = Sensitivity(0.9, 1.0, sampled=1, proof=ConvexGlm(1.0), regulariser=0.5, participation=part)
         found = s.deltas(lambda j, before: before[-1], 12, True)
         assert (np.diff(found) >= 0).all()
 
 
 def test_what_is_not_proven_is_refused() -> None:
-    s = homomorphic(sampled=5, clients=10, participation=Participation("random", 0.5))
+    s = homomorphic(sampled=5, clients=10, participation=Random(0.5))
     noisy = scheme("homomorphic", 1.0, noise="gaussian")
     found = account(noisy, PAIR, s, rounds=5)
     assert "random is refused (without a declared smoothness" in found.assumptions[-1]
-    assert found.epsilon == account(noisy, PAIR, replace(s, participation=Participation()), rounds=5).epsilon
+    assert found.epsilon == account(noisy, PAIR, replace(s, participation=Always()), rounds=5).epsilon
     with pytest.raises(InputError, match="2 rho mu/E <= 1: at most 2"):
-        Sensitivity(3.0, 1.0, sampled=5, regulariser=0.25, proof=Proof("convex-glm", 0.1))
+        Sensitivity(3.0, 1.0, sampled=5, regulariser=0.25, proof=ConvexGlm(0.1))
 
 
 # ---- the search
@@ -288,7 +289,7 @@ def test_the_drift_of_unchanged_data_is_attained(E: int) -> None:
         X[row, [0, 1 + e]] = 1e4, 1e9
     task = LocalTask(Linear(), step, E, 1, False, Clip("example", 1.0), drawn[-1])
     a, b = (v + sgd(v, X, np.zeros(rows), task) for v in (np.eye(E + 1)[0] * side * d / 2 for side in (1, -1)))
-    s = Sensitivity(step, 1.0, sampled=1, local_steps=E, proof=Proof("convex-glm"))
+    s = Sensitivity(step, 1.0, sampled=1, local_steps=E, proof=ConvexGlm())
     h = float(monotone.drift(s, np.array(d)))
     assert h == pytest.approx(math.hypot(d, 2 * step / math.sqrt(E)))
     assert 0.999 * h < np.linalg.norm(a - b) <= h
@@ -302,7 +303,7 @@ def _drawn(n: int, E: int, rows: int) -> list[int]:
 def test_the_whole_recursion_is_nearly_attained() -> None:
     """Others answer at right angles in every round, the target pulls along what is apart."""
     T, L, step = 5, 40, 0.5
-    s = Sensitivity(step, 1.0, sampled=L, proof=Proof("convex-glm"))
+    s = Sensitivity(step, 1.0, sampled=L, proof=ConvexGlm())
     promised = s.deltas(lambda j, before: before[-1], T, True)
     M = T + 1
     w = [np.zeros(M), np.zeros(M)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from confide.privacy.of_run import Accounting, Pricing
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from confide.base import canonical
@@ -20,11 +21,10 @@ from confide.engines.run import Run
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon, rho_epsilon, zcdp_epsilon
 from confide.plans.plan import Plan
-from confide.plans.settings import Privacy
+from confide.plans.privacy import Privacy
 from confide.privacy.accountant import account
 from confide.privacy.bundle import make_bundle, save_bundle, unit_totals, verify_bundle
 from confide.privacy.ledger import all_gaussian, compose, dataset_id, lines, read, write_events
-from confide.privacy.of_run import Accounting, Pricing
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import SumNoise

@@ -18,9 +18,11 @@ from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.conversion import ORDERS, gaussian_epsilon, laplace_renyi, pure_renyi, renyi_epsilon
 from confide.laws.law import GAUSSIAN, LAWS
+from confide.plans import words
+from confide.plans.words import Always, ClippingAlone, PublicPoint, Random, Regulariser
 from confide.privacy.accountant import account
 from confide.privacy.participation import amplified_curve, random_curve
-from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.sensitivity import Sensitivity
 from confide.rounds.schemes import Scheme, scheme
 
 Floats = NDArray[np.float64]
@@ -32,11 +34,11 @@ RING = Graph.ring(4)
 
 def sens(participation: str, s: float = 0.3, **given: object) -> Sensitivity:
     """2 mu B / L = s; a rate is that of L of K clients."""
-    part = Participation.parse(participation)
+    part = words.participation(participation)
     rate = Fraction(part.value if part.kind in ("random", "amplified") else 1).limit_denominator(10**9)
     L, K = rate.numerator, rate.denominator
     facts: dict[str, object] = {"step": s * L / 2, "bound": 1.0, "sampled": L, "clients": K}
-    return Sensitivity(**(facts | {"proof": Proof("public-point")} | given), participation=part)  # type: ignore[arg-type]
+    return Sensitivity(**(facts | {"proof": PublicPoint()} | given), participation=part)  # type: ignore[arg-type]
 
 
 def priced_by(s: Scheme, participation: str, rounds: int, **given: object) -> tuple[float, str]:
@@ -178,7 +180,7 @@ def test_a_release_is_seen_through_the_shares_that_are_not_known(threat: str, kn
 
     one = sens(f"random:{q}", added, norm="l1")
     found = account(s, path, one, rounds=T, threat=threat, release=f"centroid:{released}")
-    every = account(s, path, replace(one, participation=Participation()), rounds=T, threat=threat,
+    every = account(s, path, replace(one, participation=Always()), rounds=T, threat=threat,
                     release=f"centroid:{released}")  # fmt: skip
     assert every.epsilon is not None
     assert found.epsilon == pytest.approx(min(renyi_epsilon(curve, 1e-5), every.epsilon), rel=1e-9)
@@ -241,10 +243,7 @@ def test_amplified_is_that_of_dp_accounting(q: float, adjacency: str) -> None:
         converted(theirs, orders, 1e-5), rel=0.07
     )  # orders between the whole ones are chords
     shared = scheme("shared", sigma, noise="gaussian")
-    others = [
-        account(shared, RING, replace(s, participation=p), rounds=T).epsilon
-        for p in (Participation("random", q), Participation())
-    ]
+    others = [account(shared, RING, replace(s, participation=p), rounds=T).epsilon for p in (Random(q), Always())]
     printed = account(shared, RING, s, rounds=T).epsilon
     assert printed == min(amplified, *(e for e in others if e is not None))
     assert (printed == amplified) == (q < 1.0)
@@ -310,7 +309,7 @@ def test_amplification_is_refused_where_it_has_no_proof() -> None:
         assert "amplified is refused (the state remembers earlier participations (carry > 0): " in note
         assert "no proof; use random:Q" in note
         with pytest.raises(InputError, match=r"remembers.*carry > 0.*no proof") as e:
-            account(s, RING, sens("amplified:0.1", proof=Proof("none")), rounds=3)
+            account(s, RING, sens("amplified:0.1", proof=ClippingAlone()), rounds=3)
         assert e.value.field == "participation"
     for noise in ("laplace", "discrete-gaussian", "discrete-laplace"):
         s, drawn = scheme("shared", 1.0), {p: sens(f"{p}:0.1", norm="l1") for p in ("amplified", "random")}
@@ -340,13 +339,13 @@ def test_who_sees_the_list_gets_no_amplification() -> None:
 
 @pytest.mark.parametrize("participation", ["random:0.1", "cap:2"])
 def test_participation_of_one_client_is_refused_with_the_regulariser_proof(participation: str) -> None:
-    s, steep = sens(participation, proof=Proof("regulariser", 0.1)), scheme("homomorphic", 1.0, noise="gaussian")
+    s, steep = sens(participation, proof=Regulariser(0.1)), scheme("homomorphic", 1.0, noise="gaussian")
     if participation == "cap:2":
         with pytest.raises(InputError, match="all clients of the unit may change"):
             account(steep, RING, s, rounds=5)
     else:  # counted as if in every round
         a = account(steep, RING, s, rounds=5)
-        assert a.epsilon == account(steep, RING, replace(s, participation=Participation()), rounds=5).epsilon
+        assert a.epsilon == account(steep, RING, replace(s, participation=Always()), rounds=5).epsilon
         assert (
             "random is refused (under proof regulariser the updates of all clients of the unit may change"
             in (a.assumptions[-1])

@@ -10,9 +10,11 @@ import pytest
 from confide.base.errors import InputError
 from confide.engines.driver import simulate
 from confide.graph.graph import Graph
-from confide.privacy.calibrate import Budget, Calibrated, calibrate
+from confide.plans.privacy import Budget
+from confide.plans.words import ConvexGlm
+from confide.privacy.calibrate import Calibrated, calibrate
 from confide.privacy.planner import BASELINES, CANDIDATES, MEASURED, SHARES, by_formula, compare, noise_variance
-from confide.privacy.sensitivity import Proof, Sensitivity
+from confide.privacy.sensitivity import Sensitivity
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem
@@ -25,7 +27,7 @@ RING = Graph.ring(10, weights="metropolis")
 
 def table(nu: float, release: str) -> dict[str, tuple[float, float]]:
     """Variances in units 1/rho: ring of 10, mu 0.1, T 100, B 1, unit level, Hessian 1."""
-    s = Sensitivity(step=0.1, bound=1.0, level="unit", proof=Proof("convex-glm", nu))
+    s = Sensitivity(step=0.1, bound=1.0, level="unit", proof=ConvexGlm(nu))
     options = compare(
         CANDIDATES, RING, s, Budget(rho=1.0), by_formula(RING, 0.1, 1.0, 100, 1), rounds=100, release=release
     )
@@ -137,8 +139,7 @@ def test_a_step_that_is_not_stable_is_refused() -> None:
 
 def test_calibrated_noise_keeps_a_run_within_its_budget() -> None:
     """What the planner promises is what the accountant charges the run."""
-    from confide.plans.settings import Privacy
-
+    from confide.plans.privacy import Privacy
     from confide.problems import regression
 
     problem, graph = regression(units=4, clients=6, samples=8, covariance=(0.01, 0.05), seed=2), Graph.ring(4)

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.laws.law import Norm
+from confide.plans import words
+from confide.plans.words import Cap, ClippingAlone, ConvexGlm, Random, Regulariser
 from confide.privacy.rounding import Rounding
-from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.sensitivity import Sensitivity
 from confide.problems.models import Linear, Logistic
 from confide.rounds.clipping import Clip, clip
 from confide.rounds.local import LocalTask, sgd
@@ -27,7 +29,7 @@ def facts(proof: str = "none", participation: str = "all", **given: Any) -> Sens
     plain: dict[str, Any] = {"step": 0.5, "bound": 2.0, "level": "client", "sampled": 5}
     if proof.startswith("convex-glm:"):
         plain["smoothness"] = 1.0  # without one only monotone gradients are credited, see test_monotone
-    return Sensitivity(**(plain | given), proof=Proof.parse(proof), participation=Participation.parse(participation))
+    return Sensitivity(**(plain | given), proof=words.proof(proof), participation=words.participation(participation))
 
 
 def deltas(s: Sensitivity, carry: float, T: int) -> Floats:
@@ -142,7 +144,7 @@ def test_clients_with_unequal_steps_stay_within_their_bound(proof: str, carry: f
     step, B, T, M, steps = 0.7, 1.3, 15, 2, (1, 2, 6)
     s = Sensitivity(
         step, B, level="unit", local_steps=(1, 6), regulariser=rho,
-        proof=Proof("none") if proof == "none" else Proof("regulariser", rho),
+        proof=ClippingAlone() if proof == "none" else Regulariser(rho),
     )  # fmt: skip
     bound = deltas(s, carry, T)
     for trial in range(40):
@@ -237,7 +239,7 @@ def test_neighbouring_runs_of_a_clipped_logistic_model_stay_within_convex_glm(
         everyone = np.vstack([x for x, _ in [*clients, other]])
         smooth = Logistic(rho).smoothness(everyone)
         step = (1 - 1e-12) * fewest * 2.0 / (smooth + 2 * rho)  # the largest that is allowed
-        s = Sensitivity(step, B, sampled=L, local_steps=E, proof=Proof("convex-glm", 2 * rho), smoothness=smooth)
+        s = Sensitivity(step, B, sampled=L, local_steps=E, proof=ConvexGlm(2 * rho), smoothness=smooth)
         bound = deltas(s, carry, T)
         w, v = np.zeros(M), np.zeros(M)
         for j in range(T):
@@ -257,7 +259,7 @@ def test_neighbouring_runs_of_a_clipped_logistic_model_stay_within_convex_glm(
 def test_convex_glm_is_reached(carry: float) -> None:
     """A client whose target is out of reach on one side against one on the other; the rest only decay."""
     L, B, rho, step, T = 4, 0.7, 0.2, 0.6, 10
-    bound = deltas(Sensitivity(step, B, sampled=L, proof=Proof("convex-glm", 2 * rho), smoothness=2.4), carry, T)
+    bound = deltas(Sensitivity(step, B, sampled=L, proof=ConvexGlm(2 * rho), smoothness=2.4), carry, T)
     job = LocalTask(Linear(rho), step, 1, 1, False, Clip("example", B), 0)
     X, idle = np.array([[1.0, 0.0]]), np.zeros((1, 2))
     w, v = np.zeros(2), np.zeros(2)
@@ -275,7 +277,7 @@ def test_convex_glm_is_reached(carry: float) -> None:
 def test_regulariser_holds_for_any_clipped_gradient_in_every_norm_and_is_reached(norm: str, E: int) -> None:
     rng = np.random.default_rng(4)
     order, B, rho, step, T, M = (1 if norm == "l1" else 2), 1.5, 0.25, 0.8, 12, 4
-    s = Sensitivity(step, B, norm=norm, level="unit", local_steps=E, proof=Proof("regulariser", rho))
+    s = Sensitivity(step, B, norm=norm, level="unit", local_steps=E, proof=Regulariser(rho))
     bound = deltas(s, 1.0, T)
 
     def move(w: Floats, pull: Callable[[Floats], Floats]) -> Floats:
@@ -365,18 +367,18 @@ def test_deltas_grow_with_rounds_and_with_carry(carry: float, T: int, proof: str
 )
 def test_nonsense_proofs(text: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason) as e:
-        Proof.parse(text)
+        words.proof(text)
     assert e.value.field == "proof"
 
 
 @pytest.mark.parametrize("text", ["none", "public-point", "regulariser:0.25", "convex-glm:0", "convex-glm:0.5"])
 def test_proofs_read_and_write(text: str) -> None:
-    assert str(Proof.parse(text)) == text
+    assert str(words.proof(text)) == text
 
 
 @pytest.mark.parametrize("text", ["all", "cap:3", "random:0.25", "amplified:1"])
 def test_participations_read_and_write(text: str) -> None:
-    assert str(Participation.parse(text)) == text
+    assert str(words.participation(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -401,11 +403,11 @@ def test_participations_read_and_write(text: str) -> None:
 )
 def test_nonsense_participations(text: str) -> None:
     with pytest.raises(InputError) as e:
-        Participation.parse(text)
+        words.participation(text)
     assert e.value.field == "participation"
 
 
-@pytest.mark.parametrize("make", [lambda: Proof("magic"), lambda: Proof("convex-glm", math.nan)])
+@pytest.mark.parametrize("make", [lambda: Proof("magic"), lambda: ConvexGlm(math.nan)])
 def test_nonsense_proofs_by_hand(make: Callable[[], Proof]) -> None:
     with pytest.raises(InputError):
         make()
@@ -413,7 +415,7 @@ def test_nonsense_proofs_by_hand(make: Callable[[], Proof]) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: Participation("some"), lambda: Participation("random", math.nan), lambda: Participation("cap", math.inf)],
+    [lambda: Participation("some"), lambda: Random(math.nan), lambda: Cap(math.inf)],
 )
 def test_nonsense_participations_by_hand(make: Callable[[], Participation]) -> None:
     with pytest.raises(InputError):

@@ -13,8 +13,11 @@ from scipy.stats import norm
 
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon, zcdp_epsilon
-from confide.privacy.accountant import Account, account
-from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.plans import words
+from confide.plans.words import Always, Amplified, ConvexGlm, Random
+from confide.privacy.accountant import account
+from confide.privacy.course import Account
+from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import lines, rounded_up, statement, strength
 from confide.privacy.sum_noise import SumNoise
 from confide.rounds.schemes import Scheme, scheme
@@ -116,7 +119,7 @@ def test_an_epsilon_as_it_is_shown_and_its_word(epsilon: float, shown: str, word
 @pytest.mark.parametrize("participation", more(["all", "random:0.1"], ["all", "random:0.1", "amplified:0.1"]))
 def test_tables_fit_80_columns_and_sentences_100(name: str, release: str, participation: str) -> None:
     quiet = name in ("none", "local-only")
-    s = Sensitivity(0.5, 1.0, sampled=2, clients=20, participation=Participation.parse(participation))
+    s = Sensitivity(0.5, 1.0, sampled=2, clients=20, participation=words.participation(participation))
     noisy = scheme(name, 0.0 if quiet else 1e-3, noise="gaussian", sigma_pair=2.0 if name == "pairwise" else 0.0)
     made = statement(noisy, Graph.ring(5), s, rounds=2, release=release, threat="colluders:1,2,3")
     plain = made.to_dict() | {"unprotected": ["a reason " * 20]}
@@ -255,7 +258,7 @@ def test_a_leak_in_all_messages_is_said_of_everybody() -> None:
 def test_random_participation_is_answered_against_own_clients_too() -> None:
     """Against who learns afterwards who took part: the exact mixture over the rounds in which it did."""
     q, T, mu = 0.1, 3, 2 * 0.5 / 2
-    s = Sensitivity(0.5, 1.0, sampled=2, clients=20, participation=Participation("random", q))
+    s = Sensitivity(0.5, 1.0, sampled=2, clients=20, participation=Random(q))
     made = statement(scheme("shared", 1.0, noise="gaussian"), RING, s, rounds=T)
     assert not made.refused
     said = {a.threat.partition(":")[0]: a for a in made.accounts}
@@ -278,28 +281,24 @@ def test_random_participation_is_answered_against_own_clients_too() -> None:
         assert delta(0.75 * epsilon) > 1e-5  # ... and not by much too large
         assert any("the smallest of the bounds that hold is that of 'random'" in x for x in said[who].assumptions)
         assert any("who took part may become known afterwards" in x for x in said[who].assumptions)
-    everywhere = account(
-        scheme("shared", 1.0, noise="gaussian"), RING, replace(s, participation=Participation()), rounds=T
-    )
+    everywhere = account(scheme("shared", 1.0, noise="gaussian"), RING, replace(s, participation=Always()), rounds=T)
     assert (said["links"].epsilon or 0.0) < (everywhere.epsilon or 0.0)
 
 
 def test_amplification_is_not_credited_against_own_clients() -> None:
     """They learn who takes part; `random` answers in its place, and the note says which refused."""
-    s = Sensitivity(0.5, 1.0, sampled=1, clients=100, participation=Participation("amplified", 0.01))
+    s = Sensitivity(0.5, 1.0, sampled=1, clients=100, participation=Amplified(0.01))
     made = statement(scheme("shared", 2.0, noise="gaussian"), RING, s, rounds=3)
     said = {a.threat.partition(":")[0]: a for a in made.accounts}
     assert "is that of 'amplified'" in said["links"].assumptions[-1]
     assert "is that of 'random'" in said["own-client"].assumptions[-1]
     assert "amplified is refused (own-client learns who takes part" in said["own-client"].assumptions[-1]
-    other = account(
-        scheme("shared", 2.0, noise="gaussian"), RING, replace(s, participation=Participation("random", 0.01)), rounds=3
-    )
+    other = account(scheme("shared", 2.0, noise="gaussian"), RING, replace(s, participation=Random(0.01)), rounds=3)
     assert (said["links"].epsilon or 0.0) < (said["own-client"].epsilon or 0.0) == other.epsilon
 
 
 def test_what_cannot_be_answered_is_refused_with_the_reason() -> None:
-    s = Sensitivity(0.5, 1.0, sampled=2, clients=20, participation=Participation("random", 0.1))
+    s = Sensitivity(0.5, 1.0, sampled=2, clients=20, participation=Random(0.1))
     nothing = statement(scheme("homomorphic", 1.0, noise="gaussian"), RING, s, rounds=3)
     assert all(a.leak for a in nothing.accounts)
     assert [t for t, _ in nothing.refused] == [
@@ -333,7 +332,7 @@ def test_json_has_no_infinity_and_says_leak(name: str, release: str, noise: str)
 
 
 def test_numbers_are_those_of_account() -> None:
-    s = Sensitivity(0.2, 1.0, sampled=4, proof=Proof("convex-glm", 0.1))
+    s = Sensitivity(0.2, 1.0, sampled=4, proof=ConvexGlm(0.1))
     made = statement(scheme("homomorphic", 1.0, noise="gaussian"), RING, s, rounds=7, delta=1e-3)
     one = account(scheme("homomorphic", 1.0, noise="gaussian"), RING, s, rounds=7, delta=1e-3)
     assert made.accounts[0] == one

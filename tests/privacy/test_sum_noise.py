@@ -16,8 +16,10 @@ from scipy.special import logsumexp
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.noise import SecretStream, discrete_gaussian
-from confide.privacy.accountant import Account, account
-from confide.privacy.sensitivity import Participation, Sensitivity
+from confide.plans.words import Cap
+from confide.privacy.accountant import account
+from confide.privacy.course import Account
+from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import SumNoise, release_rho, sum_rho, tau
 from confide.rounds.schemes import scheme
 from confide.secure.encoding import truncate
@@ -345,7 +347,7 @@ def test_honest_shares_of_a_release_put_sigma_on_the_mean() -> None:
 
 
 def test_capped_participation_is_counted_once_each() -> None:
-    s = replace(CLIENT, participation=Participation("cap", 2))
+    s = replace(CLIENT, participation=Cap(2))
     noise = SumNoise.sized(0.03, HONEST, sampled=L, fraction_bits=20, dim=1)
     a = account(scheme("none"), Graph.ring(3), s, rounds=T, threat="own-server", sum_noise=noise)
     assert np.count_nonzero(a.costs) == 2

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.plans.threat import Threat
 from confide.privacy.of_run import Accounting, Pricing
 from numpy.typing import NDArray
 
@@ -21,9 +20,11 @@ from confide.graph.graph import Graph
 from confide.laws import conversion, discrete_gaussian
 from confide.laws.conversion import gaussian_delta, gaussian_epsilon, with_draws, zcdp_epsilon
 from confide.laws.law import Conversion
-from confide.privacy.accountant import Account, account
+from confide.plans.words import OwnServer, Random
+from confide.privacy.accountant import account
+from confide.privacy.course import Account
 from confide.privacy.rounding import Rounding
-from confide.privacy.sensitivity import Participation, Sensitivity
+from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import statement
 from confide.privacy.sum_noise import SumNoise, by_sums
 from confide.problems.federation import Federation
@@ -298,9 +299,9 @@ def test_one_narrow_part_leaves_only_zcdp() -> None:
 
 def test_who_is_drawn_at_random_keeps_the_smaller_bound_about_the_sums() -> None:
     given = {"sampled": 4, "clients": 400, "dim": 10, "level": "client"}
-    s = Sensitivity(0.1, 1.0, participation=Participation("random", 0.01), **given)  # type: ignore[arg-type]
+    s = Sensitivity(0.1, 1.0, participation=Random(0.01), **given)  # type: ignore[arg-type]
     inside = SumNoise.sized(0.02, 4, sampled=4, fraction_bits=20, dim=10)
     blank = spend(threat="own-server")
-    seldom = by_sums(inside, s, 20, Threat("own-server"), replace(blank, leak=False))
+    seldom = by_sums(inside, s, 20, OwnServer(), replace(blank, leak=False))
     assert (seldom.conversion, seldom.rho, seldom.leak) == (Conversion.RENYI, None, False)
     assert not any(x.startswith("leak") for x in seldom.assumptions)

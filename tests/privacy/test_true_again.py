@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.plans.threat import Release, Threat
 from confide.privacy.of_run import Accounting, Pricing
 
 import confide
@@ -22,9 +21,11 @@ from confide.engines.compiled import CompiledEngine
 from confide.engines.recording import Recording
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon
+from confide.plans import words
 from confide.plans.plan import Plan
+from confide.plans.words import Always, Amplified, ConvexGlm, Links, Neighbours, Random, Regulariser
 from confide.privacy.accountant import account
-from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import statement
 from confide.privacy.sum_noise import SumNoise
 from confide.problems.federation import Federation
@@ -100,7 +101,7 @@ def test_the_share_of_a_batch_is_credited_where_everybody_takes_one_step() -> No
     assert replace(one, adjacency="zero-out").single == pytest.approx(0.1 / 5 / 100)
     for more in (replace(one, local_steps=(1, 2)), replace(one, local_steps=2, adjacency="zero-out")):
         assert more.single == pytest.approx(2 * 0.1 / 5)
-    regularised = replace(one, local_steps=(1, 2), proof=Proof("regulariser", 0.1))
+    regularised = replace(one, local_steps=(1, 2), proof=Regulariser(0.1))
     assert regularised.single == pytest.approx(2 * 0.1 / 5)
     noise = SumNoise.sized(0.3, 4, sampled=5, fraction_bits=24, dim=3)
     wide = account(scheme("none"), PAIR, replace(regularised, dim=3), rounds=20, threat="own-server", sum_noise=noise)
@@ -111,7 +112,7 @@ def test_the_share_of_a_batch_is_credited_where_everybody_takes_one_step() -> No
 
 
 def amplified(K: int, L: int, **options: Any) -> Sensitivity:
-    part = Participation("amplified", L / K)
+    part = Amplified(L / K)
     return Sensitivity(0.1, 1.0, sampled=L, clients=K, participation=part, **options)
 
 
@@ -172,14 +173,14 @@ def priced_by(s: Sensitivity, sigma: float, rounds: int) -> str:
 def test_unequal_steps_with_a_regulariser_tell_who_was_drawn() -> None:
     s = amplified(100, 1, local_steps=(1, 3), regulariser=0.5)
     assert "the decay tells who was drawn" in priced_by(s, 0.1, 20)
-    assert epsilon(s, 0.1, 20) == epsilon(replace(s, participation=Participation("random", 0.01)), 0.1, 20)
+    assert epsilon(s, 0.1, 20) == epsilon(replace(s, participation=Random(0.01)), 0.1, 20)
     assert "'amplified'" in priced_by(replace(s, local_steps=3), 0.1, 20)
 
 
 def test_the_smallest_of_the_bounds_that_hold_is_printed() -> None:
     s = amplified(10, 9)
     alone = {kind: replace(s, participation=Participation(kind, 0.9)) for kind in ("random", "amplified")}
-    everywhere = replace(s, participation=Participation())
+    everywhere = replace(s, participation=Always())
     assert epsilon(alone["amplified"], 0.1, 10) == epsilon(alone["random"], 0.1, 10) == epsilon(everywhere, 0.1, 10)
     assert "'all'" in priced_by(alone["random"], 0.1, 10)
 
@@ -187,7 +188,7 @@ def test_the_smallest_of_the_bounds_that_hold_is_printed() -> None:
 @pytest.mark.parametrize("participation", ["random:0.001", "amplified:0.001"])
 def test_a_rate_without_a_roster_is_refused(participation: str) -> None:
     with pytest.raises(InputError, match=r"clients = None: the rate is L / K"):
-        Sensitivity(0.1, 1.0, sampled=5, participation=Participation.parse(participation))
+        Sensitivity(0.1, 1.0, sampled=5, participation=words.participation(participation))
 
 
 # ---- 10: decay beyond 2, fixed point, exact
@@ -220,11 +221,11 @@ def test_fixed_point_is_priced_with_its_grid_in_a_simulation() -> None:
 def test_what_is_only_a_bound_is_not_called_exact() -> None:
     steep = scheme("homomorphic", 1.0, noise="gaussian")
     cases = [
-        (Sensitivity(0.1, 1.0, level="unit", proof=Proof("regulariser", 0.1)), True),
-        (Sensitivity(0.1, 1.0, sampled=5, proof=Proof("regulariser", 0.1)), False),
-        (Sensitivity(0.1, 1.0, sampled=5, proof=Proof("convex-glm", 0.1), smoothness=1.0), True),
-        (Sensitivity(0.1, 1.0, sampled=5, proof=Proof("convex-glm", 0.1)), False),
-        (Sensitivity(0.1, 1.0, sampled=5, proof=Proof("convex-glm", 0.1), local_steps=2), False),
+        (Sensitivity(0.1, 1.0, level="unit", proof=Regulariser(0.1)), True),
+        (Sensitivity(0.1, 1.0, sampled=5, proof=Regulariser(0.1)), False),
+        (Sensitivity(0.1, 1.0, sampled=5, proof=ConvexGlm(0.1), smoothness=1.0), True),
+        (Sensitivity(0.1, 1.0, sampled=5, proof=ConvexGlm(0.1)), False),
+        (Sensitivity(0.1, 1.0, sampled=5, proof=ConvexGlm(0.1), local_steps=2), False),
     ]
     for s, exact in cases:
         assert account(steep, PAIR, s, rounds=5).exact is exact
@@ -312,11 +313,11 @@ def test_rows_about_servers_count_the_release(P: int) -> None:
 def test_shares_are_sized_for_the_adversary_that_the_plan_names() -> None:
     graph = Graph.complete(4)
     release = Release("centroid", 0.5)
-    assert release.for_threat(Threat(), [graph]).colluders == 1
-    assert release.for_threat(Threat("neighbours"), [graph]).colluders == 3
-    assert release.for_threat(Threat.parse("colluders:0,2"), [graph]).colluders == 2
+    assert release.for_threat(Links(), [graph]).colluders == 1
+    assert release.for_threat(Neighbours(), [graph]).colluders == 3
+    assert release.for_threat(words.threat("colluders:0,2"), [graph]).colluders == 2
     for known in range(4):
-        assert release.for_threat(Threat("neighbours"), [graph]).hidden(4, known) == 0.5 * math.sqrt(4 - known)
+        assert release.for_threat(Neighbours(), [graph]).hidden(4, known) == 0.5 * math.sqrt(4 - known)
 
 
 # ---- 15: overflow

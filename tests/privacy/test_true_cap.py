@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from confide.privacy.of_run import Accounting
 
 import confide
 from confide.engines.compiled import CompiledEngine
@@ -21,10 +22,11 @@ from confide.engines.recording import Recording
 from confide.engines.run import DivergenceWarning, StabilityWarning
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon
+from confide.plans import words
+from confide.plans.words import ConvexGlm, PublicPoint
 from confide.privacy.accountant import account
-from confide.privacy.of_run import Accounting
 from confide.privacy.rounding import Rounding
-from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import SumNoise
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
@@ -245,7 +247,7 @@ def test_engines_without_a_cap_do_as_before() -> None:
 
 
 def sensitivity(participation: str, **changes: Any) -> Sensitivity:
-    settings: dict[str, Any] = {"sampled": 5, "dim": 3, "participation": Participation.parse(participation)}
+    settings: dict[str, Any] = {"sampled": 5, "dim": 3, "participation": words.participation(participation)}
     return Sensitivity(0.1, 1.0, **settings | changes)
 
 
@@ -269,11 +271,11 @@ TURNS = [Graph.path(4), Graph.complete(4)]  # a link scheme sends two copies, th
 @pytest.mark.parametrize(
     ("s", "given"),
     [
-        (scheme("per-link", 0.5, noise="gaussian"), {"proof": Proof("public-point")}),
-        (scheme("per-link", 0.5, noise="laplace"), {"proof": Proof("public-point"), "norm": "l1"}),
+        (scheme("per-link", 0.5, noise="gaussian"), {"proof": PublicPoint()}),
+        (scheme("per-link", 0.5, noise="laplace"), {"proof": PublicPoint(), "norm": "l1"}),
         (scheme("pairwise", 0.5, noise="gaussian", sigma_pair=2.0), {}),
         (scheme("shared", 0.5, noise="gaussian"), {}),
-        (scheme("homomorphic", 0.5, noise="gaussian"), {"proof": Proof("convex-glm", 0.1)}),
+        (scheme("homomorphic", 0.5, noise="gaussian"), {"proof": ConvexGlm(0.1)}),
     ],
     ids=lambda x: getattr(x, "name", ""),
 )
@@ -342,7 +344,7 @@ def worst(keep: list[float], added: float, first: float, N: int, slack: float) -
 @pytest.mark.parametrize("N", [1, 2, 4])
 @pytest.mark.parametrize("level", ["client", "example"])
 @pytest.mark.parametrize("carry", [1.0, 0.4])
-@pytest.mark.parametrize("proof", [Proof("convex-glm", 0.5), Proof("convex-glm", 0.0), Proof("public-point")], ids=str)
+@pytest.mark.parametrize("proof", [ConvexGlm(0.5), ConvexGlm(0.0), PublicPoint()], ids=str)
 @pytest.mark.parametrize("grid", [None, Rounding(2.0**-10 / 5, 3, decays=False, floating=1e-6)], ids=["real", "grid"])
 def test_a_kept_deviation_is_bounded_for_every_pattern(
     N: int, level: str, carry: float, proof: Proof, grid: Rounding | None
@@ -366,7 +368,7 @@ def test_a_kept_deviation_is_bounded_for_every_pattern(
 
 def test_a_deviation_that_grows_by_itself_is_not_capped() -> None:
     """A scheme of one's own may keep more than there was; then the cap bounds nothing and is not credited."""
-    s, everybody = (sensitivity(x, proof=Proof("public-point")) for x in ("cap:1", "all"))
+    s, everybody = (sensitivity(x, proof=PublicPoint()) for x in ("cap:1", "all"))
     for facts in (s, everybody):
         grown = facts.deltas(lambda j, before: 2.0 * before[-1], 4, True)
         assert grown[1] >= 2.0 * grown[0]

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confide.plans.threat import Release
 from confide.privacy.agreement import price
 from confide.privacy.of_run import Accounting
 from confide.privacy.spending import allowance
@@ -18,9 +17,10 @@ from confide.graph.graph import Graph
 from confide.laws import conversion
 from confide.plans.config import Experiment, parse
 from confide.plans.plan import Plan
+from confide.plans.words import ConvexGlm, Random
 from confide.privacy.accountant import account
 from confide.privacy.ledger import FREE
-from confide.privacy.sensitivity import Participation, Proof, Sensitivity
+from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import statement
 from confide.rounds.schemes import scheme
 
@@ -68,7 +68,7 @@ def test_releases_of_one_state_compose(threat: str) -> None:
 
 
 def test_releases_compose_for_a_client_that_is_drawn_at_random() -> None:
-    drawn, proof = Participation("random", 0.5), Proof("convex-glm", 0.2)
+    drawn, proof = Random(0.5), ConvexGlm(0.2)
     s = Sensitivity(step=0.1, bound=1.0, sampled=2, clients=4, participation=drawn, proof=proof, smoothness=4.0)
     g = Graph.ring(4)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.plans.settings import Privacy
 from confide.privacy.of_run import check_folder, plans_in
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -24,6 +23,7 @@ from confide.engines.run import Run
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon, rho_epsilon, zcdp_epsilon
 from confide.plans.plan import Plan
+from confide.plans.privacy import Privacy
 from confide.privacy import spending
 from confide.privacy.asked import add_up, sum_line
 from confide.privacy.bundle import make_bundle, save_bundle, verify_bundle

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from confide.plans.settings import Privacy
 
 import confide
 from confide.base.errors import InputError
@@ -21,6 +20,7 @@ from confide.engines.release import Releasing
 from confide.engines.run import CLEAN, MODEL, RECORD, Run
 from confide.graph.graph import Graph
 from confide.laws.noise import SecretStream
+from confide.plans.privacy import Privacy
 from confide.problems import regression
 from confide.problems.federation import Federation
 from confide.problems.models import Linear

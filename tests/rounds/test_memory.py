@@ -14,7 +14,8 @@ from confide.engines.driver import choose_engine, simulate
 from confide.engines.plain import PlainEngine
 from confide.engines.recording import Recording
 from confide.graph.graph import Graph
-from confide.privacy.calibrate import Budget, calibrate
+from confide.plans.privacy import Budget
+from confide.privacy.calibrate import calibrate
 from confide.privacy.planner import noise_variance
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.federation import Federation

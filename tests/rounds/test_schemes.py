@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from confide.plans.settings import Privacy
 from confide.privacy.of_run import Pricing
 
 from confide.base.errors import InputError
@@ -17,6 +16,7 @@ from confide.engines.driver import simulate
 from confide.graph.graph import Graph
 from confide.plans.config import Config
 from confide.plans.plan import Plan
+from confide.plans.privacy import Privacy
 from confide.privacy.accountant import account
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.problem import Problem

@@ -142,8 +142,8 @@ def dying(p: int, k: int, name: str | None = None) -> Make:
     done = [0]
 
     class Dies(Server):
-        def _commit(self, changes: Changes, of: str) -> None:
-            super()._commit(changes, of)
+        def commit(self, changes: Changes, of: str) -> None:
+            super().commit(changes, of)
             if self.rules.me == p and name in (None, of):
                 done[0] += 1
                 if done[0] == k:

@@ -16,10 +16,14 @@ import numpy as np
 import pytest
 
 from confide.base.randomness import Purpose
-from confide.deploy.machines import server as machine
-from confide.deploy.machines.cohort import Cohort
+from confide.deploy.machines import rounds
+from confide.deploy.machines.cohort import Cohort, Sum
+from confide.deploy.machines.ports import Ports
+from confide.deploy.machines.rounds import Rounds
 from confide.deploy.machines.server import Server
+from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import Changes, Vector
+from confide.deploy.store.store import Store
 from confide.graph.graph import Graph
 from confide.rounds.arithmetic import State, on_grid
 from confide.rounds.combine import Perturbed, combine, perturb, publish
@@ -88,7 +92,7 @@ def test_a_server_that_was_away_catches_up() -> None:
     assert 4 <= kinds[1].count("skip") <= 7
     assert kinds[1][:2] == kinds[1][-2:] == ["message"] * 2
     assert stage.net.now < 12 * 10.0 + 2 * 2.0 + 5.0
-    assert all(u.server is not None and all(u.server.up.values()) for u in stage.units)
+    assert all(u.server is not None and all(n.up for n in u.server.neighbours.values()) for u in stage.units)
 
 
 # R4: the synchronous round, whatever the order of the messages
@@ -190,10 +194,15 @@ def replay(s: Story, p: int, monkeypatch: pytest.MonkeyPatch, forced: Tape | Non
     )
     terms = units[p].terms
 
-    class Tells(Server):
-        def _publish(self, cohort: Cohort) -> None:
-            now[self.rules.me] = self.books.decided + 1
-            super()._publish(cohort)
+    class Tells(Rounds):
+        def _publish(self, cohort: Cohort, found: Sum) -> None:
+            now[self.desk.rules.me] = self.desk.books.decided + 1
+            super()._publish(cohort, found)
+
+    def tells(terms: Terms, store: Store, ports: Ports) -> Server:
+        server = Server(terms, store, ports)
+        server.rounds = Tells(server, server.neighbours, server.rejoining)
+        return server
 
     def perturbed(scheme: Any, q: int, own: float, weights: Any, psi: Vector, draw: Any, arithmetic: Any) -> Perturbed:
         found = perturb(scheme, q, own, weights, psi, draw, arithmetic)
@@ -215,7 +224,7 @@ def replay(s: Story, p: int, monkeypatch: pytest.MonkeyPatch, forced: Tape | Non
     if forced is not None:
         units[p].clients = [partial(ScriptedClient, OTHER, p, LENGTH)]
     for unit in units:
-        unit.make = Tells
+        unit.make = tells
     watch = Watch([u.terms for u in units], [u.store.load() for u in units])
 
     def committed(q: int, c: Changes) -> None:
@@ -227,7 +236,7 @@ def replay(s: Story, p: int, monkeypatch: pytest.MonkeyPatch, forced: Tape | Non
         if source[0] == target[0] == "server":
             tape.seen.append((net.now, source, target, raw))
 
-    monkeypatch.setattr(machine, "perturb", perturbed)
+    monkeypatch.setattr(rounds, "perturb", perturbed)
     net = Network(units, s.weather, s.seed, committed=committed, sent=sent)
     for kill in s.kills:
         net.at(kill.when, net.kill, kill.server, kill.away)

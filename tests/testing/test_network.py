@@ -135,7 +135,7 @@ def test_a_cap_with_every_sum_and_clip(tables: dict[str, Any]) -> None:
     network, _ = play(agreed(e), e)
     assert np.array_equal(models(network), reference_bits(e, ROUNDS))
     sampled = e.algorithm.sampled
-    counts = [client._record.given.rounds for unit in network.units for client in unit.machines]
+    counts = [client.record.given.rounds for unit in network.units for client in unit.machines]
     assert max(counts) == 2
     assert sum(counts) < ROUNDS * sampled * len(network.units)
 

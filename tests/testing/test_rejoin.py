@@ -384,7 +384,7 @@ def test_nobody_tells_a_balance_that_may_change() -> None:
     assert exchange.tell_balance(books, rules, ask(1)) is None  # not decided
     books.apply(exchange.publish(books, rules, x, {1: x}, unit.terms.costs[0], 0))
     assert exchange.tell_balance(books, rules, ask(1)) is None  # open, and not heard of
-    books.apply(Changes(closed=[(1, 1)], dropped=[(1, -1)]))
+    books.apply(Changes(open={1: {1: None}}, out={(1, -1): None}))
     assert exchange.tell_balance(books, rules, ask(1)) is None  # not heard of
     books.apply(Changes(seen={1: 1}, balances={1: Balance(1, x)}))
     told = exchange.tell_balance(books, rules, ask(1))

@@ -8,14 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
 
 from confide.deploy.machines import exchange
-from confide.deploy.machines.cohort import Cohort
+from confide.deploy.machines.cohort import Cohort, Sum
+from confide.deploy.machines.neighbour import Neighbour
 from confide.deploy.machines.ports import Phase
+from confide.deploy.machines.rounds import Rounds
 from confide.deploy.machines.server import Server
 from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import Balance, Books, Changes, as_bytes, as_vector
@@ -29,20 +32,33 @@ from confide.testing.stage import Kill, Make, Story, in_memory, play
 STORIES = range(40)
 
 
-class Guesses(Server):
+class RoundsOf(Server):
+    """A server with other rounds."""
+
+    Kind: type[Rounds]
+
+    def __init__(self, terms: Terms, *rest: Any) -> None:
+        super().__init__(terms, *rest)
+        self.rounds = self.Kind(self, self.neighbours, self.rejoining)
+
+
+class Guesses(RoundsOf):
     """On a deadline it applies the flow with what it believes the neighbour has sent."""
 
-    def _step(self) -> bool:
-        if self.phase is Phase.WAIT and self._now >= self._deadline:
-            for m in self._present:
-                record = self.books.open[m].get(i := self.books.decided)
-                if self.up[m] and record is not None and not record.applied:
-                    mine = as_vector(self.books.message(i, m) or b"")
-                    n, total = self.books.balances[m]
-                    guess = exchange.flow(self.rules.weights[m], np.zeros_like(mine), mine)
-                    applied = {(m, i): record._replace(applied=True)}
-                    self._commit(Changes(balances={m: Balance(n + 1, total + guess)}, opened=applied), "sync")
-        return super()._step()
+    class Kind(Rounds):
+        def _step(self) -> bool:
+            desk, books = self.desk, self.desk.books
+            if desk.phase is Phase.WAIT and desk.now >= self.deadline:
+                for n in self.present:
+                    record = books.open[n.m].get(i := books.decided)
+                    if n.up and record is not None and not record.applied:
+                        mine = as_vector(books.message(i, n.m) or b"")
+                        applied, total = books.balances[n.m]
+                        guess = exchange.flow(desk.rules.weights[n.m], np.zeros_like(mine), mine)
+                        entered = {n.m: {i: record._replace(applied=True)}}
+                        balances = {n.m: Balance(applied + 1, total + guess)}
+                        desk.commit(Changes(balances=balances, open=entered), "sync")
+            return super()._step()
 
 
 class DrawsAgain(Server):
@@ -56,75 +72,73 @@ class DrawsAgain(Server):
 class SendsFirst(Server):
     """What leaves is not yet in the store."""
 
-    def _commit(self, changes: Changes, name: str) -> None:
+    def commit(self, changes: Changes, name: str) -> None:
         if name == "publish":
             committed, self.books = self.books, self.books.copy()
             self.books.apply(changes)
-            for m in self._present:
-                self._sync(m, offer=changes.decided if (m, changes.decided) in changes.opened else None, ask=True)
+            for n in self.rounds.present:
+                n.say(offer=changes.decided if (n.m, changes.decided) in changes.opened else None, ask=True)
             self.books = committed
-        super()._commit(changes, name)
+        super().commit(changes, name)
 
 
-class Overwrites(Server):
+class Overwrites(RoundsOf):
     """w := the aggregate; flows that came in since the model was handed out are lost."""
 
-    def _publish(self, cohort: Cohort) -> None:
-        assert cohort.sum is not None
-        lost = self.books.w - cohort.model
-        cohort.sum = cohort.sum._replace(total=cohort.sum.total - lost)
-        super()._publish(cohort)
+    class Kind(Rounds):
+        def _publish(self, cohort: Cohort, found: Sum) -> None:
+            lost = self.desk.books.w - cohort.model
+            super()._publish(cohort, found._replace(total=found.total - lost))
 
 
 class Forgets(Server):
     """A publication is a skip in its ledger."""
 
-    def _commit(self, changes: Changes, name: str) -> None:
+    def commit(self, changes: Changes, name: str) -> None:
         if name == "publish":
             rows = [replace(e.event, kind="skip", cost=FREE, sha256=None) for e in changes.entries]
             changes.entries = [e._replace(event=row) for e, row in zip(changes.entries, rows, strict=True)]
-        super()._commit(changes, name)
+        super().commit(changes, name)
 
 
 class Cheapens(Server):
     """It pays the first price for every publication but counts none after the first: the budget never ends."""
 
-    def _commit(self, changes: Changes, name: str) -> None:
+    def commit(self, changes: Changes, name: str) -> None:
         if name == "publish":
             changes.published = 1
-        super()._commit(changes, name)
+        super().commit(changes, name)
 
 
 class Closes(Server):
     """What is applied here is forgotten here, whether the neighbour has it or not."""
 
-    def _commit(self, changes: Changes, name: str) -> None:
+    def commit(self, changes: Changes, name: str) -> None:
         done = [key for key, record in changes.opened.items() if record.applied]
         if done:
-            for key in done:
-                del changes.opened[key]
-            changes.closed += done
-            changes.dropped = exchange.unneeded(self.books, changes.closed)
-        super()._commit(changes, name)
+            for m, i in done:
+                changes.open[m][i] = None
+            changes.out = exchange.unneeded(self.books, changes.closed)
+        super().commit(changes, name)
 
 
 class MixesUp(Server):
     """Where every neighbour has a message of its own, each gets that of the next."""
 
-    def _commit(self, changes: Changes, name: str) -> None:
+    def commit(self, changes: Changes, name: str) -> None:
         keys = list(changes.out)
         changes.out = dict(zip(keys, [changes.out[key] for key in keys[1:] + keys[:1]], strict=True))
-        super()._commit(changes, name)
+        super().commit(changes, name)
 
 
 class Twice(Server):
     """The balance is committed apart from the flag: a crash in between, and the flow enters again."""
 
-    def _commit(self, changes: Changes, name: str) -> None:
+    def commit(self, changes: Changes, name: str) -> None:
         if changes.balances and changes.opened:
-            super()._commit(Changes(balances=changes.balances), name)
+            super().commit(Changes(balances=changes.balances), name)
             changes.balances = {}
-        super()._commit(changes, name)
+        super().commit(changes, name)
 
 
 class Unbounded(Server):
@@ -142,19 +156,26 @@ class Spends(Server):
         super().__init__(replace(terms, allowed=terms.rules.rounds), *rest)
 
 
-class Waits(Server):
+class Waits(RoundsOf):
     """For a neighbour that does not answer, for ever."""
 
-    def _wait(self) -> bool:
-        self.terms = replace(self.terms, exchange=1e6)
-        return super()._wait()
+    class Kind(Rounds):
+        def _wait(self) -> bool:
+            self.desk.terms = replace(self.desk.terms, exchange=1e6)
+            return super()._wait()
 
 
 class SaysOnce(Server):
     """What is lost on the way is not said again."""
 
-    def _repeat(self, m: int) -> None:
-        self._resends.never(m)
+    def __init__(self, terms: Terms, *rest: Any) -> None:
+        super().__init__(terms, *rest)
+        self.neighbours.update({m: Once(self, m) for m in self.neighbours})
+
+
+class Once(Neighbour):
+    def repeat(self) -> None:
+        self.resend_at = inf
 
 
 class VoidsInDoubt(Server):
@@ -163,19 +184,21 @@ class VoidsInDoubt(Server):
     def _on_sync(self, message: Any) -> None:
         m = message.sender
         mentioned = {i for i, _ in message.open}
-        gone = [(m, i) for i, r in self.books.open[m].items() if i not in mentioned and not r.applied]
+        gone = [i for i, r in self.books.open[m].items() if i not in mentioned and not r.applied]
         if gone:
-            self._commit(Changes(closed=gone, dropped=exchange.unneeded(self.books, gone)), "sync")
+            dropped = exchange.unneeded(self.books, [(m, i) for i in gone])
+            self.commit(Changes(open={m: dict.fromkeys(gone)}, out=dropped), "sync")
         super()._on_sync(message)
 
 
-class PublishesLate(Server):
+class PublishesLate(RoundsOf):
     """A round that was skipped is published after all, under its old number."""
 
-    def _publish(self, cohort: Cohort) -> None:
-        if any(e.event.kind == "skip" for e in self.store.entries()):
-            self.books.decided -= 1
-        super()._publish(cohort)
+    class Kind(Rounds):
+        def _publish(self, cohort: Cohort, found: Sum) -> None:
+            if any(e.event.kind == "skip" for e in self.desk.store.entries()):
+                self.desk.books.decided -= 1
+            super()._publish(cohort, found)
 
 
 class LosesPublications(MemoryStore):

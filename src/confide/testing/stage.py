@@ -217,7 +217,7 @@ class Stage:
                 continue
             who, phase, decided, until = self._waits[p]
             if who is not server or phase is not server.phase or decided != server.books.decided:
-                until = NEVER if server.new else now + self._longest[server.phase]
+                until = NEVER if server.rounds.new else now + self._longest[server.phase]
                 self._waits[p] = (server, server.phase, server.books.decided, until)
             require(now <= until, f"L3: server {p} is still in {server.phase}")
         return now >= self._quiet and self.net.finished()

@@ -258,7 +258,7 @@ def test_a_secure_round_is_the_references(model: str, clip: str, sigma: float, k
         assert not np.array_equal(psi, w)
         w = psi
     for client in clients.values():
-        assert client._record.answered == 2
+        assert client.record.answered == 2
         assert not client.refusals
         assert not client.declined
 
@@ -276,7 +276,7 @@ def test_a_round_in_clear_is_the_references(model: str, clip: str) -> None:
         psi = reference.arithmetic.add(w, sum(unit.updates.values(), np.zeros(M, np.int64)), shrink)
         assert np.array_equal(psi, reference.adapt(i, UNIT, w, range(K)))
         w = psi
-    assert {c._record.answered for c in clients.values()} == {0}  # nothing was unmasked
+    assert {c.record.answered for c in clients.values()} == {0}  # nothing was unmasked
 
 
 @pytest.mark.parametrize("silent", [{0: 0}, {5: 1}, {2: 2}, {1: 3}, {0: 1, 3: 2}, {0: 2, 1: 3}, {4: 0, 5: 3}])
@@ -288,7 +288,7 @@ def test_whoever_drops_out_the_sum_is_of_the_rest(silent: dict[int, int]) -> Non
     alive = [k for k in range(K) if silent.get(k, 9) > 2]
     assert np.array_equal(unit.total(), expected(reference, alive))
     for k, client in clients.items():
-        assert client._record.answered == (k in alive and silent.get(k, 9) > 3)
+        assert client.record.answered == (k in alive and silent.get(k, 9) > 3)
     again = Unit(reference, 2)
     play(again, clients)  # all are well again
     assert np.array_equal(again.total(), expected(reference, range(K), 2))
@@ -300,7 +300,7 @@ def test_below_the_quorum_nobody_answers() -> None:
     unit = Unit(reference)
     play(unit, clients, {0: 2, 1: 2, 2: 2})
     assert isinstance(unit.state, server.Aborted)
-    assert {c._record.answered for c in clients.values()} == {0}
+    assert {c.record.answered for c in clients.values()} == {0}
 
 
 # ---- attempts
@@ -481,7 +481,7 @@ def test_any_interleaving_with_loss_and_repetition_gives_the_same_sum(seed: int,
     for _, k, raw in bag:
         clients[k].receive(raw)  # whatever is still on its way
     for client in clients.values():
-        assert client._record.answered == 1
+        assert client.record.answered == 1
         assert isinstance(client._at.state, Answered)  # type: ignore[union-attr]
         assert not client.declined
 
@@ -653,7 +653,7 @@ def test_data_are_given_in_as_many_rounds_as_the_cap_says() -> None:
     found = [gave(client, i).any() for i in (1, 3, 4, 5)]
     assert found == [True, True, False, False]
     assert trains.asked == [1, 3]
-    assert client._record.given == (2, 3)
+    assert client.record.given == (2, 3)
     assert not client.declined
     assert not client.refusals
 
@@ -751,7 +751,7 @@ def test_attempts_of_a_round_carry_one_update_of_data() -> None:
     assert not gave(client, 1, 4, W + 2).any()
     assert np.array_equal(gave(client, 1, 5), first)
     assert not gave(client, 1, 6, W + 1).any()
-    assert (trains.asked, client._record.given) == ([1], (1, 1))
+    assert (trains.asked, client.record.given) == ([1], (1, 1))
     assert gave(client, 2, 1, W + 1).any()
 
 
@@ -760,7 +760,7 @@ def test_a_training_that_fails_is_counted_all_the_same() -> None:
     terms = replace(terms_of(a_reference(None), 0), cap=1)
     client = Client(terms, lambda w, i, c: np.full(M, np.nan), MemoryRecord(terms.owner), member(0))
     assert not gave(client, 1).any()
-    assert client._record.given == (1, 1)
+    assert client.record.given == (1, 1)
 
 
 def test_without_a_cap_nothing_is_counted() -> None:
@@ -776,7 +776,7 @@ def test_without_a_cap_nothing_is_counted() -> None:
 def snapshot(client: Client) -> Any:
     at = client._at
     words = {model: (id(w), w.tobytes()) for model, w in client._words}
-    return at and (at.place, at.heard, at.reply, id(at.state)), words, client._record.answered, client.clipped
+    return at and (at.place, at.heard, at.reply, id(at.state)), words, client.record.answered, client.clipped
 
 
 @pytest.mark.parametrize(
@@ -915,7 +915,7 @@ def test_a_server_that_breaks_the_rules_is_left_alone() -> None:
     assert clients[0].declined == {"aborted": 1}
     assert clients[0].receive(unit.asks[0]) == []  # there is no way back
     assert clients[0].refusals == {"unexpected": 1}
-    assert clients[0]._record.answered == 0
+    assert clients[0].record.answered == 0
     assert isinstance(only(clients[0].receive(invitation(attempt=2))), Reply)
     play(unit, clients, {0: 0})
     other = encode(Step(1, 1, messages.encode(replace(question, alive=question.alive[:-1], dead=question.alive[-1:]))))
@@ -1052,7 +1052,7 @@ def stages(which: int) -> list[tuple[Client, Any]]:
                 clients[0].receive(invitation())
         else:
             play(unit, clients, phases=phases)
-        found.append((clients[0], (clients[0]._at, clients[0]._words, clients[0]._record.answered)))
+        found.append((clients[0], (clients[0]._at, clients[0]._words, clients[0].record.answered)))
     return found
 
 
@@ -1108,7 +1108,7 @@ def test_mutations_of_true_messages(which: int, stage: int) -> None:
     for _ in range(400):
         raw = damaged(rng, rng.choice(truths(which)))
         check(client, raw)
-        client._at, client._words, client._record.answered = at, words, answered  # type: ignore[misc]
+        client._at, client._words, client.record.answered = at, words, answered  # type: ignore[misc]
     assert client.refusals.total() > reasons + 200
 
 

@@ -73,6 +73,7 @@ class Room:
     clients: dict[int, Client] = field(default_factory=dict)
     inbox: list[tuple[int, bytes]] = field(default_factory=list)
     keeps: list[bytes] = field(default_factory=list)
+    keeper: Callable[[bytes], None] | None = None
     refusals: Counter[str] = field(default_factory=Counter)
     cohort: Cohort = field(init=False)
 
@@ -84,7 +85,7 @@ class Room:
         self.inbox.append((k, raw))
 
     def keep(self, transcript: bytes) -> None:
-        self.keeps.append(transcript)
+        (self.keeper or self.keeps.append)(transcript)
 
     def take(self) -> list[tuple[int, bytes]]:
         found, self.inbox = self.inbox, []
@@ -110,9 +111,9 @@ class Room:
         for phase in range(phases):
             if self.cohort.done:
                 break
-            state = self.cohort._state
+            state = self.cohort.session
             self.deliver([k for k in range(K) if (silent or {}).get(k, 99) > phase])
-            while not self.cohort.done and (state is None or type(self.cohort._state) is type(state)):
+            while not self.cohort.done and (state is None or type(self.cohort.session) is type(state)):
                 self.take()  # repetitions are lost too
                 self.pass_time()
         return self
@@ -148,16 +149,16 @@ def test_a_round_in_which_everybody_answers_takes_no_time(name: str) -> None:
 def test_a_phase_ends_at_its_deadline_with_those_who_answered(phase: int) -> None:
     room = at_phase(phase)
     deadline = BEGIN + SECONDS * (0.6, 0.7, 0.8, 1.0)[phase]
-    before = type(room.cohort._state)
+    before = type(room.cohort.session)
     assert before is PHASES[phase]
     room.deliver(range(1, K))  # client 0 is silent
-    assert type(room.cohort._state) is before
+    assert type(room.cohort.session) is before
     room.cohort.tick(deadline - 1e-6)
-    assert type(room.cohort._state) is before
+    assert type(room.cohort.session) is before
     assert not room.cohort.done
     assert room.cohort.wake <= deadline
     room.cohort.tick(deadline)
-    assert type(room.cohort._state) is not before
+    assert type(room.cohort.session) is not before
 
 
 def test_a_round_in_clear_ends_before_the_time_of_the_round() -> None:
@@ -182,9 +183,9 @@ def test_who_declines_is_not_waited_for(name: str) -> None:
     room = Room(ALL_TERMS[name])
     room.deliver(range(1, K))
     assert not room.cohort.done
-    state = room.cohort._state
+    state = room.cohort.session
     room.say(0, cm.Decline(7, 2, "model"))
-    assert room.cohort.done or room.cohort._state is not state
+    assert room.cohort.done or room.cohort.session is not state
     assert room.now == BEGIN
     while not room.cohort.done:
         room.deliver()
@@ -327,14 +328,14 @@ def test_everybody_is_handed_the_same_model(name: str) -> None:
 def test_a_client_that_was_handed_another_model_is_in_another_session() -> None:
     """The sum's task names the hash of the model: keys for another one are not taken."""
     room = Room(SECURE_TERMS)
-    assert room.cohort._state is not None
-    assert room.cohort._state.task.model == hashlib.sha256(as_bytes(MODEL)).digest()
+    assert room.cohort.session is not None
+    assert room.cohort.session.task.model == hashlib.sha256(as_bytes(MODEL)).digest()
     (_, raw), *rest = room.take()
     other = cm.encode(cm.Invite(PLAN, 7, 2, as_bytes(MODEL + 1)))
     room.inbox = [(0, other), *rest]
     room.deliver()
     assert room.refusals == {"client: refused by the secure sum": 1}
-    assert secure.missing(room.cohort._state) == {0}
+    assert room.cohort.waiting_for == [0]
     assert raw != other
 
 
@@ -350,7 +351,7 @@ def test_the_transcript_is_kept_before_the_question_leaves(name: str) -> None:
         assert not room.inbox  # nothing has left
         room.keeps.append(transcript)
 
-    room.cohort._keep = keep
+    room.keeper = keep
     room.deliver([0, 1, 2, 3])
     room.cohort.tick(BEGIN + 0.8 * SECONDS)
     assert len(room.keeps) == 1
@@ -369,7 +370,7 @@ def test_a_crash_instead_of_the_keeping_leaves_no_question() -> None:
     def keep(_: bytes) -> None:
         raise Crash
 
-    room.cohort._keep = keep
+    room.keeper = keep
     with pytest.raises(Crash):
         room.deliver()
     assert room.inbox == []
@@ -400,9 +401,9 @@ def test_the_model_of_a_kept_round_is_the_one_that_was_handed_out() -> None:
     first = at_phase(3)
     again = Cohort(SECURE_TERMS, ATTEMPT, MODEL + 99, BEGIN, first.send, first.keep, Counter(), first.keeps[0])
     assert np.array_equal(again.model, MODEL)
-    assert again._state is not None
-    assert first.cohort._state is not None
-    assert again._state.task == first.cohort._state.task
+    assert again.session is not None
+    assert first.cohort.session is not None
+    assert again.session.task == first.cohort.session.task
 
 
 def test_those_who_have_answered_answer_a_restarted_server_again() -> None:
@@ -510,14 +511,14 @@ def every_moment(terms: CohortTerms) -> tuple[list[Room], list[tuple[int, cm.Fro
 
 def copied(room: Room) -> Room:
     same = {id(x): x for x in (room.terms, room.terms.parameters, room.clients)}
-    return copy.deepcopy(room, same | {id(room.cohort._state): room.cohort._state})
+    return copy.deepcopy(room, same | {id(room.cohort.session): room.cohort.session})
 
 
 def facts(room: Room) -> Any:
     c = room.cohort
-    updates = set(c._survivors), None if c._total is None else c._total.tobytes()
+    updates = set(c.survivors), None if c.total is None else c.total.tobytes()
     total = c.sum and (c.sum.total.tobytes(), c.sum.survivors)
-    return id(c._state), updates, dict(c._said), set(c._gone), total, c.failed, list(room.inbox), list(room.keeps)
+    return id(c.session), updates, dict(c.said), set(c.gone), total, c.failed, list(room.inbox), list(room.keeps)
 
 
 MOMENTS = {name: every_moment(terms) for name, terms in ALL_TERMS.items()}
@@ -546,9 +547,9 @@ def test_any_message_at_any_moment(seed: int, name: str) -> None:
                 message = r.choice((cm.Decline(7, 2, "round"), cm.Enrol(1, PLAN, UNIT, k), cm.Reply(7, 2, b"")))
             if r.random() < 0.2:
                 k = r.choice((0, 1, K - 1, K, 99))
-            note(f"{name}, {room.cohort._state!r}, case {case}: client {k} says {message!r}")
+            note(f"{name}, {room.cohort.session!r}, case {case}: client {k} says {message!r}")
             before, counted, was_done = facts(room), room.refusals.total(), room.cohort.done
-            expected = set(room.cohort._missing()) if not was_done else set()
+            expected = set(room.cohort.waiting_for) if not was_done else set()
             room.say(k, message)
             counts = room.refusals.total() - counted
             if was_done or isinstance(message, cm.Enrol):
@@ -601,11 +602,11 @@ def test_many_clients_in_one_phase() -> None:
 
 def test_secure_messages_have_a_size() -> None:
     room = at_phase(2)
-    state = room.cohort._state
+    state = room.cohort.session
     assert isinstance(state, secure.Masking)
     for words in (b"", bytes(4 * M - 1), bytes(4 * M + 1), bytes(4 * M + 4)):
         masked = secure_messages.Masked(state.session.id, 0, words)
         room.say(0, cm.Reply(7, 2, secure_messages.encode(masked)))
     room.say(0, cm.Reply(7, 2, bytes(SECURE_TERMS.largest_message)))
     assert room.refusals == {"client: refused by the secure sum": 4, "client: malformed": 1}
-    assert room.cohort._state is state
+    assert room.cohort.session is state

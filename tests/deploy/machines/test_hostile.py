@@ -123,7 +123,7 @@ class Machine:
 
     @property
     def now(self) -> float:
-        return self.server._now
+        return self.server.now
 
     def hear(self, sender: int, message: FromServer | bytes) -> None:
         self.server.from_server(self.now, sender, message if isinstance(message, bytes) else encode(message))
@@ -140,11 +140,11 @@ def taken(name: str, server: Server) -> Machine:
     terms, out = server.terms, Out()
     ports = Ports(out.to_server, out.to_client, server.ports.noise, server.ports.sample)
     same = {id(x): x for x in (terms, terms.rules, terms.cohort)} | {id(server.ports): ports}
-    if server._cohort is not None:
-        same[id(server._cohort._state)] = server._cohort._state  # immutable
+    if server.rounds.cohort is not None:
+        same[id(server.rounds.cohort.session)] = server.rounds.cohort.session  # immutable
     found = copy.deepcopy(server, same)
-    if found._cohort is not None:
-        found._cohort._send = out.to_client
+    if found.rounds.cohort is not None:
+        found.rounds.cohort._send = out.to_client
     return Machine(name, found, out)
 
 
@@ -157,34 +157,30 @@ def plain(b: Books) -> dict[str, Any]:
 
 def facts(machine: Machine) -> dict[str, Any]:
     """All that a message might change, but for the count of refusals."""
-    s, c = machine.server, machine.server._cohort
+    s, c = machine.server, machine.server.rounds.cohort
     cohort = c and (
         c.attempt,
         c.model.tobytes(),
         c.sum,
         c.failed,
-        (set(c._survivors), None if c._total is None else c._total.tobytes()),
-        dict(c._said),
-        set(c._gone),
-        id(c._state),
+        (set(c.survivors), None if c.total is None else c.total.tobytes()),
+        dict(c.said),
+        set(c.gone),
+        id(c.session),
     )
-    volatile = (s.phase, s.why, s.alarms, dict(s.up), copy.deepcopy(s.early), _rejoining(s), s._epoch)
-    times = (s._deadline, dict(s._resends.at), dict(s._resends.gap))
+    edges = [{k: copy.copy(v) for k, v in vars(n).items() if k != "desk"} for n in s.neighbours.values()]
+    rejoining = s.rejoining.reached, set(s.rejoining.blank)
+    volatile = (s.phase, s.why, s.alarms, edges, rejoining, s.epoch, s.rounds.deadline)
     entries = len(list(s.store.entries()))
     return {
         "books": plain(s.books),
         "stored": plain(s.store.load()),
         "entries": entries,
         "volatile": volatile,
-        "times": times,
         "cohort": cohort,
         "servers": len(machine.out.servers),
         "clients": len(machine.out.clients),
     }
-
-
-def _rejoining(s: Server) -> tuple[Any, ...]:
-    return set(s._heard), s._reached, set(s._blank)
 
 
 def refused(machine: Machine, act: Callable[[], None], why: str, **replies: int) -> None:
@@ -202,10 +198,14 @@ def refused(machine: Machine, act: Callable[[], None], why: str, **replies: int)
 
 
 def signature(s: Server) -> tuple[Any, ...]:
-    cohort = s._cohort and (type(s._cohort._state).__name__, len(s._cohort._survivors) > 0, s._cohort.done)
+    cohort = s.rounds.cohort and (
+        type(s.rounds.cohort.session).__name__,
+        len(s.rounds.cohort.survivors) > 0,
+        s.rounds.cohort.done,
+    )
     edges = tuple(
-        (len(s.books.open[m]), any(f.applied for f in s.books.open[m].values()), bool(s.early[m]), s.up[m])
-        for m in s.rules.weights
+        (len(s.books.open[m]), any(f.applied for f in s.books.open[m].values()), bool(n.early), n.up)
+        for m, n in s.neighbours.items()
     )
     return s.phase, cohort, edges
 
@@ -276,7 +276,7 @@ def special(server: Server) -> Iterator[Machine]:
     for m in (0, 2):
         spent.hear(m, a_sync(spent, m))
     assert spent.server.phase is Phase.ADAPT
-    assert spent.server._cohort is None
+    assert spent.server.rounds.cohort is None
     yield spent
 
 
@@ -287,7 +287,7 @@ def an_epoch(removed: tuple[int, ...], signers: tuple[int, ...], number: int = 1
 
 def a_sync(machine: Machine, m: int, **changes: Any) -> Sync:
     """What an honest neighbour might say that has nothing open."""
-    true = Sync(PLAN, machine.server.epoch, m, ME, machine.books.seen[m], (), None, False, 0, None)
+    true = Sync(PLAN, machine.server.epoch_number, m, ME, machine.books.seen[m], (), None, False, 0, None)
     return replace(true, **changes)
 
 
@@ -303,7 +303,7 @@ def test_the_moments_are_many() -> None:
     clear, secure = world(), world(secure=True)
     phases = {m.server.phase for m in clear.machines}
     assert phases == set(Phase) - {Phase.STOPPED}
-    assert {type(m.server._cohort._state).__name__ for m in secure.machines if m.server._cohort} >= {
+    assert {type(m.server.rounds.cohort.session).__name__ for m in secure.machines if m.server.rounds.cohort} >= {
         "Advertising",
         "Sharing",
         "Masking",
@@ -313,7 +313,7 @@ def test_the_moments_are_many() -> None:
     records = [f for m in clear.machines for flows in m.books.open.values() for f in flows.values()]
     assert {(f.applied, f.peer_applied) for f in records} >= {(False, False), (True, False), (False, True)}
     assert any(len(flows) == W for m in clear.machines for flows in m.books.open.values())
-    assert any(early for m in clear.machines for early in m.server.early.values())
+    assert any(n.early for m in clear.machines for n in m.server.neighbours.values())
     assert any(m.books.transcript for m in secure.machines)
     assert len(clear.machines) > 20
 
@@ -430,7 +430,7 @@ BAD_EPOCHS = {
 @pytest.mark.parametrize("name", BAD_EPOCHS)
 def test_an_epoch_that_does_not_hold(name: str) -> None:
     for machine in machines():
-        if machine.server._epoch is not None:
+        if machine.server.epoch is not None:
             continue
         raw = epochs.encode(BAD_EPOCHS[name])
         refused(machine, lambda: machine.hear(0, TellEpoch(PLAN, 0, ME, raw)), "an epoch that does not hold")  # noqa: B023
@@ -454,7 +454,7 @@ def test_another_epoch_is_answered_with_the_own_one() -> None:
 
 def test_an_adrift_server_follows_nobody_beyond_the_clock() -> None:
     (machine,) = [m for m in machines() if m.name == "rejoin"]
-    machine.server._now = 20.0  # before the last rounds
+    machine.server.now = 20.0  # before the last rounds
     for m in (0, 2):
         machine.hear(m, a_sync(machine, m))
     assert set(machine.books.status.values()) == {Status.ADRIFT}
@@ -471,7 +471,7 @@ def test_an_adrift_server_follows_nobody_beyond_the_clock() -> None:
 
 def test_a_stopped_server_hears_nothing() -> None:
     for machine in machines():
-        machine.server._stop("a test")
+        machine.server.rounds.stop("a test")
         before, counted = facts(machine), machine.server.refusals.total()
         for sender, raw in world().servers[:20]:
             machine.hear(sender, raw)
@@ -514,10 +514,10 @@ def test_other_bytes_for_a_round_that_was_offered_early() -> None:
     i = machine.books.decided + 1
     true = a_sync(machine, 0, decided=i, open=((i, False),), offer=(i, blob(5)))
     machine.hear(0, true)
-    assert machine.server.early[0] == {i: blob(5)}
+    assert machine.server.neighbours[0].early == {i: blob(5)}
     alarmed(machine, lambda: machine.hear(0, replace(true, offer=(i, blob(6)), ask=True)), f"other bytes for round {i}")
     machine.hear(0, true)  # the first again: nothing
-    assert machine.server.early[0] == {i: blob(5)}
+    assert machine.server.neighbours[0].early == {i: blob(5)}
     assert len(machine.server.alarms) == 1
 
 
@@ -564,7 +564,7 @@ def test_the_largest_values_are_taken() -> None:
         machine = of_phase(Phase.ADAPT)
         i = machine.books.decided + 1
         machine.hear(0, a_sync(machine, 0, decided=i, open=((i, False),), offer=(i, blob(value))))
-        assert machine.server.early[0] == {i: blob(value)}
+        assert machine.server.neighbours[0].early == {i: blob(value)}
         assert not machine.server.refusals.total()
 
 
@@ -573,7 +573,7 @@ def test_early_offers_are_no_more_than_a_window() -> None:
     d = machine.books.decided
     for i in range(d + 1, T + 1):
         machine.hear(0, a_sync(machine, 0, decided=T, open=((i, False),), offer=(i, blob(i)), seen=0))
-    assert len(machine.server.early[0]) <= W
+    assert len(machine.server.neighbours[0].early) <= W
 
 
 # ---- neighbours: lies about rounds
@@ -674,14 +674,14 @@ def test_a_balance_that_was_not_asked_for_changes_nothing() -> None:
             {machine.books.rejoined} if adrift else set()
         ):
             before = facts(machine)
-            machine.hear(0, TellBalance(PLAN, 0, ME, decided, machine.server._nonce[0], 3, blob()))
+            machine.hear(0, TellBalance(PLAN, 0, ME, decided, machine.server.rejoining.nonces[0], 3, blob()))
             assert facts(machine) == before, machine.name
 
 
 def test_a_balance_of_another_length_is_refused() -> None:
     (machine,) = [m for m in machines() if m.name == "adrift"]
     for total in (b"", blob()[:-1], blob() + b"\x00"):
-        tell = TellBalance(PLAN, 0, ME, machine.books.rejoined, machine.server._nonce[0], 3, total)
+        tell = TellBalance(PLAN, 0, ME, machine.books.rejoined, machine.server.rejoining.nonces[0], 3, total)
         refused(machine, lambda: machine.hear(0, tell), "a balance of another length")  # noqa: B023
 
 
@@ -689,7 +689,7 @@ def test_a_balance_of_more_flows_than_rounds_is_refused() -> None:
     """A count that the own messages could not hold after one more flow would end the server, again at every boot."""
     (machine,) = [m for m in machines() if m.name == "adrift"]
     for n in (machine.books.rejoined + 1, 2**32 - 1):
-        tell = TellBalance(PLAN, 0, ME, machine.books.rejoined, machine.server._nonce[0], n, blob())
+        tell = TellBalance(PLAN, 0, ME, machine.books.rejoined, machine.server.rejoining.nonces[0], n, blob())
         refused(machine, lambda: machine.hear(0, tell), "more flows than rounds")  # noqa: B023
 
 
@@ -728,7 +728,7 @@ def test_a_client_that_is_back_hears_the_last_word_again() -> None:
         machine.client(0, cm.Enrol(1, PLAN, ME, 0))
         after = facts(machine)
         kinds = [type(cm.from_server(raw, 1 << 21)) for _, raw in machine.out.clients]
-        cohort = machine.server._cohort
+        cohort = machine.server.rounds.cohort
         assert kinds == [cm.Welcome, cm.Invite][: 1 if cohort is None or cohort.done else 2]
         before["clients"] = after["clients"]
         assert after == before
@@ -747,7 +747,7 @@ def test_what_clients_may_not_say(secure: bool) -> None:
     """Answers of another round or attempt, of one who was not sampled, of the other kind, and malformed ones."""
     tried = Counter[str]()
     for machine in machines(secure=secure):
-        cohort = machine.server._cohort
+        cohort = machine.server.rounds.cohort
         for raw in (
             b"",
             b"\xc1",
@@ -795,7 +795,7 @@ def test_what_clients_may_not_say(secure: bool) -> None:
 
 def test_a_second_update_does_not_replace_the_first() -> None:
     machine = of_phase(Phase.ADAPT)
-    cohort = machine.server._cohort
+    cohort = machine.server.rounds.cohort
     assert cohort is not None
     i, number = cohort.attempt[:2]
     machine.client(0, cm.Update(i, number, blob(5)))
@@ -810,8 +810,10 @@ def test_a_second_update_does_not_replace_the_first() -> None:
 def test_thousands_of_messages_in_one_phase() -> None:
     """Neither books nor memory grow with what a client repeats."""
     for secure in (False, True):
-        machine = next(m for m in machines(secure=secure) if m.server._cohort is not None and not m.server._cohort.done)
-        i, number = machine.server._cohort.attempt[:2]  # type: ignore[union-attr]
+        machine = next(
+            m for m in machines(secure=secure) if m.server.rounds.cohort is not None and not m.server.rounds.cohort.done
+        )
+        i, number = machine.server.rounds.cohort.attempt[:2]  # type: ignore[union-attr]
         said: list[cm.FromClient] = [
             cm.Update(i, number, blob(LARGEST_UPDATE + 1)),
             cm.Update(i, number + 1, blob()),
@@ -973,7 +975,7 @@ def from_a_client(machine: Machine, k: int, raw: bytes) -> None:
     assert plain(server.store.load()) == plain(machine.books)
     for name in ("books", "stored"):
         assert after[name] | {"transcript": b""} == before[name] | {"transcript": b""}
-    for name in ("entries", "volatile", "times"):
+    for name in ("entries", "volatile"):
         assert after[name] == before[name]
 
 
@@ -987,7 +989,7 @@ def test_any_bytes_from_a_client_at_any_moment(seed: int, secure: bool) -> None:
     for machine in machines(secure=secure):
         for case in range(10):
             k, true = r.choice(said)
-            cohort = machine.server._cohort
+            cohort = machine.server.rounds.cohort
             if cohort is not None and not isinstance(true, cm.Enrol) and r.random() < 0.7:
                 true = replace(true, round=cohort.attempt.round, attempt=cohort.attempt.number)
             if isinstance(true, cm.Reply) and r.random() < 0.3:

@@ -76,7 +76,7 @@ class Watch:
         if c.release is None:
             assert not rows, "a payment without its attempt"
             return
-        kept = Kept.of(Books(self.w[p], (), release=c.release))
+        kept = Kept.of(Books(release=c.release))
         assert len(rows) == kept.answered, "an answer and its payment are one transaction"
         if kept.answered:
             assert (rows[0].cost, rows[0].round, rows[0].unit) == (COST, ROUNDS, p)

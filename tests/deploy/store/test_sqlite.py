@@ -355,12 +355,12 @@ def test_a_commit_that_the_next_start_would_refuse_is_refused_now(
             Changes(balances={0: Balance(1, np.zeros(2, np.int64))}),
             Changes(balances={3: Balance(1, np.zeros(3, np.int64))}),
             Changes(seen={3: 1}),
-            Changes(opened={(3, 1): Flow()}),
-            Changes(opened={(0, i + 1): Flow()}, out={(i + 1, TO_ALL): b"early"}),
+            Changes(open={3: {1: Flow()}}),
+            Changes(open={0: {i + 1: Flow()}}, out={(i + 1, TO_ALL): b"early"}),
             Changes(out={(i + 1, TO_ALL): b"closed"}),
-            dataclasses.replace(good, opened={(0, i + 1): Flow()}, out={(i + 1, 0): b"a", (i + 1, 2): b"b"}),
-            Changes(dropped=list(books.out)),
-            Changes(closed=[(m, j) for m, flows in books.open.items() for j in flows]),
+            dataclasses.replace(good, open={0: {i + 1: Flow()}}, out={(i + 1, 0): b"a", (i + 1, 2): b"b"}),
+            Changes(out=dict.fromkeys(books.out)),
+            Changes(open={m: dict.fromkeys(flows) for m, flows in books.open.items()}),
         ):
             with pytest.raises(StoreError, match="nothing was written"):
                 store.commit(wrong)
@@ -485,7 +485,8 @@ def resealed(path: Path, statement: str) -> None:
     for row in db.execute("SELECT * FROM ledger ORDER BY n").fetchall():
         tips.append((sqlite._digest(tips[-1][0] if tips else b"", *row[:-1]), row[0]))
     _, decided, published, rejoined, *_ = db.execute("SELECT * FROM state").fetchone()
-    sqlite._put_state(db, sqlite._Marks(decided, published, rejoined, "", len(tips), tips[-1][0], rows))
+    state = Books(decided=decided, published=published, rejoined=rejoined)
+    sqlite._put_state(db, sqlite._Marks(state, "", len(tips), tips[-1][0], rows))
     db.close()
     db = sqlite3.connect(path, isolation_level=None)
     triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()

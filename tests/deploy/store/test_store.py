@@ -95,7 +95,7 @@ def test_loaded_books_are_a_copy(maker: Maker, histories: SimpleNamespace) -> No
 
 
 @STORES
-@pytest.mark.parametrize("c", [Changes(closed=[(0, 1)]), Changes(dropped=[(1, -1)])])
+@pytest.mark.parametrize("c", [Changes(open={0: {1: None}}), Changes(out={(1, -1): None})])
 def test_what_is_not_there_cannot_be_closed(maker: Maker, histories: SimpleNamespace, c: Changes) -> None:
     with maker(histories) as (store, _):
         with pytest.raises(KeyError):

@@ -19,6 +19,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, Self
 
@@ -64,6 +65,16 @@ Noise = Callable[[int, int], Integers]  # (round, size) -> this client's share, 
 MODELS: Final = 8  # that a round may be begun with: a server's state changes while it recovers, but not for ever
 SHOWN: Final = 100  # differing fields of a plan
 _log = logging.getLogger(__name__)
+
+
+class Reason(StrEnum):
+    """Why a server's message is not taken."""
+
+    OVERSIZED = "oversized"
+    MALFORMED = "malformed"
+    PLAN = "plan"
+    CONTRADICTION = "contradiction"  # one attempt, two models
+    UNEXPECTED = "unexpected"
 
 
 @dataclass(frozen=True)
@@ -179,6 +190,7 @@ class Client:
         refused: why the server will not have this client, one line each: the fields in which the plans differ.
         enrolled: whether the server has welcomed this client.  finished: whether it said that all rounds are over.
         refusals: messages that were not for this client, by reason.
+        record: what it must not forget.
         declined: rounds that this client sat out, by the word that it gave.
         clipped: coordinates beyond the encoding's bound so far; failed: trainings that gave no update. They tell of the
             data and must not leave the machine.
@@ -207,7 +219,7 @@ class Client:
         self.refusals: Counter[str] = Counter()
         self.declined: Counter[str] = Counter()
         self.clipped = self.failed = 0
-        self._trainer, self._record, self._member, self._entropy = trainer, record, member, entropy
+        self._trainer, self.record, self._member, self._entropy = trainer, record, member, entropy
         self._noise = noise or self._draw
         self._config = dict(config or {})
         self._at: _Attempt | None = None
@@ -234,11 +246,11 @@ class Client:
     def receive(self, raw: bytes) -> list[bytes]:
         """Take in one message; what comes out is to be sent to the server, in order."""
         if len(raw) > self.terms.largest:
-            return self._refuse("oversized")
+            return self._refuse(Reason.OVERSIZED)
         try:
             message = from_server(raw, self.terms.largest)
         except MalformedError:
-            return self._refuse("malformed")
+            return self._refuse(Reason.MALFORMED)
         model = self._name(message.model) if isinstance(message, Invite) else b""
         name, at = self._name_of(raw, message, model), self._at
         if at is not None and name in at.heard:
@@ -268,7 +280,7 @@ class Client:
 
     def _welcome(self, welcome: Welcome) -> list[bytes]:
         if welcome.plan != self.terms.plan:
-            return self._refuse("plan")
+            return self._refuse(Reason.PLAN)
         self.refused, self.enrolled, self.finished = [], True, welcome.finished
         return []
 
@@ -282,8 +294,8 @@ class Client:
         if len(invite.model) != 8 * self.terms.length:
             return [self._decline(place, "model")]
         if self._at is not None and place <= self._at.place:
-            return [] if place < self._at.place else self._refuse("contradiction")  # one attempt, two models
-        if invite.round <= self._record.answered:
+            return [] if place < self._at.place else self._refuse(Reason.CONTRADICTION)
+        if invite.round <= self.record.answered:
             return [self._decline(place, "answered")]
         known = self._words if self._at is not None and self._at.place[0] == invite.round else []
         words = next((words for its, words in known if its == model), None)
@@ -293,7 +305,7 @@ class Client:
             words = self._encode(invite, self._gives(invite.round))
             known = [*known, (model, words)]
         state, reply = self._open(invite, model, words)
-        self._at, self._words = _Attempt(place, (name,), reply, state, self._record.answered), known
+        self._at, self._words = _Attempt(place, (name,), reply, state, self.record.answered), known
         return [reply]
 
     def _gives(self, round: int) -> bool:
@@ -302,12 +314,12 @@ class Client:
         One round counts once, so one model of it gets data: a round that was counted for another model, or by a process
         that crashed since and lost its words, gets zeros, or else two attempts would ask the data twice.
         """
-        given = self._record.given
+        given = self.record.given
         if self.terms.cap is None:
             return True
         if round <= given.last or given.rounds >= self.terms.cap:
             return False
-        self._record.count(round)
+        self.record.count(round)
         return True
 
     def _encode(self, invite: Invite, gives: bool) -> Words:
@@ -344,7 +356,7 @@ class Client:
         if self.terms.encoding is None:
             return None, encode(Update(*place, words.tobytes()))
         task = self.terms.task(invite.round, model)
-        state, said = secure.start(task, self._member, words, self._record.answered, self._entropy)
+        state, said = secure.start(task, self._member, words, self.record.answered, self._entropy)
         return state, encode(Reply(*place, messages.encode(said)))
 
     def _step(self, step: Step, name: bytes) -> list[bytes]:
@@ -352,16 +364,16 @@ class Client:
         if at is not None and place < at.place:
             return []
         if at is None or at.state is None or place != at.place:
-            return self._refuse("unexpected")
+            return self._refuse(Reason.UNEXPECTED)
         try:
             message = messages.from_server(step.payload, at.state.task.largest_message)
             state, said = secure.receive(at.state, message, at.answered)
         except MalformedError:
-            return self._refuse("malformed")
+            return self._refuse(Reason.MALFORMED)
         except RefusedError:
-            return self._refuse("unexpected")
+            return self._refuse(Reason.UNEXPECTED)
         if isinstance(said, self._last_word):
-            self._record.write(step.round)  # before it can leave; if this fails, nothing has changed
+            self.record.write(step.round)  # before it can leave; if this fails, nothing has changed
         if said is None:
             _log.warning("round %d, attempt %d: %r", *place, state)
             reply = self._decline(place, "aborted")
@@ -374,7 +386,7 @@ class Client:
         self.declined[why] += 1
         return encode(Decline(*place, why))
 
-    def _refuse(self, reason: str) -> list[bytes]:
+    def _refuse(self, reason: Reason) -> list[bytes]:
         self.refusals[reason] += 1
         return []
 

@@ -14,6 +14,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from math import inf as NEVER
 from typing import Final, NamedTuple
@@ -39,6 +40,28 @@ ENDS: Final[Mapping[type, float]] = {
     secure.Consenting: 0.9,
     secure.Unmasking: 1.0,
 }
+
+
+class Reason(StrEnum):
+    """Why a client's message is not taken."""
+
+    MALFORMED = "client: malformed"
+    NO_ROUND = "client: no round is open"
+    PLAN = "client: of another plan or version"
+    NAMES = "client: not of this unit, or not whom it says"
+    ROUND = "client: another round or attempt"
+    SAMPLE = "client: not sampled"
+    SIZE = "client: an update of the wrong kind or size"
+    BOUND = "client: an update beyond its bound"
+    CLEAR = "client: a secure message, but sums are in clear"
+    SECURE = "client: refused by the secure sum"
+
+
+class Failure(StrEnum):
+    """Why a round has no sum; a secure sum has reasons of its own, `secure.session.Why`."""
+
+    NO_UPDATE = "no update arrived"
+    DAMAGED = "the transcript of the round is damaged"  # and then how
 
 
 @dataclass(frozen=True)
@@ -97,6 +120,8 @@ class Cohort:
     Attributes:
         opened: when the round was opened.  ready: when its sum was there, or in a session that is taken up again, when
             its question was asked: how long training took.  sum, failed: how it ended.
+        session: of the secure sum.  total: of the updates in clear, so far, of the `survivors`.
+        said: the last word to each client.  gone: who declined.
     """
 
     def __init__(
@@ -115,31 +140,31 @@ class Cohort:
         self.failed = ""
         self.refusals = refusals
         self._send, self._keep = send, keep
-        self._total: Vector | None = None  # of the updates in clear
-        self._survivors: set[int] = set()
-        self._said: dict[int, bytes] = {}
-        self._gone: set[int] = set()  # they declined
+        self.total: Vector | None = None
+        self.survivors: set[int] = set()
+        self.said: dict[int, bytes] = {}
+        self.gone: set[int] = set()
         self._repeat = NEVER
         stored = Kept.decode(kept) if kept else None
         self.opened, self.ready = (now, NEVER) if stored is None else (stored.opened, stored.asked)
         self.model = model if stored is None else as_vector(stored.model)
         # A session that is taken up again has the time of its last phases; training was before them.
         self._begun = now if stored is None else now - ENDS[secure.Masking] * terms.seconds
-        self._state: secure.State | None = None
+        self.session: secure.State | None = None
         if terms.encoding is None:
             self._invite(now)
             return
         task = terms.task(attempt.round, as_bytes(self.model))
         if stored is None:
-            self._state = secure.start(task, attempt.sample, terms.identities)
+            self.session = secure.start(task, attempt.sample, terms.identities)
             self._invite(now)
             return
         try:
             asking, said = transcript.decode(stored.transcript, task, terms.identities)
         except MalformedError as e:
-            self.failed = f"the transcript of the round is damaged: {e}"
+            self.failed = f"{Failure.DAMAGED}: {e}"
             return
-        self._state = asking
+        self.session = asking
         self._say(now, dict.fromkeys(asking.asked, said))
 
     @property
@@ -158,44 +183,45 @@ class Cohort:
 
     @property
     def _ends(self) -> float:
-        share = 0.9 if self._state is None else ENDS.get(type(self._state), 1.0)
+        share = 0.9 if self.session is None else ENDS.get(type(self.session), 1.0)
         return self._begun + share * self.terms.seconds
 
     def receive(self, now: float, client: int, message: messages.FromClient) -> None:
         if self.done or isinstance(message, messages.Enrol):
             return
         if (message.round, message.attempt) != (self.attempt.round, self.attempt.number):
-            self.refusals["client: another round or attempt"] += 1
+            self.refusals[Reason.ROUND] += 1
         elif client not in self.attempt.sample:
-            self.refusals["client: not sampled"] += 1
+            self.refusals[Reason.SAMPLE] += 1
         elif isinstance(message, messages.Update):
             self._collect(now, client, message)
         elif isinstance(message, messages.Reply):
             self._reply(now, client, message)
         else:
-            self._gone.add(client)
+            self.gone.add(client)
             self._close_if_complete(now)
 
     def enrolled(self, client: int) -> None:
         """A client is back: it hears the last word again."""
-        if not self.done and client in self._said:
-            self._send(client, self._said[client])
+        if not self.done and client in self.said:
+            self._send(client, self.said[client])
 
     def tick(self, now: float) -> None:
         while not self.done and now >= self._ends:
             self._close(now)
         if not self.done and now >= self._repeat:
             self._repeat = now + self.terms.seconds / REPEATS
-            for client in self._missing():
-                self._send(client, self._said[client])
+            for client in self.waiting_for:
+                self._send(client, self.said[client])
 
-    def _missing(self) -> list[int]:
+    @property
+    def waiting_for(self) -> list[int]:
         """Of whom something is still expected in this phase."""
-        silent = set(self.attempt.sample) - self._survivors if self._state is None else secure.missing(self._state)
-        return sorted(silent - self._gone)
+        silent = set(self.attempt.sample) - self.survivors if self.session is None else secure.missing(self.session)
+        return sorted(silent - self.gone)
 
     def _close_if_complete(self, now: float) -> None:
-        while not self.done and not self._missing():
+        while not self.done and not self.waiting_for:
             self._close(now)
 
     def _invite(self, now: float) -> None:
@@ -203,34 +229,34 @@ class Cohort:
         self._repeat = now + self.terms.seconds / REPEATS
         raw = messages.encode(messages.Invite(self.terms.plan, a.round, a.number, as_bytes(self.model)))
         for client in a.sample:
-            self._said[client] = raw
+            self.said[client] = raw
             self._send(client, raw)
 
     def _collect(self, now: float, client: int, message: messages.Update) -> None:
-        if self._state is not None or len(message.words) != 8 * self.terms.length:
-            self.refusals["client: an update of the wrong kind or size"] += 1
+        if self.session is not None or len(message.words) != 8 * self.terms.length:
+            self.refusals[Reason.SIZE] += 1
             return
         words = as_vector(message.words)
         if int(words.max()) > self.terms.largest or int(words.min()) < -self.terms.largest:
-            self.refusals["client: an update beyond its bound"] += 1
+            self.refusals[Reason.BOUND] += 1
             return
-        if client not in self._survivors:
-            self._survivors.add(client)
-            self._total = words.copy() if self._total is None else np.add(self._total, words, out=self._total)
+        if client not in self.survivors:
+            self.survivors.add(client)
+            self.total = words.copy() if self.total is None else np.add(self.total, words, out=self.total)
         self._close_if_complete(now)
 
     def _reply(self, now: float, client: int, message: messages.Reply) -> None:
-        if self._state is None:
-            self.refusals["client: a secure message, but sums are in clear"] += 1
+        if self.session is None:
+            self.refusals[Reason.CLEAR] += 1
             return
         try:
-            inner = secure_messages.from_client(message.payload, self._state.task.largest_message)
-            self._state = secure.receive(self._state, client, inner)
+            inner = secure_messages.from_client(message.payload, self.session.task.largest_message)
+            self.session = secure.receive(self.session, client, inner)
         except MalformedError:
-            self.refusals["client: malformed"] += 1
+            self.refusals[Reason.MALFORMED] += 1
             return
         except RefusedError:
-            self.refusals["client: refused by the secure sum"] += 1
+            self.refusals[Reason.SECURE] += 1
             return
         self._close_if_complete(now)
 
@@ -241,19 +267,19 @@ class Cohort:
             self.ready = min(self.ready, now)
 
     def _end(self, now: float) -> None:
-        if self._state is None:
-            if self._total is None:
-                self.failed = "no update arrived"
+        encoding = self.terms.encoding
+        if self.session is None or encoding is None:
+            if self.total is None:
+                self.failed = Failure.NO_UPDATE
                 return
-            self.sum = Sum(self._total, frozenset(self._survivors))
+            self.sum = Sum(self.total, frozenset(self.survivors))
             return
-        state, outgoing = secure.close(self._state)
-        self._state = state
+        state, outgoing = secure.close(self.session)
+        self.session = state
         if isinstance(state, secure.Aborted):
             self.failed = str(state.why)
         elif isinstance(state, secure.Summed):
-            assert self.terms.encoding is not None  # noqa: S101 - a secure sum has one
-            self.sum = Sum(self.terms.encoding.decode(state.total), frozenset(state.survivors))
+            self.sum = Sum(encoding.decode(state.total), frozenset(state.survivors))
         else:
             if isinstance(state, secure.Consenting | secure.Unmasking):
                 said = next(iter(outgoing.values()))  # the same to all
@@ -269,5 +295,5 @@ class Cohort:
             if id(message) not in packed:  # most say the same to all
                 payload = secure_messages.encode(message)
                 packed[id(message)] = messages.encode(messages.Step(a.round, a.number, payload))
-            self._said[client] = packed[id(message)]
+            self.said[client] = packed[id(message)]
             self._send(client, packed[id(message)])

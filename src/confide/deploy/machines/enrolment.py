@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from confide.deploy.machines.client_messages import LARGEST_PLAN, Enrol, Refusal, Welcome
+from confide.deploy.machines.cohort import Reason
 from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import Books
 
 
-def answer(terms: Terms, books: Books, client: int, said: Enrol) -> tuple[Welcome | Refusal, str]:
-    """The answer, and why the client is refused; "" where it is not."""
+def answer(terms: Terms, books: Books, client: int, said: Enrol) -> tuple[Welcome | Refusal, Reason | None]:
+    """The answer, and why the client is refused; None where it is not."""
     if said.protocol != terms.protocol:
         why = f"this server speaks version {terms.protocol} of the protocol, not {said.protocol}"
-        return _other(terms, why), "client: of another plan or version"
+        return _other(terms, why), Reason.PLAN
     if said.plan != terms.rules.plan:
-        return _other(terms, "this unit runs another plan"), "client: of another plan or version"
+        return _other(terms, "this unit runs another plan"), Reason.PLAN
     if (said.unit, said.client) != (terms.rules.me, client) or client >= terms.cohort.clients:
-        return Refusal("not in this unit's roster", ""), "client: not of this unit, or not whom it says"
-    return welcome(terms, books), ""
+        return Refusal("not in this unit's roster", ""), Reason.NAMES
+    return welcome(terms, books), None
 
 
 def welcome(terms: Terms, books: Books) -> Welcome:

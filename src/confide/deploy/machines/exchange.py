@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,24 @@ from confide.privacy.ledger import FREE, Cost, Event
 from confide.rounds.arithmetic import WEIGHT_BITS, scaled
 
 Weights = Mapping[int, int]  # of each neighbour's edge, in 2^-16
+
+
+class Reason(StrEnum):
+    """Why a server's message is not taken."""
+
+    MALFORMED = "server: malformed"
+    PLAN = "server: of another plan"
+    NAMES = "server: not from whom it says, or not for this server"
+    STRANGER = "server: from a server that is no neighbour"
+    REMOVED = "server: from a server that was removed"
+    EPOCH = "server: an epoch that does not hold"
+    RECORDS = "server: open records must be few, in order, each once"
+    ROUND = "server: a round that is not decided or not in the plan"
+    UNLISTED = "server: an offer that is not among the sender's open records"
+    LENGTH = "server: an offer of another length"
+    RANGE = "server: an offer is beyond the range that the plan proves"
+    BALANCE_LENGTH = "server: a balance of another length"
+    BALANCE_COUNT = "server: a balance of more flows than rounds"
 
 
 class ExchangeError(ValueError):
@@ -75,7 +94,7 @@ def publish(
     i = books.decided + 1
     offered = tuple(m for m in books.neighbours if books.status[m] is Status.OPEN and len(books.open[m]) < rules.window)
     messages = {m: as_bytes(x) for m, x in sent.items()} if _differ(sent) else {}
-    out = {(i, m): messages[m] for m in offered if messages}
+    out: dict[tuple[int, int], bytes | None] = {(i, m): messages[m] for m in offered if messages}
     if not messages and sent:
         one = as_bytes(next(iter(sent.values())))
         messages = {TO_ALL: one}
@@ -86,7 +105,7 @@ def publish(
         published=None if cost is None else books.published + 1,
         contribution=books.contribution + (own - books.w),
         entries=[Entry(event, offered)],
-        opened={(m, i): Flow() for m in offered},
+        open={m: {i: Flow()} for m in offered},
         out=out,
         transcript=b"" if books.transcript else None,
     )
@@ -124,17 +143,18 @@ def on_sync(books: Books, rules: Rules, sync: Sync) -> Heard:
     records = dict(books.open[m])
     _take_offer(books, rules, sync, records, heard)
     c, theirs = heard.changes, dict(sync.open)
-    for i, record in list(records.items()):
+    flows: dict[int, Flow | None] = {}
+    for i, record in records.items():
         if theirs.get(i):
-            records[i] = record = record._replace(peer_applied=True)
+            record = record._replace(peer_applied=True)
         if (record.applied and record.peer_applied) or (i not in theirs and i <= sync.decided):
             if not record.applied:
                 heard.void.append(i)
-            del records[i]
-            c.closed.append((m, i))
+            flows[i] = None
         elif record != books.open[m][i]:
-            c.opened[m, i] = record
-    c.dropped = unneeded(books, c.closed)
+            flows[i] = record
+    c.open = {m: flows} if flows else {}
+    c.out = unneeded(books, c.closed)
     if sync.decided > books.seen[m]:
         c.seen[m] = sync.decided
     if sync.balance is not None and heard.applied is None:
@@ -148,18 +168,18 @@ def check(rules: Rules, sync: Sync) -> None:
     """What no honest neighbour says: rounds that cannot be, an offer that it does not list."""
     rounds = [i for i, _ in sync.open]
     if len(rounds) > rules.window or rounds != sorted(set(rounds)):
-        raise ExchangeError("open records must be few, in order, each once")
+        raise ExchangeError(Reason.RECORDS)
     if sync.decided > rules.rounds or any(not 1 <= i <= sync.decided for i in rounds):
-        raise ExchangeError("a round that is not decided or not in the plan")
+        raise ExchangeError(Reason.ROUND)
     if sync.offer is not None:
         i, blob = sync.offer
         if i not in rounds:
-            raise ExchangeError("an offer that is not among the sender's open records")
+            raise ExchangeError(Reason.UNLISTED)
         if len(blob) != 8 * rules.length:
-            raise ExchangeError("an offer of another length")
+            raise ExchangeError(Reason.LENGTH)
         values = as_vector(blob)
         if int(values.max()) > rules.largest or int(values.min()) < -rules.largest:
-            raise ExchangeError("an offer is beyond the range that the plan proves")
+            raise ExchangeError(Reason.RANGE)
 
 
 def _take_offer(books: Books, rules: Rules, sync: Sync, records: dict[int, Flow], heard: Heard) -> None:
@@ -181,12 +201,11 @@ def on_early(books: Books, rules: Rules, m: int, i: int, blob: bytes) -> Changes
     if record is None or record.applied:
         return Changes()
     applied, balance = _enter(books, rules, m, i, blob)
-    return Changes(balances={m: balance}, opened={(m, i): applied})
+    return Changes(balances={m: balance}, open={m: {i: applied}})
 
 
 def _enter(books: Books, rules: Rules, m: int, i: int, blob: bytes) -> tuple[Flow, Balance]:
-    mine = books.message(i, m)
-    assert mine is not None  # noqa: S101 - I5: the message of an open round is kept
+    mine = books.out[i, TO_ALL if (i, TO_ALL) in books.out else m]  # I5: the message of an open round is kept
     n, total = books.balances[m]
     entering = flow(rules.weights[m], as_vector(blob), as_vector(mine))
     return books.open[m][i]._replace(applied=True, peer_sha256=hashlib.sha256(blob).digest()), Balance(
@@ -194,8 +213,8 @@ def _enter(books: Books, rules: Rules, m: int, i: int, blob: bytes) -> tuple[Flo
     )
 
 
-def unneeded(books: Books, closed: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Messages that no edge needs any more once these records are closed."""
+def unneeded(books: Books, closed: Collection[tuple[int, int]]) -> dict[tuple[int, int], bytes | None]:
+    """Messages that no edge needs any more once these records are closed: they go."""
     gone = set(closed)
 
     def needed(i: int, to: int) -> bool:
@@ -203,7 +222,7 @@ def unneeded(books: Books, closed: Collection[tuple[int, int]]) -> list[tuple[in
         return any(i in books.open[m] and (m, i) not in gone for m in edges)
 
     rounds = {i for _, i in gone}
-    return [(i, to) for i, to in books.out if i in rounds and not needed(i, to)]
+    return {(i, to): None for i, to in books.out if i in rounds and not needed(i, to)}
 
 
 def balance_hash(books: Books, me: int, m: int) -> bytes:
@@ -228,8 +247,8 @@ def rejoin(books: Books, rules: Rules, to: int, costs: Collection[Cost | None], 
         decided=to,
         published=books.published + sum(cost is not None for cost in costs),
         entries=entries,
-        closed=[(m, i) for m in books.neighbours for i in books.open[m]],
-        dropped=list(books.out),
+        open={m: dict.fromkeys(flows) for m, flows in books.open.items() if flows},
+        out=dict.fromkeys(books.out),
         status=dict.fromkeys(kept, Status.ADRIFT),
         transcript=b"" if books.transcript else None,
         rejoined=to,
@@ -264,9 +283,9 @@ def on_balance(books: Books, rules: Rules, tell: TellBalance) -> Changes | None:
     if books.status[m] is not Status.ADRIFT or tell.decided != books.rejoined:
         return None
     if len(tell.total) != 8 * rules.length:
-        raise ExchangeError("a balance of another length")
+        raise ExchangeError(Reason.BALANCE_LENGTH)
     if tell.n > tell.decided:
-        raise ExchangeError("a balance of more flows than rounds")
+        raise ExchangeError(Reason.BALANCE_COUNT)
     total = np.negative(as_vector(tell.total))
     return Changes(balances={m: Balance(tell.n, total)}, status={m: Status.OPEN})
 
@@ -274,9 +293,11 @@ def on_balance(books: Books, rules: Rules, tell: TellBalance) -> Changes | None:
 def remove(books: Books, removed: Collection[int], epoch: bytes) -> Changes:
     """T4: the edges to these servers are closed for good; what had come in over them stays (and is reported)."""
     gone = [m for m in books.neighbours if m in removed and books.status[m] is not Status.REMOVED]
-    closed = [(m, i) for m in gone for i in books.open[m]]
     return Changes(
-        closed=closed, dropped=unneeded(books, closed), status=dict.fromkeys(gone, Status.REMOVED), epoch=epoch
+        open={m: dict.fromkeys(books.open[m]) for m in gone if books.open[m]},
+        out=unneeded(books, [(m, i) for m in gone for i in books.open[m]]),
+        status=dict.fromkeys(gone, Status.REMOVED),
+        epoch=epoch,
     )
 
 

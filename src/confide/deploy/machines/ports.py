@@ -1,14 +1,18 @@
-"""Where a server stands, and what it does to the world."""
+"""Where a server stands, what it does to the world, and what its machines share."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from confide.deploy.machines.epoch import Epoch, decode
 from confide.deploy.machines.release import Part
-from confide.deploy.store.store import At, nowhere
+from confide.deploy.machines.terms import Terms
+from confide.deploy.store.books import Books, Changes
+from confide.deploy.store.store import At, Store, nowhere
 from confide.rounds.noise import NoiseSource
 
 
@@ -45,3 +49,45 @@ class Ports:
     at: At = nowhere
     log: Callable[..., None] = _silent
     release: Part | None = None
+
+
+class Desk:
+    """What the machines of one server share: its books, where it stands, and what it does to the world.
+
+    Attributes:
+        why: it stopped.
+        epoch: the last removal that it follows, of which `epoch_number` is 0 before any.
+    """
+
+    def __init__(self, terms: Terms, store: Store, ports: Ports) -> None:
+        self.terms, self.rules, self.store, self.ports = terms, terms.rules, store, ports
+        self.books: Books = store.load()
+        self.now = 0.0
+        self.phase, self.why = Phase.BOOT, ""
+        self.epoch: Epoch | None = decode(self.books.epoch) if self.books.epoch else None
+        self.refusals: Counter[str] = Counter()
+        self.alarms: list[str] = []
+
+    @property
+    def epoch_number(self) -> int:
+        return 0 if self.epoch is None else self.epoch.number
+
+    @property
+    def finished(self) -> bool:
+        """The last round is decided, and neighbours were heard since the start."""
+        return self.phase in (Phase.DRAIN, Phase.FINISHED)
+
+    @property
+    def pending(self) -> dict[int, list[int]]:
+        """Rounds whose flow is open, by neighbour."""
+        return {m: sorted(records) for m, records in self.books.open.items() if records}
+
+    def commit(self, changes: Changes, name: str) -> None:
+        """Make changes durable, then carry them out in the books: before a byte of them leaves."""
+        self.store.commit(changes, self.ports.at, name)
+        self.books.apply(changes)
+
+    def alarm(self, what: str) -> None:
+        self.refusals["alarm"] += 1
+        self.alarms = [*self.alarms[-99:], what]
+        self.ports.log("alarm", what=what)

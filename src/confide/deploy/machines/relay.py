@@ -20,7 +20,7 @@ import numpy as np
 from confide.base.errors import RunError
 from confide.base.wire import MalformedError
 from confide.deploy.machines import release_messages as messages
-from confide.deploy.machines.release import Circle, Context, Released, Releaser, all_made, not_ready
+from confide.deploy.machines.release import Circle, Context, Reason, Released, Releaser, all_made, not_ready
 from confide.deploy.machines.release_messages import FromRelay, FromServer, Message
 from confide.deploy.store.books import Vector, as_bytes
 from confide.secure import messages as secure_messages
@@ -82,13 +82,13 @@ class Relay:
         if self.done or self._is_over():
             return
         if message.sender not in self.circle.members or message.run != self._run:
-            self.context.refuse("for another run of a relay")
+            self.context.refuse(Reason.RUN)
             return
         match message:
             case messages.Ready() if self.stage is Stage.ASK:
                 self._on_ready(now, message)
-            case messages.Said() if self.stage is Stage.SUM:
-                self._on_said(now, message)
+            case messages.Said() if self.stage is Stage.SUM and self._state is not None:
+                self._on_said(now, message, self._state)
             case messages.Refusal() if self.stage is Stage.SUM:
                 self._on_refusal(now, message)
             case messages.Got() if self.stage is Stage.TELL and message.attempt == self.attempt:
@@ -159,13 +159,12 @@ class Relay:
         c.at("relay.begin")
         self._send_all(now)
 
-    def _on_said(self, now: float, said: messages.Said) -> None:
-        assert self._state is not None  # noqa: S101 - in this stage
+    def _on_said(self, now: float, said: messages.Said, state: secure_server.State) -> None:
         try:
-            word = secure_messages.from_client(said.word, self._state.task.largest_message)
-            self._state = secure_server.receive(self._state, said.sender, word)
+            word = secure_messages.from_client(said.word, state.task.largest_message)
+            self._state = secure_server.receive(state, said.sender, word)
         except (MalformedError, RefusedError) as e:
-            self.context.refuse("malformed" if isinstance(e, MalformedError) else "a word out of place")
+            self.context.refuse(Reason.MALFORMED if isinstance(e, MalformedError) else Reason.WORD)
             return
         if secure_server.missing(self._state):
             return
@@ -206,8 +205,7 @@ class Relay:
         match self.stage:
             case Stage.ASK:
                 return [p for p in self.circle.members if self._ready.get(p, "unheard")]
-            case Stage.SUM:
-                assert self._state is not None  # noqa: S101 - in this stage
+            case Stage.SUM if self._state is not None:
                 return sorted(secure_server.missing(self._state))
         return [p for p in self.circle.members if p not in self._got]
 
@@ -281,12 +279,12 @@ class Releases:
         try:
             message = messages.decode(raw, self._largest)
         except MalformedError:
-            c.refuse("malformed")
+            c.refuse(Reason.MALFORMED)
             return
         if message.plan != c.rules.plan:
-            c.refuse("of another plan")
+            c.refuse(Reason.PLAN)
         elif message.sender != sender or message.receiver != c.rules.me or sender >= c.part.terms.servers:
-            c.refuse("not from whom it says, or not for this server")
+            c.refuse(Reason.NAMES)
         elif isinstance(message, FromRelay):
             self.releaser.receive(now, message)
         elif self.relay is not None:

@@ -32,6 +32,7 @@ import struct
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -61,6 +62,21 @@ BUSY: Final = 8  # a session keeps later relays away for this part of the patien
 PAST: Final = 64  # runs of which a late invitation is recognised
 Share = Callable[[int, float, int], Vector]
 """(attempt, standard deviation in quanta, length) -> a share of noise"""
+
+
+class Reason(StrEnum):
+    """Why a message of a release is not taken."""
+
+    MALFORMED = "release: malformed"
+    PLAN = "release: of another plan"
+    NAMES = "release: not from whom it says, or not for this server"
+    REMOVED = "release: from a server that was removed"
+    WORD = "release: a word out of place"
+    RUN = "release: for another run of a relay"
+    OVER = "release: an invitation to a session that is over"
+    DECLINED = "release: declined"  # without why, which has numbers that others choose
+    RESULT = "release: the result of an attempt in which this server is not"
+    OTHER_RESULT = "release: another result"
 
 
 class Released(NamedTuple):
@@ -191,8 +207,8 @@ class Context:
         self.send(to, raw)
         return raw
 
-    def refuse(self, why: str) -> None:
-        self.refusals[f"release: {why}"] += 1
+    def refuse(self, why: Reason) -> None:
+        self.refusals[why] += 1
 
 
 def not_ready(server: int, decided: int, rounds: int, finished: bool, pending: Iterable[tuple[int, int]]) -> str:
@@ -247,7 +263,7 @@ class Releaser:
         elif why := self._never():
             self._decline(message, why)
         elif message.sender not in c.circle().members:
-            c.refuse("from a server that was removed")
+            c.refuse(Reason.REMOVED)
         elif isinstance(message, messages.Invite):
             self._on_invite(now, message)
         elif isinstance(message, messages.Told):
@@ -294,7 +310,7 @@ class Releaser:
             c.send(s.relay, s.replies[b""])
             return
         if invite.run in self._past:
-            c.refuse("an invitation to a session that is over")
+            c.refuse(Reason.OVER)
             return
         # Of two relays at once the one with the lower number goes first, or each could hold half of the servers.
         if s is not None and s.relay < invite.sender and now < s.heard + c.part.patience / BUSY:
@@ -370,7 +386,7 @@ class Releaser:
             word = secure_messages.from_server(told.word, s.task.largest_message)
             s.state, reply = secure_client.receive(s.state, word, s.attempt - 1)
         except MalformedError:
-            c.refuse("malformed")
+            c.refuse(Reason.MALFORMED)
             return
         except RefusedError:  # its part in the session is not what the relay takes it to be, as after a crash
             self._decline(told, f"server {c.rules.me} has lost the session", for_now=True)
@@ -391,7 +407,7 @@ class Releaser:
         self.context.at(f"release.{name}.sent")
 
     def _decline(self, to: messages.Invite | messages.Told | messages.Result, why: str, for_now: bool = False) -> None:
-        self.context.refuse("declined")  # without the reason, which has numbers that others choose
+        self.context.refuse(Reason.DECLINED)
         if not isinstance(to, messages.Result):
             self.context.say(messages.Refusal, to.sender, to.run, to.attempt, why, for_now)
 
@@ -399,16 +415,16 @@ class Releaser:
         """It is public, and the relay's word: nothing here depends on it."""
         c, last, circle = self.context, self.last, self.context.circle()
         if (result.attempt, result.epoch) != (last.attempt, last.epoch) or not last.answered:
-            c.refuse("the result of an attempt in which this server is not")
+            c.refuse(Reason.RESULT)
             return
         if len(result.total) != 8 * c.rules.length:
-            c.refuse("malformed")
+            c.refuse(Reason.MALFORMED)
             return
         found = circle.released(result.attempt, as_vector(result.total))
         known = self.results.get(result.attempt)
         if known is not None and not np.array_equal(known.total, found.total):
             c.log("alarm", what=f"server {result.sender} has another result of attempt {result.attempt}")
-            c.refuse("another result")
+            c.refuse(Reason.OTHER_RESULT)
             return
         if known is None:
             c.at("release.result")

@@ -2,7 +2,7 @@
 
 Three sources. Commits (`Metered`, around the store) count rounds and flows as the ledger and the books have them, since
 a process started. Events (`observing.hooks`) give reasons. A snapshot, which is what `confide status` shows, gives the
-rest. Labels come from the plan and from lists in this file: what a stranger sends makes no new series.
+rest. Labels come from the plan and from the machines' reasons: what a stranger sends makes no new series.
 
 When a client answers tells how long it trained, which is why the server publishes at ticks (docs/design/flows.md, 7).
 So whatever counts clients' messages, or commits that wait for them, shows when the round is decided and not before.
@@ -29,7 +29,12 @@ from prometheus_client import (
     generate_latest,
 )
 
+from confide.deploy.machines.cohort import Failure
+from confide.deploy.machines.cohort import Reason as FromClient
+from confide.deploy.machines.exchange import Reason as FromServer
 from confide.deploy.machines.ports import Phase
+from confide.deploy.machines.release import Reason as FromRelease
+from confide.deploy.machines.rounds import Skip
 from confide.deploy.node.metrics_endpoint import Endpoint
 from confide.deploy.node.observe import EVENTS, OTHER, count, flag, number, public
 from confide.deploy.store.books import Books, Changes, Entry
@@ -43,65 +48,8 @@ THREAT: Final = re.compile(r"links|neighbours|own-client|own-server|colluders:[\
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # of a commit
 
 COMMITS: Final = ("round.open", "adapt", "publish", "early", "sync", "balance", "skip", "remove", "rejoin", "release")
-DAMAGED: Final = "the transcript of the round is damaged"  # and then how
-SKIPS: Final = (
-    "the budget is spent",
-    "behind the neighbours",
-    "the sum came too late",
-    "no update arrived",
-    DAMAGED,
-    *map(str, Why),
-)
-REFUSALS: Final = (
-    *(
-        f"server: {why}"
-        for why in (
-            "malformed",
-            "an epoch that does not hold",
-            "of another plan",
-            "not from whom it says, or not for this server",
-            "from a server that is no neighbour",
-            "from a server that was removed",
-            "open records must be few, in order, each once",
-            "a round that is not decided or not in the plan",
-            "an offer that is not among the sender's open records",
-            "an offer of another length",
-            "an offer is beyond the range that the plan proves",
-            "a balance of another length",
-            "a balance of more flows than rounds",
-        )
-    ),
-    *(
-        f"client: {why}"
-        for why in (
-            "malformed",
-            "no round is open",
-            "of another plan or version",
-            "not of this unit, or not whom it says",
-            "another round or attempt",
-            "not sampled",
-            "an update of the wrong kind or size",
-            "an update beyond its bound",
-            "a secure message, but sums are in clear",
-            "refused by the secure sum",
-        )
-    ),
-    *(
-        f"release: {why}"
-        for why in (
-            "malformed",
-            "a word out of place",
-            "for another run of a relay",
-            "of another plan",
-            "not from whom it says, or not for this server",
-            "from a server that was removed",
-            "an invitation to a session that is over",
-            "declined",
-            "the result of an attempt in which this server is not",
-            "another result",
-        )
-    ),
-)
+SKIPS: Final = (*Skip, *Failure, *Why)
+REFUSALS: Final = (*FromServer, *FromClient, *FromRelease)
 STREAMS: Final = (
     "refused", "malformed", "oversized", "silent", "differs", "replaced", "lost", "stopped", "failed", "dropped",
     "unsendable", "overrun",
@@ -195,8 +143,8 @@ class Metrics:
                     if m in self._names:
                         self._suspended[self._names[m]].inc()
             case "skipped":
-                why = shown.get("why", "")
-                self._skips[DAMAGED if why.startswith(DAMAGED) else why if why in self._skips else OTHER].inc()
+                why, _, _ = shown.get("why", "").partition(": ")  # a damaged transcript says how
+                self._skips[why if why in self._skips else OTHER].inc()
             case "applied" if name is not None and shown.get("late", 0) > 0:
                 self._late[name].inc()
             case "up" | "down" if name is not None:

@@ -402,7 +402,7 @@ class ServerProcess:
             case {"ask": "remove", "epoch": str(epoch)}:
                 try:
                     await self._asked(lambda now: self.server.follow(now, bytes.fromhex(epoch)))
-                    yield {"done": {"epoch": await self._asked(lambda _: self.server.epoch)}}
+                    yield {"done": {"epoch": await self._asked(lambda _: self.server.epoch_number)}}
                 except ValueError as e:  # an epoch that does not hold, or none at all
                     yield {"failed": str(e)}
             case _:

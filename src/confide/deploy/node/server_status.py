@@ -18,7 +18,7 @@ def machine_status(setup: ServerSetup, server: Server) -> dict[str, Any]:
         "why": server.why,
         "alarms": server.alarms[-5:],
         "refusals": dict(server.refusals),
-        "peers": [peer | {"up": server.up[peer["server"]]} for peer in found["peers"]],
+        "peers": [peer | {"up": server.neighbours[peer["server"]].up} for peer in found["peers"]],
     }
 
 

@@ -5,18 +5,21 @@ A transition (`exchange`) reads the `Books` and gives `Changes`; the store makes
 (docs/design/flows.md, I2).
 """
 
+# ruff: noqa: RUF009 - `kept` gives a dataclass field, as `dataclasses.field` does
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, Never, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.deploy.store.columns import BYTES, COUNT, FLAG, IDS, VECTOR, Vector, as_bytes, as_vector, word
+from confide.deploy.store.kept import Table, copied, kept, merge, tables
 from confide.privacy.ledger import Event
 
-Vector = NDArray[np.int64]  # never changed in place, so that copies of the books may share it
+__all__ = ["Vector", "as_bytes", "as_vector"]  # and what is defined here
+
 TO_ALL: Final = -1  # the receiver of a message that is the same for every neighbour
 
 
@@ -58,61 +61,80 @@ class Entry(NamedTuple):
     offered: tuple[int, ...] = ()
 
 
-@dataclass
-class Changes:
-    """What one transition writes: all of it, or nothing."""
+Gone = TypeVar("Gone")  # None in `Changes`: as it was, or for a row: it goes. In `Books` there is no such value
 
-    decided: int | None = None
-    published: int | None = None
-    contribution: Vector | None = None
+
+@dataclass
+class Durable(Generic[Gone]):
+    """What a server must not forget: a line here is all that a durable field takes."""
+
+    contribution: Vector | Gone = kept(lambda start: start, part="state", secret=True, total=VECTOR)
+    decided: int | Gone = kept(0, table="state", decided=COUNT)  # the last round, published or skipped; never falls
+    # Rounds that were paid for: those of a gap too, and sums that were seen and not published.
+    published: int | Gone = kept(0, table="state", published=COUNT)
+    rejoined: int | Gone = kept(0, table="state", rejoined=COUNT)  # the round to which a restored store was moved
+    # The highest `decided` ever heard of each neighbour.
+    seen: dict[int, int] = kept(0, by=("edge",), table="edges", seen=COUNT)
+    status: dict[int, Status] = kept(Status.OPEN, by=("edge",), table="edges", status=word(Status))
+    balances: dict[int, Balance] = kept(
+        lambda start: Balance(0, np.zeros_like(start)),
+        by=("edge",), part="applied", secret=True, make=Balance, n=COUNT, total=VECTOR,
+    )  # fmt: skip
+    open: dict[int, dict[int, Flow | Gone]] = kept(
+        lambda _: {}, by=("edge", "round"), part="flagged",
+        make=Flow, applied=FLAG, peer_applied=FLAG, peer_sha256=BYTES,
+    )  # fmt: skip
+    out: dict[tuple[int, int], bytes | Gone] = kept(by=("round", "receiver"), part="state", secret=True, message=BYTES)
+    attempt: Attempt | Gone | None = kept(make=Attempt, round=COUNT, number=COUNT, sample=IDS)
+    transcript: bytes | Gone = kept(b"", secret=True, words=BYTES)  # of the secure sum, from the question on
+    epoch: bytes | Gone = kept(b"", words=BYTES)
+    # The last attempt at a release, its words and how many were answered.
+    release: bytes | Gone = kept(b"", secret=True, record=BYTES)
+
+
+TABLES: Final[list[Table]] = tables(Durable)
+
+
+@dataclass
+class Changes(Durable[None]):
+    """What one transition writes: all of it, or nothing. A field that is not named stays, a row that is None goes."""
+
     entries: list[Entry] = field(default_factory=list)
-    balances: dict[int, Balance] = field(default_factory=dict)
-    seen: dict[int, int] = field(default_factory=dict)
-    status: dict[int, Status] = field(default_factory=dict)
-    opened: dict[tuple[int, int], Flow] = field(default_factory=dict)  # (neighbour, round): new or other flags
-    closed: list[tuple[int, int]] = field(default_factory=list)  # (neighbour, round)
-    out: dict[tuple[int, int], bytes] = field(default_factory=dict)  # (round, receiver) -> message
-    dropped: list[tuple[int, int]] = field(default_factory=list)  # (round, receiver)
-    attempt: Attempt | None = None
-    transcript: bytes | None = None  # b"" removes it
-    epoch: bytes | None = None
-    rejoined: int | None = None
-    release: bytes | None = None  # the record of the last attempt at a release
 
     def __bool__(self) -> bool:
         return any(bool(v) if isinstance(v, list | dict) else v is not None for v in vars(self).values())
 
+    @property
+    def opened(self) -> dict[tuple[int, int], Flow]:
+        """Records that are new or have other flags, by neighbour and round."""
+        return {(m, i): flow for m, flows in self.open.items() for i, flow in flows.items() if flow is not None}
+
+    @property
+    def closed(self) -> list[tuple[int, int]]:
+        return [(m, i) for m, flows in self.open.items() for i, flow in flows.items() if flow is None]
+
+    @property
+    def dropped(self) -> list[tuple[int, int]]:
+        """Messages that go, by round and receiver."""
+        return [key for key, message in self.out.items() if message is None]
+
 
 @dataclass
-class Books:
-    """The image of a store in memory. Secret: the contribution, the balances' sum, the messages until they left."""
+class Books(Durable[Never]):
+    """The image of a store in memory."""
 
-    contribution: Vector = field(repr=False)
-    neighbours: tuple[int, ...]
-    decided: int = 0  # the last decided round, published or skipped; never falls
-    published: int = 0  # rounds that were paid for: those of a gap too, and sums that were seen and not published
-    balances: dict[int, Balance] = field(default_factory=dict, repr=False)
-    seen: dict[int, int] = field(default_factory=dict)  # the highest `decided` ever heard of each neighbour
-    status: dict[int, Status] = field(default_factory=dict)
-    open: dict[int, dict[int, Flow]] = field(default_factory=dict)  # by neighbour and round
-    out: dict[tuple[int, int], bytes] = field(default_factory=dict, repr=False)
-    attempt: Attempt | None = None
-    transcript: bytes = field(default=b"", repr=False)  # of the secure sum, from the question on
-    epoch: bytes = b""
-    rejoined: int = 0  # the round to which the last restored store was moved
-    release: bytes = field(default=b"", repr=False)  # the last attempt, its words and how many were answered
+    neighbours: tuple[int, ...] = ()
 
     @classmethod
     def fresh(cls, start: Vector, neighbours: tuple[int, ...]) -> Books:
-        zero = np.zeros_like(start)
-        return cls(
-            start,
-            neighbours,
-            balances={m: Balance(0, zero) for m in neighbours},
-            seen=dict.fromkeys(neighbours, 0),
-            status=dict.fromkeys(neighbours, Status.OPEN),
-            open={m: {} for m in neighbours},
-        )
+        books = cls(neighbours=neighbours)
+        for table in TABLES:
+            for name, f in table.fields.items():
+                if not table.by:
+                    setattr(books, name, f.begin(start))
+                elif table.by[0] == "edge":
+                    setattr(books, name, {m: f.begin(start) for m in neighbours})
+        return books
 
     @property
     def w(self) -> Vector:
@@ -127,56 +149,11 @@ class Books:
         return self.out.get((round, TO_ALL)) or self.out.get((round, receiver))
 
     def apply(self, c: Changes) -> None:
-        if c.decided is not None:
-            self.decided = c.decided
-        if c.published is not None:
-            self.published = c.published
-        if c.contribution is not None:
-            self.contribution = c.contribution
-        self.balances.update(c.balances)
-        self.seen.update(c.seen)
-        self.status.update(c.status)
-        for (m, i), flow in c.opened.items():
-            self.open[m][i] = flow
-        for m, i in c.closed:
-            del self.open[m][i]
-        self.out.update(c.out)
-        for key in c.dropped:
-            del self.out[key]
-        if c.attempt is not None:
-            self.attempt = c.attempt
-        if c.transcript is not None:
-            self.transcript = c.transcript
-        if c.epoch is not None:
-            self.epoch = c.epoch
-        if c.rejoined is not None:
-            self.rejoined = c.rejoined
-        if c.release is not None:
-            self.release = c.release
+        for name, change in vars(c).items():
+            if isinstance(change, dict):
+                merge(getattr(self, name), change)
+            elif change is not None and name != "entries":
+                setattr(self, name, change)
 
     def copy(self) -> Books:
-        """Another image; vectors and messages are shared, since nobody changes them in place."""
-        return Books(
-            self.contribution,
-            self.neighbours,
-            self.decided,
-            self.published,
-            dict(self.balances),
-            dict(self.seen),
-            dict(self.status),
-            {m: dict(flows) for m, flows in self.open.items()},
-            dict(self.out),
-            self.attempt,
-            self.transcript,
-            self.epoch,
-            self.rejoined,
-            self.release,
-        )
-
-
-def as_bytes(x: Vector) -> bytes:
-    return x.astype("<i8", copy=False).tobytes()
-
-
-def as_vector(raw: bytes) -> Vector:
-    return np.frombuffer(raw, "<i8").astype(np.int64, copy=False)
+        return Books(**{name: copied(value) for name, value in vars(self).items()})

@@ -11,28 +11,20 @@ import hashlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, Self
+
+import numpy as np
 
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.files import atomic_file
 from confide.base.validation import whole
 from confide.deploy.store import sqlite_file
-from confide.deploy.store.books import (
-    TO_ALL,
-    Attempt,
-    Balance,
-    Books,
-    Changes,
-    Entry,
-    Flow,
-    Status,
-    as_bytes,
-    as_vector,
-)
+from confide.deploy.store.books import TABLES, TO_ALL, Books, Changes, Entry, as_bytes, as_vector
+from confide.deploy.store.kept import Key, Table, flat
 from confide.deploy.store.sqlite_file import StoreError, closed_on_error, inodes, transaction, translated
 from confide.deploy.store.store import At, nowhere, parts
 from confide.plans.plan import Plan
@@ -40,28 +32,17 @@ from confide.privacy.ledger import Header, Promise, link, verify_lines
 
 __all__ = ["SqliteStore", "StoreError"]
 
-_KEYS = {  # every table but the ledger, with the columns that name a row
-    "identity": ("id",),
-    "state": ("id",),
-    "contribution": ("id",),
-    "edges": ("edge",),
-    "balances": ("edge",),
-    "open": ("edge", "round"),
-    "out": ("round", "receiver"),
-    "attempt": ("id",),
-    "transcript": ("id",),
-    "epoch": ("id",),
-    "release": ("id",),
-}
+_Row = tuple[Table, Key, Mapping[str, Any]]
+
+_KEYS = {"identity": ("id",)} | {table.name: table.keys for table in TABLES}  # every table but the ledger
+(_STATE,) = (table for table in TABLES if table.name == "state")
 
 
 @dataclass
 class _Marks:
     """What a commit needs to know of the rows that it does not write."""
 
-    decided: int
-    published: int
-    rejoined: int
+    books: Books
     head: str  # hash of the ledger's last line
     count: int  # of its events
     tip: bytes  # sha256 of its last row
@@ -148,28 +129,27 @@ class SqliteStore:
     @property
     def head(self) -> str:
         """The hash of the ledger's last line: it stands for all of them."""
-        with self._guard:
-            if self._marks is None:
-                self.load()
-            assert self._marks is not None  # noqa: S101 - `load` sets it
-            return self._marks.head
+        with self._guard, translated(self.path):
+            return (self._marks or self._load()).head
 
     def load(self) -> Books:
         with self._guard, translated(self.path):
-            self._marks = None
-            entries, marks = self._ledger()
-            tables = {}
-            for table in _KEYS:
-                tables[table] = self._rows(table)
-                if table != "state":
-                    keys = len(_KEYS[table])
-                    marks.rows.update({(table, *row[:keys]): row[-1] for row in tables[table]})
-            books = self._books(tables)
-            self._check(books, entries, marks)
-            if tables["state"][0][4] != marks.seal:
-                self._fail("state", 0, "a row is missing, too many, or older than the others")
-            self._marks = None if self._db.in_transaction else marks  # `at` may look, and then stop the commit
-            return books
+            return self._load().books.copy()
+
+    def _load(self) -> _Marks:
+        self._marks = None
+        entries, marks = self._ledger()
+        tables = {}
+        for table, keys in _KEYS.items():
+            tables[table] = self._rows(table)
+            if table != "state":
+                marks.rows.update({(table, *row[: len(keys)]): row[-1] for row in tables[table]})
+        if wrong := _follow(marks, entries, self._books(tables)):
+            self._fail(*wrong)
+        if tables["state"][0][-2] != marks.seal:
+            self._fail("state", 0, "a row is missing, too many, or older than the others")
+        self._marks = None if self._db.in_transaction else marks  # `at` may look, and then stop the commit
+        return marks
 
     def entries(self) -> Iterator[Entry]:
         with self._guard, translated(self.path):
@@ -187,64 +167,37 @@ class SqliteStore:
 
     def commit(self, changes: Changes, at: At = nowhere, name: str = "") -> None:
         with self._guard, translated(self.path):
-            if self._marks is None:
-                self.load()
-            assert self._marks is not None  # noqa: S101 - `load` sets it
-            draft = replace(self._marks)
-            self._check_changes(changes, draft)
+            draft = replace(self._marks or self._load())
+            rows = [(table, *row) for table in TABLES for row in table.rows(changes).items()]
+            self._check(changes, rows, draft)
             if inodes(self.path) != self._files:
                 remedy = "put it back and start again; nothing of this step was written"
                 raise StoreError(self.path, "the file or its log was moved or removed while in use", remedy=remedy)
             self._marks = None  # until SQLite has answered, also if Ctrl-C comes in between
             with transaction(self._db):
                 for part, present in parts(changes).items():
-                    if part == "commit":
-                        self._write_rest(changes, draft)
                     if present:
                         at(f"{name}.tx.{part}")
-                    self._write(part, changes, draft)
+                    self._write(part, changes.entries, rows, draft)
             self._marks = draft
 
-    def _write(self, part: str, c: Changes, draft: _Marks) -> None:
+    def _write(self, part: str, entries: Iterable[Entry], rows: Iterable[_Row], draft: _Marks) -> None:
         if part == "ledger":
-            for entry in c.entries:
+            for entry in entries:
                 self._append(entry, draft)
-        elif part == "state":
-            if c.contribution is not None:
-                self._put(draft, "contribution", 0, as_bytes(c.contribution))
-            for (i, receiver), message in c.out.items():
-                self._put(draft, "out", int(i), int(receiver), bytes(message))
-        elif part == "applied":
-            for m, balance in c.balances.items():
-                self._put(draft, "balances", int(m), int(balance.n), as_bytes(balance.total))
-        elif part == "flagged":
-            for (m, i), flow in c.opened.items():
-                flags = int(flow.applied), int(flow.peer_applied)
-                self._put(draft, "open", int(m), int(i), *flags, bytes(flow.peer_sha256))
-        elif part == "gc":
-            for m, i in c.closed:
-                self._remove(draft, "open", int(m), int(i))
-            for i, receiver in c.dropped:
-                self._remove(draft, "out", int(i), int(receiver))
-
-    def _write_rest(self, c: Changes, draft: _Marks) -> None:
-        """What no part names, then the seal over all."""
-        for m in c.seen.keys() | c.status.keys():
-            seen, status = self._db.execute("SELECT seen, status FROM edges WHERE edge = ?", (int(m),)).fetchone()
-            self._put(draft, "edges", int(m), int(c.seen.get(m, seen)), Status(c.status.get(m, status)).value)
-        if c.attempt is not None:
-            sample = canonical.dumps([int(k) for k in c.attempt.sample])
-            self._put(draft, "attempt", 0, int(c.attempt.round), int(c.attempt.number), sample)
-        for table, words in (("transcript", c.transcript), ("epoch", c.epoch)):
-            if words:
-                self._put(draft, table, 0, bytes(words))
-            elif words is not None and (table, 0) in draft.rows:
-                self._remove(draft, table, 0)
-        if c.rejoined is not None:
-            draft.rejoined = int(c.rejoined)
-        if c.release is not None:
-            self._put(draft, "release", 0, bytes(c.release))
-        _put_state(self._db, draft)
+        for table, key, values in rows:
+            if table.name == "state" or part not in (table.part, "gc"):
+                continue
+            lacks = table.lacks(values)
+            if part != ("gc" if lacks and table.by else table.part):
+                continue
+            if not lacks:
+                all_values = values if len(values) == len(table.fields) else table.rows(draft.books)[key]
+                self._put(draft, table.name, *key, *table.write(all_values))
+            elif table.by or (table.name, 0) in draft.rows:
+                self._remove(draft, table.name, *key)
+        if part == "gc":
+            _put_state(self._db, draft)
 
     def _put(self, draft: _Marks, table: str, *row: Any) -> None:
         draft.rows[table, *row[: len(_KEYS[table])]] = _put(self._db, table, *row)
@@ -262,80 +215,54 @@ class SqliteStore:
         draft.tip = _digest(draft.tip, *row)
         self._db.execute("INSERT INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, draft.tip))
 
-    def _check_changes(self, c: Changes, draft: _Marks) -> None:
-        """Refuse what the next start would refuse, while nothing is written. Fills `decided` and `published`."""
+    def _check(self, c: Changes, rows: Iterable[_Row], draft: _Marks) -> None:
+        """Refuse what the next start would refuse, while nothing is written; else the draft has the books after it."""
         problem = ""
         if any(e.event.plan != self.plan.hash or e.event.unit != self.server for e in c.entries):
             problem = "an entry of another plan or server"
-        vectors = [balance.total for balance in c.balances.values()]
-        if any(len(x) != len(self.start) for x in (*vectors, *([] if c.contribution is None else [c.contribution]))):
-            problem = f"a vector that does not have {len(self.start)} numbers"
-        if not {*c.balances, *c.seen, *c.status, *(m for m, _ in c.opened)} <= set(self.neighbours):
-            problem = "an edge that the server does not have"
-        before = draft.decided, draft.published
-        problem = _count(c.entries, draft) or problem
-        if (before[0] if c.decided is None else c.decided) != draft.decided:
-            problem = f"decided = {c.decided} after {before[0]}, and the ledger has {draft.decided} rounds"
-        if (before[1] if c.published is None else c.published) != draft.published:
-            problem = f"published = {c.published} after {before[1]}, and the ledger pays for {draft.published}"
-        keys = draft.rows.keys()
-        opened = ({key[1:] for key in keys if key[0] == "open"} | c.opened.keys()) - set(c.closed)
-        out = ({key[1:] for key in keys if key[0] == "out"} | c.out.keys()) - set(c.dropped)
-        problem = problem or _open_and_out(opened, out, draft.decided)
+        try:
+            for table, key, values in rows:
+                self._check_row(table, key, values)
+        except ValueError as e:
+            problem = f"{table.name}, row {key}: {e}"
+        if not problem:
+            books = draft.books.copy()
+            books.apply(c)
+            *_, problem = _follow(draft, c.entries, books) or [""]
         if problem:
             raise StoreError(self.path, f"refused: {problem}", remedy="this is a fault of confide; nothing was written")
 
-    def _check(self, books: Books, entries: list[Entry], marks: _Marks) -> None:
-        """The books against the ledger, and against each other."""
-        if problem := _count(entries, marks):
-            self._fail("ledger", None, problem)
-        if books.decided != marks.decided:
-            self._fail("state", 0, f"decided = {books.decided}, but the ledger's rounds are not 1 to {books.decided}")
-        if books.published != marks.published:
-            self._fail(
-                "state", 0, f"published = {books.published}, but the ledger has {marks.published} that are paid for"
-            )
-        opened = {(m, i) for m, flows in books.open.items() for i in flows}
-        if problem := _open_and_out(opened, books.out.keys(), books.decided):
-            self._fail("open", None, problem)
-        marks.rejoined = books.rejoined
-
     def _books(self, tables: dict[str, list[tuple[Any, ...]]]) -> Books:
-        for table in ("state", "contribution"):
-            if not tables[table]:
-                self._fail(table, 0, "is missing")
-        for table in ("edges", "balances"):
-            if sorted(row[0] for row in tables[table]) != sorted(self.neighbours):
-                self._fail(table, None, f"has not one row for each of the neighbours {self.neighbours}")
-        for m, _, status, _ in tables["edges"]:
-            if status not in list(Status):
-                self._fail("edges", m, f"has the status {status}")
-        books = Books(
-            self._vector("contribution", 0, tables["contribution"][0][1]),
-            self.neighbours,
-            tables["state"][0][1],
-            tables["state"][0][2],
-            balances={m: Balance(n, self._vector("balances", m, raw)) for m, n, raw, _ in tables["balances"]},
-            seen={m: seen for m, seen, _, _ in tables["edges"]},
-            status={m: Status(status) for m, _, status, _ in tables["edges"]},
-            open={m: {} for m in self.neighbours},
-            out={(i, receiver): message for i, receiver, message, _ in tables["out"]},
-            rejoined=tables["state"][0][3],
-        )
-        for m, i, applied, peer_applied, peer_sha256, _ in tables["open"]:
-            if m not in books.open:
-                self._fail("open", (m, i), f"the neighbours are {self.neighbours}")
-            books.open[m][i] = Flow(bool(applied), bool(peer_applied), peer_sha256)
-        for _, i, number, sample, _ in tables["attempt"]:
-            books.attempt = Attempt(i, number, tuple(canonical.loads(sample)))
-        books.transcript = b"".join(row[1] for row in tables["transcript"])
-        books.epoch = b"".join(row[1] for row in tables["epoch"])
-        books.release = b"".join(row[1] for row in tables["release"])
-        counts = [("balances", m, b.n) for m, b in books.balances.items()] + [("edges", *x) for x in books.seen.items()]
-        for table, m, count in counts:
-            if count < 0:
-                self._fail(table, m, f"counts {count}")
+        books = Books.fresh(self.start, self.neighbours)
+        for table in TABLES:
+            rows = tables[table.name]
+            if table.name in ("state", "contribution") and not rows:
+                self._fail(table.name, 0, "is missing")
+            if table.by == ("edge",) and table.since == 1 and {row[0] for row in rows} != set(self.neighbours):
+                self._fail(table.name, None, f"has not one row for each of the neighbours {self.neighbours}")
+            for row in rows:
+                key = row[: len(table.keys)]
+                try:
+                    values = table.read(row)
+                    self._check_row(table, key, values)
+                except ValueError as e:
+                    self._fail(table.name, key if len(key) > 1 else key[0], str(e))
+                for name, f in table.fields.items():
+                    if table.by:
+                        f.place(getattr(books, name), key, values[name])
+                    else:
+                        setattr(books, name, values[name])
         return books
+
+    def _check_row(self, table: Table, key: Key, values: Mapping[str, Any]) -> None:
+        """Raises `ValueError` for an edge that the server does not have, and for a vector of another length."""
+        if table.by[:1] == ("edge",) and key[0] not in self.neighbours:
+            raise ValueError(f"the neighbours are {self.neighbours}")
+        for name, value in values.items():
+            for x in () if value is None else table.fields[name].split(value):
+                if isinstance(x, np.ndarray) and len(x) != len(self.start):
+                    size = self.start.nbytes
+                    raise ValueError(f"holds {x.nbytes} bytes; {len(self.start)} numbers take {size}")
 
     def _rows(self, table: str) -> list[tuple[Any, ...]]:
         """All rows of a table in the order of their keys, each with the sha256 that it should have."""
@@ -368,39 +295,40 @@ class SqliteStore:
             if not ours or (event.round, event.kind) != fact[1:]:
                 self._fail("ledger", fact[0], "is not what its line says, or of another plan or server")
         entries = [Entry(event, to) for event, to in zip(book.events, offered, strict=True)]
-        return entries, _Marks(0, 0, 0, book.head, len(entries), tip, {})
-
-    def _vector(self, table: str, row: int, raw: bytes) -> Any:
-        if len(raw) != self.start.nbytes:
-            self._fail(table, row, f"holds {len(raw)} bytes; {len(self.start)} numbers take {self.start.nbytes}")
-        return as_vector(raw)
+        return entries, _Marks(Books.fresh(self.start, self.neighbours), book.head, len(entries), tip, {})
 
     def _fail(self, table: str, row: object, problem: str) -> NoReturn:
         raise StoreError(self.path, problem, table, row)
 
 
-def _count(entries: Iterable[Entry], marks: _Marks) -> str:
-    """Rounds are decided one after the other, and paid for once, with the sum or the message: "", or what is wrong.
+def _follow(marks: _Marks, entries: Iterable[Entry], books: Books) -> tuple[str, object, str] | None:
+    """Go on to these books with these entries of the ledger, or say what is wrong: the table, the row and why.
 
-    Brings `decided`, `published` and `seen` up to date.
+    Rounds are decided one after the other, and paid for once, with the sum or the message.
     """
+    decided, published = marks.books.decided, marks.books.published
     for event in (entry.event for entry in entries if entry.event.kind != "release"):
-        if event.round != marks.decided + 1 or (event.kind == "sum" and marks.seen):
-            return f"a {event.kind} of round {event.round} after round {marks.decided}"
-        marks.published += event.kind == "sum" or (event.kind == "message" and not marks.seen)
+        if event.round != decided + 1 or (event.kind == "sum" and marks.seen):
+            return "ledger", None, f"a {event.kind} of round {event.round} after round {decided}"
+        published += event.kind == "sum" or (event.kind == "message" and not marks.seen)
         marks.seen = event.kind == "sum"
-        marks.decided += event.kind != "sum"
-    return ""
+        decided += event.kind != "sum"
+    if books.decided != decided:
+        return "state", 0, f"decided = {books.decided}, but the ledger's rounds are not 1 to {books.decided}"
+    if books.published != published:
+        return "state", 0, f"published = {books.published}, but the ledger has {published} that are paid for"
+    marks.books = books
+    problem = _open_and_out({key for key, _ in flat(books.open)}, books.out, decided)
+    return ("open", None, problem) if problem else None
 
 
-def _open_and_out(opened: Iterable[tuple[int, int]], out: Iterable[tuple[int, int]], decided: int) -> str:
-    """docs/design/flows.md, I5: messages are kept for exactly what is open (neighbour, round). "" or what is wrong."""
-    opened, out = set(opened), set(out)
+def _open_and_out(opened: set[Key], out: Collection[Key], decided: int) -> str:
+    """docs/design/flows.md, I5: a message is kept for exactly the (neighbour, round) pairs that are open. "" or why not."""
     rounds = {i for _, i in opened}
     for m, i in opened:
         if not 0 < i <= decided:
             return f"round {i} is open with {m}, and {decided} rounds are decided"
-        if not out & {(i, TO_ALL), (i, m)}:
+        if (i, TO_ALL) not in out and (i, m) not in out:
             return f"round {i} is open with {m}, and its message is not kept"
     for i, receiver in out:
         if i not in rounds or (receiver != TO_ALL and (receiver, i) not in opened):
@@ -430,19 +358,20 @@ def _put(db: sqlite3.Connection, table: str, *row: Any) -> bytes:
 
 
 def _put_state(db: sqlite3.Connection, marks: _Marks) -> None:
-    _put(db, "state", 0, marks.decided, marks.published, marks.rejoined, marks.seal)
+    _put(db, "state", 0, *_STATE.write(_STATE.rows(marks.books)[0,]), marks.seal)
 
 
 def _fill(db: sqlite3.Connection, plan: str, server: int, dataset: str, run: str, books: Books) -> None:
-    """The first rows; what the books hold beyond a beginning comes with a commit."""
+    """The first rows; the ledger is empty."""
     neighbours = canonical.dumps([int(m) for m in books.neighbours])
-    start = as_bytes(books.contribution)
-    rows: list[tuple[Any, ...]] = [
-        ("identity", 0, plan, int(server), dataset, run, neighbours, start),
-        ("contribution", 0, start),
-    ]
-    for m in books.neighbours:
-        rows.append(("edges", int(m), int(books.seen[m]), books.status[m].value))
-        rows.append(("balances", int(m), int(books.balances[m].n), as_bytes(books.balances[m].total)))
+    identity = ("identity", 0, plan, int(server), dataset, run, neighbours, as_bytes(books.contribution))
+    rows: list[tuple[Any, ...]] = [identity]
+    for table in TABLES:
+        if table.name != "state":
+            rows += [
+                (table.name, *key, *table.write(values))
+                for key, values in table.rows(books).items()
+                if not table.lacks(values)
+            ]
     keys = {(table, *row[: len(_KEYS[table])]): _put(db, table, *row) for table, *row in rows}
-    _put_state(db, _Marks(0, 0, 0, "", 0, b"", keys))
+    _put_state(db, _Marks(books, "", 0, b"", keys))

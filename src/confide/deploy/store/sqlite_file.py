@@ -1,6 +1,6 @@
 """The file of a store: made whole, opened by one process, refused when it is another's, newer or damaged.
 
-Nothing here knows what the tables mean but for their names; `sqlite` does.
+Nothing here knows what the tables mean; `books` and `sqlite` do.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from confide.base.errors import InputError, RunError
 from confide.base.files import sync_folder
+from confide.deploy.store.books import TABLES
 
 APPLICATION = 0x636F6E66  # "conf", in the header of every store
 WAL_PAGES = 2**14  # 64 MiB of log before it is written back: that costs three more fsyncs than a plain commit
@@ -25,21 +27,8 @@ _EXISTS = "exists; a store is never overwritten, name another"
 _SCHEMA = """
 CREATE TABLE identity (id INTEGER PRIMARY KEY CHECK (id = 0), plan TEXT, server INTEGER, dataset TEXT, run TEXT,
     neighbours TEXT, start BLOB, sha256 BLOB NOT NULL);
-CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 0), decided INTEGER, published INTEGER, rejoined INTEGER,
-    seal BLOB, sha256 BLOB NOT NULL);
-CREATE TABLE contribution (id INTEGER PRIMARY KEY CHECK (id = 0), total BLOB, sha256 BLOB NOT NULL);
-CREATE TABLE edges (edge INTEGER PRIMARY KEY, seen INTEGER, status TEXT, sha256 BLOB NOT NULL);
-CREATE TABLE balances (edge INTEGER PRIMARY KEY, n INTEGER, total BLOB, sha256 BLOB NOT NULL);
-CREATE TABLE open (edge INTEGER, round INTEGER, applied INTEGER, peer_applied INTEGER, peer_sha256 BLOB,
-    sha256 BLOB NOT NULL, PRIMARY KEY (edge, round));
-CREATE TABLE out (round INTEGER, receiver INTEGER, message BLOB, sha256 BLOB NOT NULL, PRIMARY KEY (round, receiver));
 CREATE TABLE ledger (n INTEGER PRIMARY KEY, line TEXT, hash TEXT, round INTEGER, kind TEXT, offered TEXT,
     sha256 BLOB NOT NULL);
-CREATE TABLE attempt (id INTEGER PRIMARY KEY CHECK (id = 0), round INTEGER, number INTEGER, sample TEXT,
-    sha256 BLOB NOT NULL);
-CREATE TABLE transcript (id INTEGER PRIMARY KEY CHECK (id = 0), words BLOB, sha256 BLOB NOT NULL);
-CREATE TABLE epoch (id INTEGER PRIMARY KEY CHECK (id = 0), words BLOB, sha256 BLOB NOT NULL);
-CREATE TABLE release (id INTEGER PRIMARY KEY CHECK (id = 0), record BLOB, sha256 BLOB NOT NULL);
 CREATE TRIGGER ledger_update BEFORE UPDATE ON ledger BEGIN SELECT raise(ABORT, 'the ledger is append-only'); END;
 CREATE TRIGGER ledger_delete BEFORE DELETE ON ledger BEGIN SELECT raise(ABORT, 'the ledger is append-only'); END;
 CREATE TRIGGER ledger_insert BEFORE INSERT ON ledger WHEN NEW.n IS NOT (SELECT coalesce(max(n), 0) + 1 FROM ledger)
@@ -47,12 +36,19 @@ CREATE TRIGGER ledger_insert BEFORE INSERT ON ledger WHEN NEW.n IS NOT (SELECT c
 """
 
 
-def _tables(db: sqlite3.Connection) -> None:
-    for statement in _SCHEMA.split(";\n"):
+def _tables(version: int, db: sqlite3.Connection) -> None:
+    """Those that this version has first."""
+    for statement in _SCHEMA.split(";\n") if version == 1 else ():
         db.execute(statement)
+    for table in TABLES:
+        if table.since == version:
+            db.execute(table.sql(*["seal BLOB"] * (table.name == "state")))
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_tables,)  # [v] takes a file from version v to v + 1
+# [v] takes a file from version v to v + 1
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = tuple(
+    partial(_tables, version) for version in range(1, 1 + max(table.since for table in TABLES))
+)
 
 
 class StoreError(RunError):

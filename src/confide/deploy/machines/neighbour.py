@@ -1,0 +1,141 @@
+"""The server's end of one edge (T3): what came over it, and when the neighbour is told again what it may have missed.
+
+It is told soon at first, then ever later, and soon again once it was heard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf as NEVER
+from typing import Final
+
+from confide.deploy.machines import exchange, sync
+from confide.deploy.machines.exchange import OtherBytesError
+from confide.deploy.machines.ports import Desk, Phase
+from confide.deploy.store.books import Status
+
+FIRST: Final = 4  # the first repetition is after this part of the exchange's time
+SLOWEST: Final = 2.0  # and the last ones are that many exchange times apart
+
+
+class Neighbour:
+    """All but `up` and what is in the books is forgotten by a restart.
+
+    Attributes:
+        up: rounds wait for it.
+        heard: since the start.
+        early: its offers for rounds that are not decided here yet, by round.
+        known: the highest of this server's rounds that it says it has seen.
+        epoch_heard: the highest epoch that it says it follows.
+        far: it moved ahead in a rejoin and waits there: nobody follows it.
+        resend_at, gap: when it is told again, and how long after that once more.
+    """
+
+    def __init__(self, desk: Desk, m: int) -> None:
+        self.desk, self.m = desk, m
+        self.up, self.heard, self.far = True, False, False
+        self.early: dict[int, bytes] = {}
+        self.known = self.epoch_heard = 0
+        self.resend_at, self.gap = NEVER, desk.terms.exchange / FIRST
+
+    @property
+    def status(self) -> Status:
+        return self.desk.books.status[self.m]
+
+    @property
+    def settled(self) -> bool:
+        """Nothing of the last round is to come from it: it has decided, and its flow is in or void."""
+        if self.status is Status.ADRIFT:
+            return True
+        books = self.desk.books
+        record = books.open[self.m].get(books.decided)
+        return books.seen[self.m] >= books.decided and (record is None or record.applied)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether the server's phase waits for it."""
+        match self.desk.phase:
+            case Phase.BOOT | Phase.REJOIN:
+                return not self.heard
+            case Phase.WAIT:
+                return self.up and not self.settled
+        return False
+
+    @property
+    def owes(self) -> bool:
+        """Whether an answer is to come, whatever is open: it may have missed a removal, or the question."""
+        if self.desk.phase is not Phase.REJOIN and self.status is Status.ADRIFT:
+            return True
+        removed = self.status is Status.REMOVED
+        return (self.epoch_heard < self.desk.epoch_number and not removed) or self.awaited
+
+    def send(self, message: sync.FromServer) -> None:
+        self.desk.ports.to_server(self.m, sync.encode(message))
+
+    def say(self, *, offer: int | None = None, ask: bool = False) -> None:
+        """What the books say to it."""
+        desk = self.desk
+        message = exchange.make_sync(desk.books, desk.rules, self.m, epoch=desk.epoch_number, offer=offer, ask=ask)
+        if desk.phase is Phase.REJOIN:  # of a restored store only the question is true
+            message = replace(message, decided=0, open=(), offer=None, balance=None)
+        self.send(message)
+
+    def later(self) -> None:
+        self.resend_at = self.desk.now + self.gap
+
+    def repeat(self) -> None:
+        """What it may have missed: every open offer, and the question where something is awaited."""
+        records = {} if self.desk.phase is Phase.REJOIN else self.desk.books.open[self.m]
+        for i in sorted(records):
+            self.say(offer=None if records[i].peer_applied else i, ask=True)
+        if not records and not self.owes:
+            self.resend_at = NEVER
+            return
+        if not records:
+            self.say(ask=True)
+        self.gap = min(2.0 * self.gap, SLOWEST * self.desk.terms.exchange)
+        self.later()
+
+    def hear(self, message: sync.Sync) -> None:
+        """T3."""
+        desk = self.desk
+        self._take(message)
+        self.heard = True
+        self.known = max(self.known, message.seen)
+        self.far = not message.open and message.balance is None  # it is adrift
+        self.gap = desk.terms.exchange / FIRST
+        if not self.up and message.decided >= desk.books.decided - 1:
+            self.up = True
+            desk.ports.log("up", neighbour=self.m, round=desk.books.decided)
+        self.epoch_heard = max(self.epoch_heard, message.epoch)
+
+    def _take(self, message: sync.Sync) -> None:
+        desk = self.desk
+        heard = exchange.on_sync(desk.books, desk.rules, message)
+        if heard.early is not None:
+            self._keep_early(*heard.early)
+        if heard.unbalanced:
+            desk.alarm(f"server {self.m} has other flows on our edge: one of the two stores is not what it was; rejoin")
+        if heard.changes:
+            desk.commit(heard.changes, "sync")
+            desk.ports.at("sync.committed")
+        if heard.applied is not None:
+            late = desk.books.decided - heard.applied
+            desk.ports.log("applied", neighbour=self.m, round=heard.applied, late=late)
+        for i in heard.void:
+            desk.ports.log("void", neighbour=self.m, round=i)
+
+    def _keep_early(self, i: int, blob: bytes) -> None:
+        """Volatile, and no more than a window: what is not kept is offered again."""
+        if self.early.get(i, blob) != blob:
+            raise OtherBytesError(f"other bytes for round {i}, which was offered")
+        if i in self.early or len(self.early) < self.desk.rules.window:
+            self.early[i] = blob
+
+    def take_early(self) -> None:
+        """Offers that came before their round was decided here, each a transition of its own."""
+        desk = self.desk
+        for i in sorted(i for i in self.early if i <= desk.books.decided):
+            if changes := exchange.on_early(desk.books, desk.rules, self.m, i, self.early.pop(i)):
+                desk.commit(changes, "early")
+                desk.ports.log("applied", neighbour=self.m, round=i)

@@ -1,0 +1,279 @@
+"""The rounds of a server, one after the other: when it waits and for whom, when it publishes, and when it skips.
+
+    boot -> wait -> adapt -> wait -> adapt -> ... -> drain -> finished          any of them -> stopped(why)
+
+`at` is told the crash points of flows.md, so that tests can end the machine at any of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
+from math import inf as NEVER
+
+from confide.base.randomness import Purpose
+from confide.deploy.machines import client_messages, enrolment, exchange
+from confide.deploy.machines.cohort import Cohort, Kept, Sum
+from confide.deploy.machines.neighbour import Neighbour
+from confide.deploy.machines.ports import Desk, Phase
+from confide.deploy.machines.rejoining import Rejoining
+from confide.deploy.store.books import Attempt, Changes, Status, Vector
+from confide.rounds.arithmetic import State
+from confide.rounds.combine import perturb
+
+
+class Skip(StrEnum):
+    """Why a round is decided without a publication; `cohort.Failure` has more."""
+
+    BUDGET = "the budget is spent"
+    LEASH = "no neighbour has heard of the last rounds"
+    BEHIND = "behind the neighbours"
+    LATE = "the sum came too late"
+
+
+class Rounds:
+    """Attributes:
+    deadline: when the phase ends at the latest.
+    cohort: of the round that is open.
+    idle: why there is none in a round.
+    """
+
+    def __init__(self, desk: Desk, neighbours: Mapping[int, Neighbour], rejoining: Rejoining) -> None:
+        self.desk, self.neighbours, self.rejoining = desk, neighbours, rejoining
+        self.deadline = NEVER
+        self.cohort: Cohort | None = None
+        self.idle: Skip | None = None
+
+    @property
+    def present(self) -> list[Neighbour]:
+        """Those that no epoch has removed."""
+        return [n for n in self.neighbours.values() if n.status is not Status.REMOVED]
+
+    @property
+    def waiting_for(self) -> list[int]:
+        """Neighbours for whom this phase waits, until its deadline at the latest."""
+        return [n.m for n in self.present if n.awaited]
+
+    @property
+    def new(self) -> bool:
+        """Still to hear every neighbour: a store without a round may stand in for one that was lost, and they know."""
+        books = self.desk.books
+        return self.desk.phase is Phase.BOOT and books.decided == 0 and books.attempt is None
+
+    @property
+    def wake(self) -> float:
+        """When there is something to do though nothing comes in."""
+        if self.cohort is None:
+            return self.deadline
+        return min(self.deadline, self.cohort.wake) if self.cohort.sum is None else self._publish_at(self.cohort)
+
+    def boot(self, *, rejoin: bool) -> None:
+        desk = self.desk
+        desk.ports.at("boot.loaded")
+        desk.phase = Phase.REJOIN if rejoin else Phase.BOOT
+        self.deadline = NEVER if rejoin or self.new else desk.now + desk.terms.exchange
+        self._ask_all()
+        desk.ports.at("boot.sent")
+
+    def stop(self, why: str) -> None:
+        self.desk.phase, self.desk.why, self.cohort = Phase.STOPPED, why, None
+        self.desk.ports.log("stopped", why=why)
+
+    def advance(self) -> None:
+        """Whatever can be done now."""
+        while self._step():
+            pass
+
+    def _step(self) -> bool:
+        desk, now, d, T = self.desk, self.desk.now, self.desk.books.decided, self.desk.rules.rounds
+        match desk.phase:
+            case Phase.BOOT:
+                if not self.waiting_for or now >= self.deadline:
+                    return self._wait()
+            case Phase.REJOIN:
+                if not self.waiting_for:
+                    self.rejoining.move()
+                    self._wait()
+                    self._ask_all()
+                    return True
+            case Phase.WAIT:
+                begin = desk.terms.clock_time(desk.books.rejoined + 1)  # nobody is ever ahead of the clock with a sum
+                if d < T and now < begin:
+                    self.deadline = begin
+                    return False
+                return self._catch_up() or self._end_wait()
+            case Phase.ADAPT:
+                return self._catch_up() or self._adapt()
+            case Phase.DRAIN:
+                pending = desk.pending
+                if not pending or now >= self.deadline:
+                    desk.phase, self.deadline = Phase.FINISHED, NEVER
+                    desk.ports.at("finish.drained")
+                    desk.ports.log("finished", pending=pending)
+        return False
+
+    def _ask_all(self) -> None:
+        for neighbour in self.present:
+            neighbour.say(ask=True)
+            neighbour.later()
+
+    # Wait
+
+    def _wait(self) -> bool:
+        self.desk.phase, self.cohort = Phase.WAIT, None
+        self.deadline = self.desk.now + self.desk.terms.exchange
+        return True
+
+    def _end_wait(self) -> bool:
+        """Go on when all have settled, or at the deadline without those that have not."""
+        desk, d, finished = self.desk, self.desk.books.decided, self.desk.books.decided == self.desk.rules.rounds
+        present = self.present
+        if not finished and present and all(n.status is Status.ADRIFT for n in present):
+            return self._wait_adrift()
+        self.deadline = min(self.deadline, desk.now + desk.terms.exchange)
+        late = self.waiting_for
+        if late and desk.now < self.deadline:
+            return False
+        if late:
+            desk.ports.at("wait.deadline")
+        for m in late:
+            self.neighbours[m].up = False
+            desk.ports.log("down", neighbour=m, round=d)
+        return self._drain() if finished else self._open()
+
+    def _wait_adrift(self) -> bool:
+        """After a rejoin: until the first neighbour has come as far, or go to where one is that rejoined as well.
+
+        Not before the clock can be there: or one neighbour's word would end the run for this server.
+        """
+        self.deadline = NEVER
+        ahead = max(self.desk.books.seen[n.m] for n in self.present)
+        if ahead <= self.desk.books.decided:
+            return False
+        if self.desk.now < (due := self.desk.terms.clock_time(ahead)):
+            self.deadline = due
+            return False
+        return self._skip(ahead, Skip.BEHIND)
+
+    def _catch_up(self) -> bool:
+        """T2: a neighbour is two rounds ahead, so a deadline was missed here."""
+        books = self.desk.books
+        ahead = max((books.seen[n.m] for n in self.present if not n.far), default=0)
+        to = min(ahead, self.desk.terms.clock_round(self.desk.now))
+        return ahead >= books.decided + 2 and to > books.decided and self._skip(to, Skip.BEHIND)
+
+    def _skip(self, to: int, why: str) -> bool:
+        desk = self.desk
+        desk.commit(exchange.skip(desk.books, desk.rules, to, int(desk.now)), "skip")
+        desk.ports.at("skip.committed")
+        desk.ports.log("skipped", round=to, why=str(why))
+        for neighbour in self.present:
+            neighbour.say()
+            neighbour.later()
+        for neighbour in self.neighbours.values():
+            neighbour.early = {i: blob for i, blob in neighbour.early.items() if i > to}
+        return self._wait()
+
+    # Adapt
+
+    def _open(self) -> bool:
+        """T0: the sample of a round is drawn once, and stored before anybody is invited."""
+        desk, books, ports, i = self.desk, self.desk.books, self.desk.ports, self.desk.books.decided + 1
+        desk.phase, self.deadline = Phase.ADAPT, desk.now + desk.terms.adapt
+        self.idle = self._idle(i)
+        if self.idle is not None:  # it keeps pace, and says nothing
+            ports.log("halted", round=i, why=str(self.idle))
+            return True
+        ports.at("round.open.before")
+        attempt, kept = books.attempt, b""
+        if attempt is None or attempt.round != i:
+            attempt = Attempt(i, 1, ports.sample(i))
+        elif books.transcript:
+            kept = books.transcript
+        else:
+            attempt = attempt._replace(number=attempt.number + 1)
+        if not kept:
+            desk.commit(Changes(attempt=attempt), "round.open")
+        ports.at("round.open.committed")
+        self.cohort = Cohort(
+            desk.terms.cohort, attempt, books.w, desk.now, ports.to_client, self._keep, desk.refusals, books.transcript
+        )
+        self.deadline = self.cohort.deadline
+        ports.at("adapt.handed_out")
+        return True
+
+    def _idle(self, i: int) -> Skip | None:
+        """Why this round is not to be published."""
+        desk, present = self.desk, self.present
+        if desk.books.published >= desk.terms.allowed:
+            desk.ports.at("halt.budget")
+            return Skip.BUDGET
+        known = max((*(n.known for n in self.neighbours.values()), *desk.books.seen.values()), default=0)
+        return Skip.LEASH if present and i > known + desk.terms.leash else None
+
+    def _keep(self, transcript: bytes) -> None:
+        """Before a question leaves; where it is the sums that cost, the one whose answers tell it is paid for."""
+        desk, books, terms = self.desk, self.desk.books, self.desk.terms
+        changes = Changes()
+        if terms.sums_cost and Kept.decode(transcript).reveals:
+            changes = exchange.reveal(books, desk.rules, terms.costs[books.published], int(desk.now))
+        desk.commit(replace(changes, transcript=transcript), "adapt")
+
+    def _publish_at(self, cohort: Cohort) -> float:
+        """The tick after the sum was there: how long the clients took is not to be seen in between."""
+        tick = self.desk.terms.tick
+        ticks = max(1, math.ceil((cohort.ready - cohort.opened) / tick - 1e-9))
+        return cohort.opened + min(ticks * tick, self.desk.terms.adapt)
+
+    def _adapt(self) -> bool:
+        cohort, now = self.cohort, self.desk.now
+        if cohort is not None and cohort.sum is not None:
+            if now < self._publish_at(cohort):
+                return False
+            self.desk.ports.at("adapt.aggregated")
+            self._publish(cohort, cohort.sum)
+            return True
+        if now < self.deadline:
+            return False
+        failed = "" if cohort is None else cohort.failed
+        return self._skip(self.desk.books.decided + 1, self.idle or failed or Skip.LATE)
+
+    def _publish(self, cohort: Cohort, found: Sum) -> None:
+        """T1: adapt, draw, and commit everything at once; then tell the neighbours."""
+        desk, terms, books, ports = self.desk, self.desk.terms, self.desk.books, self.desk.ports
+        i = books.decided + 1
+        shrink = terms.shrink(cohort.attempt.sample, found.survivors)
+        update: Vector = terms.arithmetic.add(cohort.model, found.total, shrink) - cohort.model
+        psi = books.w + update  # not the sum itself: flows may have come in since the model was handed out
+
+        def draw(purpose: Purpose, ids: tuple[int, ...], sigma: float) -> State:
+            return ports.noise(purpose, (i, *ids), terms.scheme.law, sigma, desk.rules.length)
+
+        own, sent = perturb(terms.scheme, desk.rules.me, terms.own_weight, terms.weights, psi, draw, terms.arithmetic)
+        ports.at("publish.drawn")
+        cost = None if terms.sums_cost else terms.costs[books.published]
+        desk.commit(exchange.publish(books, desk.rules, own, sent, cost, int(desk.now)), "publish")
+        self.cohort = None
+        ports.at("publish.committed")
+        present = self.present
+        offered = [n.m for n in present if i in books.open[n.m]]
+        suspended = [n.m for n in present if i not in books.open[n.m]]
+        ports.log("published", round=i, clients=len(found.survivors), offered=offered, suspended=suspended)
+        for neighbour in present:
+            neighbour.take_early()  # first, so that the offers already say which flows are in
+        for n, neighbour in enumerate(present):
+            neighbour.say(offer=i if neighbour.m in offered else None, ask=neighbour.m in offered)
+            neighbour.later()
+            if n == 0:
+                ports.at("publish.sent_first")
+        ports.at("publish.sent_all")
+        self._wait()
+
+    def _drain(self) -> bool:
+        self.desk.phase, self.deadline = Phase.DRAIN, self.desk.now + self.desk.terms.drain
+        over = client_messages.encode(enrolment.welcome(self.desk.terms, self.desk.books))
+        for client in range(self.desk.terms.cohort.clients):
+            self.desk.ports.to_client(client, over)  # nothing is asked of it any more
+        return True

@@ -1,0 +1,53 @@
+"""A store that an older confide wrote opens, and what is written today is what that one would have written."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import version_one
+from confide.deploy.store.books import Attempt, Books, Changes, Entry, as_bytes
+from confide.deploy.store.sqlite import SqliteStore
+from confide.privacy.ledger import Header, Promise
+
+
+def lived(h: SimpleNamespace, path: Path, seed: int) -> tuple[Books, list[Entry]]:
+    """A store of today with a history, closed."""
+    plan, r = h.make_plan(), random.Random(seed)  # noqa: S311 - a test
+    with SqliteStore.create(
+        path, plan=plan.to_json(), server=h.SERVER, dataset=h.DATASET, books=h.make_books(), run="a run"
+    ) as store:
+        books = store.load()
+        full = Changes(
+            epoch=b"epoch", transcript=b"t" * 500, release=b"release", attempt=Attempt(9, 1, (3, 1)), rejoined=2
+        )
+        for n in range(40):
+            c = full if n == 30 else h.make_changes(books, plan, r)
+            store.commit(c)
+            books.apply(c)
+        return books, list(store.entries())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_file_of_version_one_opens_and_is_what_is_written_today(
+    histories: SimpleNamespace, tmp_path: Path, seed: int
+) -> None:
+    h, plan = histories, histories.make_plan()
+    books, entries = lived(h, tmp_path / "today.db", seed)
+    header = Header(h.DATASET, Promise.of(plan), "a run")
+    start = as_bytes(h.make_books().contribution)
+    version_one.write(tmp_path / "one.db", header, plan.to_json(), h.SERVER, start, books, entries)
+    assert version_one.contents(tmp_path / "one.db") == version_one.contents(tmp_path / "today.db")
+    with SqliteStore.open(tmp_path / "one.db", plan, h.SERVER) as store:
+        assert h.plain(store.load()) == h.plain(books)
+        assert list(store.entries()) == entries
+        r = random.Random(seed)  # noqa: S311 - a test
+        for _ in range(10):
+            c = h.make_changes(books, plan, r)
+            store.commit(c)
+            books.apply(c)
+    with SqliteStore.open(tmp_path / "one.db") as store:
+        assert h.plain(store.load()) == h.plain(books)
