@@ -323,7 +323,7 @@ def _follow(marks: _Marks, entries: Iterable[Entry], books: Books) -> tuple[str,
 
 
 def _open_and_out(opened: set[Key], out: Collection[Key], decided: int) -> str:
-    """docs/design/flows.md, I5: a message is kept for exactly the (neighbour, round) pairs that are open. "" or why not."""
+    """docs/design/flows.md, I5: a message is kept for exactly what is open, (neighbour, round). "" or what is wrong."""
     rounds = {i for _, i in opened}
     for m, i in opened:
         if not 0 < i <= decided:
