@@ -473,7 +473,7 @@ def _spend(
     convert: dict[str, Callable[[float], float]] = {}
     # per-link's own noise is assumed known, which no data attains.
     hidden = scheme.noise_on == "link" and scheme.own_noise
-    exact = s.participation.kind == "all" and not law.on_grid and not hidden and s.attained(remembers)
+    exact = s.participation.kind == "all" and not hidden and s.attained(remembers)
     spent = law.cost(deltas, sigma, t.copies)
     sent = float(np.sum(spent.rho))
     if spent.pure is None:
@@ -496,11 +496,12 @@ def _spend(
         convert[Conversion.ZCDP] = lambda delta: conversion.zcdp_epsilon(common["rho"], delta)
         return replace(blank, **common).priced(convert, draws)
     convert[Conversion.PURE] = lambda delta: pure
-    if Conversion.LAPLACE in law.conversions:
+    closed = Conversion.LAPLACE in law.conversions
+    if closed:
         convert[Conversion.LAPLACE] = lambda delta: conversion.laplace_epsilon(every, delta)
     else:
         convert[Conversion.PURES] = lambda delta: conversion.pure_epsilon(every, delta)
-    found = replace(blank, epsilon_pure=pure, exact=exact, **common).priced(convert, draws)
+    found = replace(blank, epsilon_pure=pure, exact=exact and closed, **common).priced(convert, draws)
     return replace(found, exact=found.exact and found.epsilon == pure)  # its conversion to a delta is a bound
 
 
