@@ -298,7 +298,7 @@ def _course(t: Target, asked: _Asked, s: Sensitivity) -> Bound:
         shares=shares,
         hidden=P - known,
         dim=s.dim or 0,
-        exact=isinstance(s.participation, Always) and not law.on_grid and not hidden and s.attained(remembers),
+        exact=isinstance(s.participation, Always) and not hidden and s.attained(remembers),
     )
 
 

@@ -189,11 +189,12 @@ class Course:
             convert[Conversion.ZCDP] = lambda delta: conversion.zcdp_epsilon(sent + shared, delta)
             return replace(self.blank, **given).priced(convert, draws)
         convert[Conversion.PURE] = lambda delta: pure
-        if Conversion.LAPLACE in self.law.conversions:
+        closed = Conversion.LAPLACE in self.law.conversions
+        if closed:
             convert[Conversion.LAPLACE] = lambda delta: conversion.laplace_epsilon(every, delta)
         else:
             convert[Conversion.PURES] = lambda delta: conversion.pure_epsilon(every, delta)
-        found = replace(self.blank, epsilon_pure=pure, exact=self.exact, **given).priced(convert, draws)
+        found = replace(self.blank, epsilon_pure=pure, exact=self.exact and closed, **given).priced(convert, draws)
         return replace(found, exact=found.exact and found.epsilon == pure)  # its conversion to a delta is a bound
 
     def _pure(self, rounds: int) -> Floats:
