@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,16 +161,20 @@ def laplace_epsilon(ratios: Floats, delta: float) -> float:
     best = min(pure, renyi_epsilon(lambda orders: np.array([counts @ laplace_renyi(values, a) for a in orders]), delta))
     if len(values) > 50 or pure > 1e4:  # each distinct mechanism costs a convolution; beyond, nothing is private
         return best
+    return min(best, _by_losses(tuple(values.tolist()), tuple(counts.tolist()), pure, delta))
+
+
+@lru_cache(maxsize=64)
+def _by_losses(values: tuple[float, ...], counts: tuple[int, ...], pure: float, delta: float) -> float:
+    """By privacy loss distributions; a statement asks for the same number several times."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    interval = max(1e-4, pure / 50_000)
-    total = None
+    interval, total = max(1e-4, pure / 50_000), None
     for value, count in zip(values, counts, strict=True):
-        one = pld.from_laplace_mechanism(1.0, sensitivity=float(value), value_discretization_interval=interval)
-        many = one.self_compose(int(count)) if count > 1 else one
+        one = pld.from_laplace_mechanism(1.0, sensitivity=value, value_discretization_interval=interval)
+        many = one.self_compose(count) if count > 1 else one
         total = many if total is None else total.compose(many)
-    assert total is not None  # noqa: S101 - there is at least one ratio
-    return min(best, float(total.get_epsilon_for_delta(delta)))
+    return math.inf if total is None else float(total.get_epsilon_for_delta(delta))
 
 
 def true_positive_rate(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.laws import conversion, discrete_gaussian
-from confide.laws.law import Conversion, Law, Spent
+from confide.laws.law import ROOT, Conversion, Law, Spent
 from confide.laws.noise import LARGEST_SIZE
 
 Floats = NDArray[np.float64]
@@ -109,6 +110,14 @@ class Bound(Protocol):
     def at(self, rounds: int, releases: int) -> Account:
         """After so many rounds, and so many releases at their end."""
 
+    def epsilons(self, rounds: Sequence[int]) -> Floats:
+        """At least epsilon after each of these numbers of rounds, quickly; infinite where there is none."""
+
+
+def _each(bound: Bound, rounds: Sequence[int]) -> Floats:
+    found = [bound.at(j, 0) for j in rounds]
+    return np.array([math.inf if a.leak or a.epsilon is None else a.epsilon for a in found])
+
 
 @dataclass(frozen=True)
 class Leaked:
@@ -118,6 +127,9 @@ class Leaked:
 
     def at(self, rounds: int, releases: int) -> Account:
         return self.account
+
+    def epsilons(self, rounds: Sequence[int]) -> Floats:
+        return np.full(len(rounds), math.inf)
 
 
 @dataclass(frozen=True)
@@ -163,6 +175,24 @@ class Course:
         if self.spent.pure is None:
             return self._by_rho(rounds, sent, shared, draws, given)
         return self._by_pure(rounds, sent, shared, draws, given)
+
+    def epsilons(self, rounds: Sequence[int]) -> Floats:
+        """Of pure epsilons by their Renyi sums, which are worked out once, and never more than the whole costs."""
+        renyi = self.law.renyi
+        if self.spent.pure is None or renyi is None:
+            return _each(self, rounds)
+        ratios, counts = self.spent.pure / np.maximum(self.copies, 1.0), self.copies.astype(int)
+        sums = np.array([np.cumsum(counts * renyi(ratios, ROOT, 1.0, a)) for a in conversion.ORDERS.tolist()])
+        pure, whole = np.cumsum(self.spent.pure), _each(self, [len(self.deltas)])[0]
+
+        def after(j: int) -> float:
+            draws = math.ceil(self._drawn(j)) * (self.dim or LARGEST_SIZE)
+            by_renyi = conversion.with_draws(
+                lambda delta: conversion.renyi_epsilon(lambda orders: sums[:, j - 1], delta), self.blank.delta, draws
+            )
+            return float(min(pure[j - 1], by_renyi, whole))
+
+        return np.array([after(j) for j in rounds])
 
     def _by_rho(self, rounds: int, sent: float, shared: float, draws: int, given: dict[str, Any]) -> Account:
         rho, mu, convert = sent + shared, self._mu(sent, shared), dict[str, Callable[[float], float]]()
@@ -240,6 +270,9 @@ class ByChance:
         }
         return replace(self.blank, target=self.target).priced(convert, self.draws(rounds, releases))
 
+    def epsilons(self, rounds: Sequence[int]) -> Floats:
+        return _each(self, rounds)
+
 
 @dataclass(frozen=True)
 class Worst:
@@ -275,6 +308,12 @@ class Worst:
             draws=max(a.draws for a in found),
             costs=self._costs(found),
         )
+
+    def epsilons(self, rounds: Sequence[int]) -> Floats:
+        try:
+            return np.asarray(np.max([target.epsilons(rounds) for target in self.targets], axis=0))
+        except OverflowError:
+            raise self._too_thin() from None
 
     def _costs(self, found: list[Account]) -> tuple[float, ...]:
         costs = np.array([a.costs for a in found])
@@ -316,6 +355,13 @@ class Smallest:
         note += "".join(f"; {other}" for other in others)
         return replace(best, exact=False, assumptions=(*best.assumptions, note))
 
+    def epsilons(self, rounds: Sequence[int]) -> Floats:
+        found = np.full(len(rounds), math.inf)
+        for bound in self.bounds.values():
+            with suppress(InputError):
+                found = np.minimum(found, bound.epsilons(rounds))
+        return found
+
 
 @dataclass(frozen=True)
 class EitherNoise:
@@ -348,6 +394,14 @@ class EitherNoise:
             return replace(other, target=target, assumptions=other.assumptions + shown)
         note = f"by the noise in the messages; that inside the secure sum alone would give epsilon {other.epsilon:.4g}"
         return replace(one, assumptions=(*one.assumptions, note))
+
+    def epsilons(self, rounds: Sequence[int]) -> Floats:
+        found = np.full(len(rounds), math.inf)
+        for bound in (self.messages, self.sums):
+            if not isinstance(bound, InputError):
+                with suppress(InputError):
+                    found = np.minimum(found, bound.epsilons(rounds))
+        return found
 
     def _by_messages(self, rounds: int, releases: int) -> tuple[Account | None, str]:
         try:

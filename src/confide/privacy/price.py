@@ -169,9 +169,15 @@ class Price:
 
     def so_far(self, rounds: Sequence[int], last: int | None = None) -> list[float] | None:
         """epsilon after each of these numbers of rounds, of the `last` with all releases; None where there is none."""
-        found = [self.after(j, self.releases if j == last else 0) for j in rounds]
-        known = [x for x in found if x is not None]
-        return known if len(known) == len(found) else None
+        early = [j for j in rounds if j != last]
+        try:
+            found = self._bound(self.plan.privacy.threat, False, True).epsilons(early).tolist()
+        except InputError:
+            return None
+        end = self.after(last, self.releases) if last in rounds and last is not None else 0.0
+        if end is None or not all(map(math.isfinite, found)):
+            return None
+        return [*found, end] if last in rounds else found
 
     def all_of_it(self, rounds: int) -> Account | None:
         """The plan's own adversary after these rounds and all releases; None where no proof covers it."""
@@ -358,7 +364,7 @@ def _events(spent: Account | None, rounds: int, sigma: float, law: Law) -> tuple
 
 def most(most: int, holds: Callable[[int], bool]) -> int:
     """The largest n <= most that holds, 0 if none: what is paid for n is paid for fewer."""
-    low, high = 0, most
+    low, high = (most, most) if most and holds(most) else (0, max(0, most - 1))  # a budget usually pays for all
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if holds(middle) else (low, middle - 1)

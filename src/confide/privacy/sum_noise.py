@@ -33,7 +33,7 @@ More honest shares than counted are more noise on top: post-processing. So is th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -239,6 +239,10 @@ class Sums:
         given = replace(self.blank, rho=rho, mu_gdp=mu, deltas=self.deltas[:rounds], costs=costs)
         always = given.priced(convert, draws)
         return always if self.rate is None else self._by_chance(self.rate, always, draws)
+
+    def epsilons(self, rounds: Sequence[int]) -> Floats:
+        found = [self.at(j, 0) for j in rounds]
+        return np.array([math.inf if a.leak or a.epsilon is None else a.epsilon for a in found])
 
     def _by_chance(self, q: float, always: Account, draws: int) -> Account:
         costs = np.asarray(always.costs)
