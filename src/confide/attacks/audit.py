@@ -39,21 +39,9 @@ from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.graph import Graph
 from confide.laws.conversion import gaussian_epsilon
+from confide.plans import words
 from confide.plans.build import of_run
 from confide.plans.config import Config, Experiment, named_as_in_config
-from confide.plans.words import (
-    Amplified,
-    Centroid,
-    Links,
-    Local,
-    Neighbours,
-    OwnClient,
-    OwnServer,
-    Random,
-    Threat,
-    colluders,
-    threat,
-)
 from confide.privacy.course import Account
 from confide.privacy.price import Price
 from confide.privacy.price import price as price_of
@@ -193,7 +181,7 @@ class Bench:
         """What a run of so many rounds prints, adversary by adversary."""
         found: dict[Key, Account] = {}
         for account in self.statement(rounds).accounts:
-            kind = threat(account.threat).name
+            kind = words.threat(account.threat).name
             found[kind, sum(k == kind for k, _ in found)] = account
         return found
 
@@ -201,10 +189,10 @@ class Bench:
         """The attack that goes furthest beyond the account, or the nearest to that of the whole run."""
         said, (kind, n) = self.said(self.rounds)[key], key
         # Servers and clients receive a release whatever is said about them; who listens on links may not.
-        released = bool(self.price.releases) and (kind != Links.name or n > 0)
+        released = bool(self.price.releases) and (kind != words.Links.name or n > 0)
         name = said.threat + (" + release" if released else "")
         rows = [Row(name, self.rounds, said.epsilon, None, "-", said.epsilon)]
-        for how, x in self.attacks(threat(said.threat), said.target or 0, released) if not said.leak else ():
+        for how, x in self.attacks(words.threat(said.threat), said.target or 0, released) if not said.leak else ():
             account = self.said(x.rounds).get(key)
             if account is not None and not account.leak:
                 pure = None if x.pure is None or account.epsilon_pure is None else (account.epsilon_pure, x.pure)
@@ -212,13 +200,13 @@ class Bench:
         wrong = [r for r in rows if r.verdict == "CONTRADICTED"]
         return max(wrong or rows, key=lambda r: r.excess if wrong else (r.attained is not None, r.rounds, r.excess))
 
-    def attacks(self, threat: Threat, p: int, released: bool) -> Iterator[tuple[str, Found]]:
+    def attacks(self, threat: words.Threat, p: int, released: bool) -> Iterator[tuple[str, Found]]:
         s = self.sensitivity
         for unit in units(self.e, p):
             for pair in pairs(self.e, s, unit):
-                if isinstance(threat, OwnServer):
+                if isinstance(threat, words.OwnServer):
                     found = self.from_sums(unit, pair)
-                elif isinstance(s.participation, Random | Amplified):
+                elif isinstance(s.participation, words.Random | words.Amplified):
                     found = self.by_chance(threat, unit, pair)
                 else:
                     found = self.from_messages(threat, unit, pair, released)
@@ -233,7 +221,7 @@ class Bench:
         make = partial(drive, self.e, unit, one, other, rounds, public=public)
         return self.once((unit, pair.name, rounds, public), make)
 
-    def looks(self, threat: Threat, unit: Unit, rounds: int) -> list[Floats]:
+    def looks(self, threat: words.Threat, unit: Unit, rounds: int) -> list[Floats]:
         """`heard` in each round; noise that is drawn too softly tells more."""
         graphs, scheme = self.e.graph, self.e.algorithm.scheme
         around = _against(threat, graphs, unit.p)
@@ -280,15 +268,15 @@ class Bench:
 
     # ---- attacks
 
-    def from_messages(self, threat: Threat, unit: Unit, pair: Pair, released: bool) -> Found | None:
+    def from_messages(self, threat: words.Threat, unit: Unit, pair: Pair, released: bool) -> Found | None:
         """The target takes part in every round, which is no secret."""
         scheme, noise = self.e.algorithm.scheme, self.inside(0)
         gaps = self.gaps(unit, pair, self.rounds if pair.steady else 1)
         if (noise and gaps.kept.any()) or Place.OWN in scheme.places:
             gaps = self.gaps(unit, pair, 1)  # hidden noise is carried on: only the first round is known
         rounds = len(gaps.psi)
-        local = released and isinstance(self.price.plan.privacy.release, Local)
-        model = isinstance(threat, OwnClient) or local
+        local = released and isinstance(self.price.plan.privacy.release, words.Local)
+        model = isinstance(threat, words.OwnClient) or local
         if not np.isfinite(gaps.psi).all() or (model and not noise and gaps.kept.any()):
             return Found(rounds, math.inf)
         moved, seen = self.moved(gaps.psi), self.looks(threat, unit, rounds)
@@ -322,10 +310,10 @@ class Bench:
         epsilon = self.once((ratios.tobytes(), mean), bound)
         return Found(len(moved), epsilon, None if released else float(ratios.sum()))
 
-    def released(self, threat: Threat, unit: Unit, gaps: Gaps) -> float:
+    def released(self, threat: words.Threat, unit: Unit, gaps: Gaps) -> float:
         """How far the mean of the final models moves, in standard deviations of the noise that is not known."""
         graphs, p = self.e.graph, self.price.plan.privacy
-        if not isinstance(p.release, Centroid):
+        if not isinstance(p.release, words.Centroid):
             return 0.0
         P, moved = graphs[0].P, float(np.linalg.norm(gaps.kept[-1])) / graphs[0].P
 
@@ -336,7 +324,7 @@ class Bench:
         hidden = quiet * share * math.sqrt(P - len(_against(threat, graphs, unit.p)))
         return moved / hidden if hidden else math.inf if moved else 0.0
 
-    def by_chance(self, threat: Threat, unit: Unit, pair: Pair) -> Found | None:
+    def by_chance(self, threat: words.Threat, unit: Unit, pair: Pair) -> Found | None:
         """The target is drawn by chance, and it is a secret in which rounds."""
         e, noise, first = self.e, self.inside(0), self.gaps(unit, pair, 1)
         if not np.isfinite(first.psi).all():
@@ -382,7 +370,7 @@ class Bench:
         """The own server: it sees the noisy sum of every round, at a model that it knows."""
         secure, part = self.e.algorithm.aggregation, self.sensitivity.participation
         noise = 0.0 if secure is None else self.inside(secure.parameters(self.L).corrupted)
-        by_chance = isinstance(part, Random | Amplified)
+        by_chance = isinstance(part, words.Random | words.Amplified)
         rounds = self.rounds if pair.steady else 1
         gaps = self.gaps(unit, pair, 1 if by_chance else rounds, public=True).psi
         if not noise or not np.isfinite(gaps).all():
@@ -435,11 +423,11 @@ def _notes(bench: Bench) -> list[str]:
     return found + [f"no statement against {who}: {why}" for who, why in bench.statement(bench.rounds).refused]
 
 
-def _against(threat: Threat, graphs: Sequence[Graph], target: int) -> frozenset[int]:
+def _against(threat: words.Threat, graphs: Sequence[Graph], target: int) -> frozenset[int]:
     """The servers that collude against this target, in any of the graphs."""
-    if isinstance(threat, Neighbours):
+    if isinstance(threat, words.Neighbours):
         return frozenset(int(m) for g in graphs for m in g.neighbours(target))
-    return colluders(threat)
+    return words.colluders(threat)
 
 
 def _short(value: float | None, shown: Callable[[float], str] = "{:.4g}".format) -> str:

@@ -22,23 +22,6 @@ from confide.graph import Graph
 from confide.laws.law import GAUSSIAN, Conversion, Law, Spent
 from confide.laws.noise import LARGEST_SIZE
 from confide.plans import words
-from confide.plans.words import (
-    Always,
-    Amplified,
-    Cap,
-    Centroid,
-    Level,
-    Links,
-    Local,
-    Neighbours,
-    Nothing,
-    OwnClient,
-    OwnServer,
-    Participation,
-    Random,
-    Release,
-    Threat,
-)
 from confide.privacy.closed_forms import Target, covers, leak, own_server, roundings, seen, seen_sigma, targets
 from confide.privacy.course import Account, Bound, ByChance, Course, EitherNoise, Leaked, Shares, Smallest, Worst
 from confide.privacy.general import TOLERANCE, Exposure, expose_each, rounds_of
@@ -59,7 +42,7 @@ def account(
     *,
     rounds: int,
     noise: Law | str | None = None,
-    threat: Threat | str = "links",
+    threat: words.Threat | str = "links",
     release: Reveal | str = "none",
     delta: float = 1e-5,
     sum_noise: SumNoise | None = None,
@@ -96,7 +79,7 @@ def bound(
     sensitivity: Sensitivity,
     *,
     rounds: int,
-    threat: Threat,
+    threat: words.Threat,
     release: Reveal,
     delta: float,
     sum_noise: SumNoise | None,
@@ -108,8 +91,8 @@ def bound(
     if not graphs or any(g.P != graphs[0].P for g in graphs):
         raise InputError("graph", graphs, "give one graph, or several with the same servers")
     words.check_servers(threat, graphs[0].P)
-    nothing = isinstance(release.release, Nothing)
-    if graphs[0].P == 1 and isinstance(threat, Links | Neighbours) and nothing:
+    nothing = isinstance(release.release, words.Nothing)
+    if graphs[0].P == 1 and isinstance(threat, words.Links | words.Neighbours) and nothing:
         remedy = "there are no links: one server sends no messages, so that an epsilon of 0 would protect nobody"
         raise InputError("threat", str(threat), f"{remedy}; name own-client, own-server or a release")
     adversary = threat.adversary + ("" if nothing else f", and {release.words}")
@@ -156,7 +139,7 @@ def account_general(
     if not 0.0 < number("delta", delta) < 1.0:
         raise InputError("delta", delta, "must lie strictly between 0 and 1")
     P = rounds[0].W.shape[0]
-    threat: Threat = words.Colluders(frozenset(colluders)) if len(colluders) else Links()
+    threat: words.Threat = words.Colluders(frozenset(colluders)) if len(colluders) else words.Links()
     words.check_servers(threat, P)
     _check_participation(sensitivity)
     honest = [p for p in range(P) if p not in words.colluders(threat)]
@@ -191,7 +174,7 @@ class _Asked:
     scheme: Scheme
     graphs: Sequence[Graph]
     rounds: int
-    threat: Threat
+    threat: words.Threat
     release: Reveal
     secure: bool
     blank: Account
@@ -207,12 +190,12 @@ def _by_messages(asked: _Asked, s: Sensitivity) -> Bound:
     if not covers(asked.scheme):
         return _by_general(asked, s)
     match part:
-        case Always() | Cap():
+        case words.Always() | words.Cap():
             return _by_one_bound(asked, s)
-        case Random():
-            options: tuple[Participation, ...] = (part, Always())
-        case Amplified():
-            options = (part, Random(part.rate), Always())
+        case words.Random():
+            options: tuple[words.Participation, ...] = (part, words.Always())
+        case words.Amplified():
+            options = (part, words.Random(part.rate), words.Always())
         case _:
             assert_never(part)
     bounds: dict[str, Bound] = {}
@@ -246,7 +229,7 @@ def _by_one_bound(asked: _Asked, s: Sensitivity) -> Bound:
 def _course(t: Target, asked: _Asked, s: Sensitivity) -> Bound:
     """One target, with its costs after every round."""
     scheme, law, release, P = asked.scheme, asked.scheme.law, asked.release, asked.P
-    centroid = isinstance(release.release, Centroid)
+    centroid = isinstance(release.release, words.Centroid)
     rounded = 0 if s.rounding is None else max(roundings(scheme, g, t.p) for g in asked.graphs)
     remembers = t.remembers or rounded > 0
     to_norm, norm_notes = s.to_norm(law.norm)
@@ -257,8 +240,8 @@ def _course(t: Target, asked: _Asked, s: Sensitivity) -> Bound:
             "release: a secure sum over servers reveals only the mean plus noise, to everybody; every server adds a "
             f"Gaussian share, and {P - known} of {P} shares are not known to this adversary"
         )
-    if isinstance(s.participation, Random | Amplified):
-        if s.rounding is not None and (remembers or s.level is Level.EXAMPLE):
+    if isinstance(s.participation, words.Random | words.Amplified):
+        if s.rounding is not None and (remembers or s.level is words.Level.EXAMPLE):
             remedy = "roundings add up whoever takes part, which this proof does not know; use all or cap:N"
             raise InputError("participation", str(s.participation), remedy)
         final = t.carry / P / release.hidden(P, known) if centroid and t.carry.any() else np.zeros(len(t.carry))
@@ -298,7 +281,7 @@ def _course(t: Target, asked: _Asked, s: Sensitivity) -> Bound:
         shares=shares,
         hidden=P - known,
         dim=s.dim or 0,
-        exact=isinstance(s.participation, Always) and not hidden and s.attained(remembers),
+        exact=isinstance(s.participation, words.Always) and not hidden and s.attained(remembers),
     )
 
 
@@ -322,17 +305,19 @@ def _release_rhos(kept: Floats, rounded: float, s: Sensitivity, P: int, release:
     return np.array([each[x] for x in apart.tolist()])
 
 
-def _curve(t: Target, s: Sensitivity, law: Law, final: Floats, threat: Threat, sigma: float) -> tuple[Curve, list[str]]:
+def _curve(
+    t: Target, s: Sensitivity, law: Law, final: Floats, threat: words.Threat, sigma: float
+) -> tuple[Curve, list[str]]:
     part = s.participation
-    if isinstance(part, Amplified):
-        if isinstance(threat, OwnClient | OwnServer):
+    if isinstance(part, words.Amplified):
+        if isinstance(threat, words.OwnClient | words.OwnServer):
             remedy = f"{threat} learns who takes part; amplification counts only for those who cannot"
             raise InputError("participation", str(part), remedy)
         if t.remembers:
             remedy = "the state remembers earlier participations (carry > 0): amplification has no proof; use random:Q"
             raise InputError("participation", str(part), remedy)
         return amplified_curve(s, part.rate, law, t.copies * sigma**-2.0)
-    if not isinstance(part, Random):
+    if not isinstance(part, words.Random):
         raise InputError("participation", str(part), "has no curve: its costs add up")
     if t.remembers and s.monotone:
         remedy = "without a declared smoothness a deviation grows whoever takes part, which random:Q does not know"
@@ -349,16 +334,16 @@ def _curve(t: Target, s: Sensitivity, law: Law, final: Floats, threat: Threat, s
     )
 
 
-def _law(law: Law, s: Sensitivity, release: Release) -> str:
+def _law(law: Law, s: Sensitivity, release: words.Release) -> str:
     shown = f"{law.words} noise in the messages"
     if not law.on_grid and s.rounding is not None:
         shown += ", rounded to the grid"
-    if isinstance(release, Centroid):
+    if isinstance(release, words.Centroid):
         shown += f"; {'discrete ' if s.rounding is not None else ''}Gaussian shares in the release"
     return shown
 
 
-def _about_noise(scheme: Scheme, law: Law, release: Release, secure: bool) -> tuple[str, ...]:
+def _about_noise(scheme: Scheme, law: Law, release: words.Release, secure: bool) -> tuple[str, ...]:
     masked = "secure" if secure else "plain"
     found = [f"{masked} aggregation: the own server sees {seen(scheme, secure)}; noise is drawn once per round"]
     if scheme.exchange is Exchange.AVERAGE:
@@ -373,7 +358,7 @@ def _about_noise(scheme: Scheme, law: Law, release: Release, secure: bool) -> tu
         )
     else:
         found.append("real-valued noise: true of the mathematics, simulated in floating point")
-    if law.on_grid and not law.pure and isinstance(release, Centroid):
+    if law.on_grid and not law.pure and isinstance(release, words.Centroid):
         found.append(
             "release: of shares at least 2 quanta wide, whose sum is as good as discrete Gaussian (rho grows by less "
             "than 1e-15 P M); for narrower ones see confide.privacy.sum_noise.release_rho"
@@ -385,7 +370,7 @@ def _by_general(asked: _Asked, s: Sensitivity) -> Bound:
     """The bound about a scheme that no closed form covers, by its rows; what has no proof is refused."""
     scheme, release, threat, P = asked.scheme, asked.release, asked.threat, asked.P
     without = f"{scheme.name!r} has no closed form, and the general accountant knows"
-    if isinstance(threat, OwnServer):
+    if isinstance(threat, words.OwnServer):
         why = f"leak: {own_server(scheme, asked.secure)}"
         return Leaked(replace(asked.blank, leak=True, assumptions=(why,)))
     if not scheme.law.normal:
@@ -402,7 +387,7 @@ def _by_general(asked: _Asked, s: Sensitivity) -> Bound:
     against = dict[frozenset[int], list[int]]()
     for p in range(P):
         others = words.colluders(threat)
-        if isinstance(threat, Neighbours):
+        if isinstance(threat, words.Neighbours):
             others = frozenset(int(m) for g in asked.graphs for m in g.neighbours(p))
         if p not in others:
             against.setdefault(others, []).append(p)
@@ -413,16 +398,18 @@ def _by_general(asked: _Asked, s: Sensitivity) -> Bound:
                 remedy = f"other servers' models tell of server {p} beyond all messages; no bound is proven"
                 raise InputError("scheme.name", scheme.name, remedy)
             hidden = math.inf
-            if isinstance(release.release, Centroid):
+            if isinstance(release.release, words.Centroid):
                 hidden = P * release.hidden(P, known_shares(threat, asked.graphs, p))
             found.append(_end(e, p, s, blank, threat, release.release, hidden))
     return Worst(found, False, scheme.sigma)
 
 
-def _end(e: Exposure, p: int, s: Sensitivity, blank: Account, threat: Threat, release: Release, hidden: float) -> Bound:
+def _end(
+    e: Exposure, p: int, s: Sensitivity, blank: Account, threat: words.Threat, release: words.Release, hidden: float
+) -> Bound:
     """One target, its models counted where they are shown; `hidden`: noise on the sum of all of them."""
     keeps = bool(np.any(np.abs(e.kept) > 1e-12))
-    shown = isinstance(threat, OwnClient) or isinstance(release, Local)
+    shown = isinstance(threat, words.OwnClient) or isinstance(release, words.Local)
     if keeps and shown and e.revealed:
         remedy = "noise that stays hidden is a part of the model that is shown; no bound is proven"
         raise InputError("threat", f"{threat}, release {release}", remedy)
@@ -432,7 +419,7 @@ def _end(e: Exposure, p: int, s: Sensitivity, blank: Account, threat: Threat, re
 
 
 def _check_participation(s: Sensitivity, without: str = "the general accountant knows") -> None:
-    if isinstance(s.participation, Random | Amplified):
+    if isinstance(s.participation, words.Random | words.Amplified):
         raise InputError("participation", str(s.participation), f"{without} all and cap:N alone")
 
 
@@ -458,7 +445,7 @@ def _exposed(e: Exposure, p: int, s: Sensitivity, blank: Account, hidden: float 
     valid = e.others < TOLERANCE
     if not valid:
         notes.append("other servers' states change with the target's data given this view: the number is not a bound")
-    attained = isinstance(s.participation, Always) and s.attained(remembers) and not e.revealed
+    attained = isinstance(s.participation, words.Always) and s.attained(remembers) and not e.revealed
     return Course(
         blank=replace(blank, valid=valid, assumptions=tuple(notes)),
         law=GAUSSIAN,

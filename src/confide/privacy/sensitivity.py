@@ -20,20 +20,6 @@ from confide.base.errors import InputError
 from confide.base.validation import number, one_of, positive, positive_int
 from confide.laws.law import Norm
 from confide.plans import words
-from confide.plans.words import (
-    Adjacency,
-    Always,
-    Amplified,
-    ClippingAlone,
-    ConvexGlm,
-    Level,
-    Participation,
-    Proof,
-    PublicPoint,
-    Random,
-    Regulariser,
-    cap,
-)
 from confide.privacy import monotone
 from confide.privacy.rounding import Rounding
 from confide.rounds import clipping
@@ -62,15 +48,15 @@ class Sensitivity:
     step: float
     bound: float
     norm: str = "l2"
-    level: Level = Level.CLIENT
-    adjacency: Adjacency = Adjacency.REPLACE
+    level: words.Level = words.Level.CLIENT
+    adjacency: words.Adjacency = words.Adjacency.REPLACE
     sampled: int | None = None
     clients: int | None = None
     dim: int | None = None
     local_steps: int | tuple[int, int] = 1
     batch: int | None = None
-    proof: Proof = ClippingAlone()
-    participation: Participation = Always()
+    proof: words.Proof = words.ClippingAlone()
+    participation: words.Participation = words.Always()
     smoothness: float | None = None
     convex: str = ""
     clip: str = "example"
@@ -79,8 +65,8 @@ class Sensitivity:
 
     def __post_init__(self) -> None:
         for name, word in {  # text is parsed once, here
-            "level": words.chosen(Level, self.level, "level"),
-            "adjacency": words.chosen(Adjacency, self.adjacency, "adjacency"),
+            "level": words.chosen(words.Level, self.level, "level"),
+            "adjacency": words.chosen(words.Adjacency, self.adjacency, "adjacency"),
             "proof": words.proof(self.proof),
             "participation": words.participation(self.participation),
         }.items():
@@ -99,15 +85,15 @@ class Sensitivity:
             positive("smoothness", self.smoothness)
         if self.sampled is not None and self.clients is not None and self.sampled > self.clients:
             raise InputError("sampled", self.sampled, f"there are only {self.clients} clients")
-        if self.level is not Level.UNIT and self.sampled is None:
+        if self.level is not words.Level.UNIT and self.sampled is None:
             raise InputError("sampled", None, f"level '{self.level}' divides by L; give --sampled L")
-        if self.level is Level.EXAMPLE and self.batch is None:
+        if self.level is words.Level.EXAMPLE and self.batch is None:
             raise InputError("batch", None, "level 'example' divides by the batch; give --batch N")
-        if self.level is Level.EXAMPLE and self.clip != "example":
+        if self.level is words.Level.EXAMPLE and self.clip != "example":
             raise InputError("clip", self.clip, "level 'example' needs per-example clipping")
-        if not isinstance(self.participation, Always) and self.level is Level.UNIT:
+        if not isinstance(self.participation, words.Always) and self.level is words.Level.UNIT:
             raise InputError("participation", str(self.participation), "a unit takes part in every round; use all")
-        if isinstance(self.participation, Random | Amplified):
+        if isinstance(self.participation, words.Random | words.Amplified):
             if self.sampled is None or self.clients is None:
                 remedy = "the rate is L / K: give --sampled L and --clients K, the clients of the smallest unit"
                 raise InputError("clients" if self.clients is None else "sampled", None, remedy)
@@ -115,7 +101,7 @@ class Sensitivity:
             if abs(rate - self.participation.rate) > 1e-9:
                 remedy = f"sampling L = {self.sampled} of K = {self.clients} gives {rate:g}"
                 raise InputError("participation", str(self.participation), remedy)
-        if isinstance(self.proof, Regulariser | ConvexGlm) and self.clip != "example":
+        if isinstance(self.proof, words.Regulariser | words.ConvexGlm) and self.clip != "example":
             remedy = "clipping the whole update breaks this proof; clip examples, or use none or public-point"
             raise InputError("proof", str(self.proof), remedy)
         number("regulariser", self.regulariser, least=0.0)
@@ -131,7 +117,7 @@ class Sensitivity:
     def swap(self) -> float:
         """2 mu B / L: how far psi moves in one round when the whole data of a client (a unit) become any others."""
         full = 2.0 * self.step * self.bound
-        if self.level is Level.UNIT:
+        if self.level is words.Level.UNIT:
             return full
         assert self.sampled is not None  # noqa: S101 - checked
         return full / self.sampled
@@ -139,7 +125,9 @@ class Sensitivity:
     @property
     def monotone(self) -> bool:
         """Whether convex-glm rests on monotone gradients; a unit's clients all change, and have nothing in common."""
-        return isinstance(self.proof, ConvexGlm) and self.smoothness is None and self.level is not Level.UNIT
+        return (
+            isinstance(self.proof, words.ConvexGlm) and self.smoothness is None and self.level is not words.Level.UNIT
+        )
 
     @property
     def credits_batch(self) -> bool:
@@ -148,14 +136,14 @@ class Sensitivity:
         It does when the other examples meet the same model under both data sets (every client takes one step), or a
         local map that does not expand. Otherwise all gradients of the client may change.
         """
-        not_expanding = isinstance(self.proof, ConvexGlm) and not self.monotone
-        return self.level is Level.EXAMPLE and (self.steps[1] == 1 or not_expanding)
+        not_expanding = isinstance(self.proof, words.ConvexGlm) and not self.monotone
+        return self.level is words.Level.EXAMPLE and (self.steps[1] == 1 or not_expanding)
 
     @property
     def changed(self) -> float:
         """What the changed data themselves add to psi in one round, beside what others do in response."""
-        moved = self.swap / (2.0 if self.adjacency is Adjacency.ZERO_OUT else 1.0)
-        return moved / self.batch if self.level is Level.EXAMPLE and self.batch else moved
+        moved = self.swap / (2.0 if self.adjacency is words.Adjacency.ZERO_OUT else 1.0)
+        return moved / self.batch if self.level is words.Level.EXAMPLE and self.batch else moved
 
     @property
     def single(self) -> float:
@@ -171,11 +159,11 @@ class Sensitivity:
     def contracts(self) -> bool:
         """Whether the proof counts on a decay towards zero."""
         match self.proof:
-            case Regulariser():
+            case words.Regulariser():
                 return True
-            case ConvexGlm():
+            case words.ConvexGlm():
                 return self.proof.convexity > 0.0
-            case ClippingAlone() | PublicPoint():
+            case words.ClippingAlone() | words.PublicPoint():
                 return False
             case _:
                 assert_never(self.proof)
@@ -184,9 +172,11 @@ class Sensitivity:
     def contraction(self) -> float:
         """gamma of the proof."""
         fewest, most = self.steps
-        if isinstance(self.proof, Regulariser):  # g d + (B / rho)(1 - g) is largest for the client that shrinks most
+        if isinstance(
+            self.proof, words.Regulariser
+        ):  # g d + (B / rho)(1 - g) is largest for the client that shrinks most
             return float((1.0 - 2.0 * self.proof.ridge * self.step / fewest) ** fewest)
-        if isinstance(self.proof, ConvexGlm):  # more steps contract less
+        if isinstance(self.proof, words.ConvexGlm):  # more steps contract less
             return float((1.0 - self.step * self.proof.convexity / most) ** most)
         return 1.0
 
@@ -197,10 +187,14 @@ class Sensitivity:
         """
         if remembers and self.monotone:
             return self.changed
-        if not remembers or self.level is Level.UNIT or isinstance(self.proof, ConvexGlm | PublicPoint):
+        if (
+            not remembers
+            or self.level is words.Level.UNIT
+            or isinstance(self.proof, words.ConvexGlm | words.PublicPoint)
+        ):
             whole_unit = self.single
-        elif isinstance(self.proof, Regulariser):
-            if not isinstance(self.participation, Always):
+        elif isinstance(self.proof, words.Regulariser):
+            if not isinstance(self.participation, words.Always):
                 remedy = (
                     "under proof regulariser the updates of all clients of the unit may change in every round, whoever "
                     "takes part; use all, or another proof"
@@ -213,22 +207,22 @@ class Sensitivity:
                 f"{self.level!r} needs a proof (regulariser, convex-glm, public-point), or use level 'unit'"
             )
             raise InputError("proof", str(self.proof), remedy)
-        if isinstance(self.proof, Regulariser) and remembers:
+        if isinstance(self.proof, words.Regulariser) and remembers:
             # (B / rho)(1 - g): the geometric sum of E clipped steps, each shrunk by those after it.
             return whole_unit * (1.0 - self.contraction) / (2.0 * self.proof.ridge * self.step)
         return whole_unit
 
     def attained(self, remembers: bool) -> bool:
         """Whether some data move psi as far as `deltas` says in every round; else it is a bound only."""
-        if self.rounding is not None or self.level is Level.EXAMPLE or self.steps[1] > 1:
+        if self.rounding is not None or self.level is words.Level.EXAMPLE or self.steps[1] > 1:
             return False  # an example is not in every batch, and a gradient may vanish as it is followed
-        if self.level is Level.CLIENT and self.clients is not None and self.sampled != self.clients:
+        if self.level is words.Level.CLIENT and self.clients is not None and self.sampled != self.clients:
             return False  # who was drawn is hidden
-        if remembers and isinstance(self.proof, Regulariser):
-            return self.level is Level.UNIT
+        if remembers and isinstance(self.proof, words.Regulariser):
+            return self.level is words.Level.UNIT
         if self.clip == "example" and self.regulariser:
             # The decay shrinks a deviation that is kept beyond what is credited.
-            credited = self.proof.convexity if isinstance(self.proof, ConvexGlm) else 0.0
+            credited = self.proof.convexity if isinstance(self.proof, words.ConvexGlm) else 0.0
             if remembers and credited < 2.0 * self.regulariser * (1 - 1e-12):
                 return False
         return not (remembers and self.monotone)
@@ -237,7 +231,7 @@ class Sensitivity:
         """Factor from the clip's norm to the norm of the noise, with what it rests on."""
         if norm is Norm.L2:
             return 1.0, ["l1 clipping bounds the l2 norm too"] if self.norm == "l1" else []
-        l2_fact = isinstance(self.proof, ConvexGlm)
+        l2_fact = isinstance(self.proof, words.ConvexGlm)
         if self.norm == "l1" and not l2_fact:
             return 1.0, []
         if self.dim is None:
@@ -259,7 +253,9 @@ class Sensitivity:
             "client": "all data of one client",
             "example": "one example of one client",
         }[self.level]
-        change = "is replaced by any other" if self.adjacency is Adjacency.REPLACE else "contributes nothing instead"
+        change = (
+            "is replaced by any other" if self.adjacency is words.Adjacency.REPLACE else "contributes nothing instead"
+        )
         found = [
             f"adjacency: {what} {change}",
             f"clipping ({self.clip}) bounds a client's update by mu B = {self.step * self.bound:g} in {self.norm}",
@@ -270,27 +266,29 @@ class Sensitivity:
             "data fail a check, or its training, takes part with zeros; that it does not crash or come late for its "
             "data's sake is assumed",
         ]
-        if self.level is not Level.UNIT:
+        if self.level is not words.Level.UNIT:
             found.append(f"L = {self.sampled} stays in the denominator under dropout")
-        if cap(self.participation) is not None:
+        if words.cap(self.participation) is not None:
             found.append(
-                f"each client gives data in at most {cap(self.participation)} rounds, enforced by counting a round "
+                f"each client gives data in at most {words.cap(self.participation)} rounds, enforced by counting a round "
                 "before its update leaves, whatever becomes of it, and by zeros from then on; a deployed client counts "
                 "in its own record, which nobody puts back"
             )
-        if self.level is Level.EXAMPLE:
+        if self.level is words.Level.EXAMPLE:
             found.append(f"the example is in every mini-batch of {self.batch}, once (drawn without replacement)")
             if not (self.credits_batch or self.monotone):
                 found.append("several local steps without convex-glm: 1/batch is not credited")
         decays = (self.clip == "example" and self.regulariser > 0.0) or self.contracts
-        if self.adjacency is Adjacency.ZERO_OUT and decays:
+        if self.adjacency is words.Adjacency.ZERO_OUT and decays:
             found.append("who contributes nothing has no data gradient; the regulariser's decay of its share stays")
-        if remembers and isinstance(self.proof, Regulariser):
+        if remembers and isinstance(self.proof, words.Regulariser):
             found.append(
                 f"proof regulariser: rho |w|^2 with rho = {self.proof.ridge:g} outside the clip; all clients of the "
                 "unit may change, 1/L is not credited"
             )
-        if isinstance(self.proof, ConvexGlm) and (remembers or (self.level is Level.EXAMPLE and self.steps[1] > 1)):
+        if isinstance(self.proof, words.ConvexGlm) and (
+            remembers or (self.level is words.Level.EXAMPLE and self.steps[1] > 1)
+        ):
             nu = self.proof.convexity
             found.append(
                 f"proof convex-glm: per-example clipped generalised linear model, every sampled loss {nu:g}-strongly "
@@ -305,9 +303,9 @@ class Sensitivity:
                 )
             else:
                 found.append(f"declared: every sampled loss is {self.smoothness:g}-smooth, mu/E <= 2/(delta + nu)")
-        if remembers and isinstance(self.proof, PublicPoint):
+        if remembers and isinstance(self.proof, words.PublicPoint):
             found.append("proof public-point: gradients are evaluated at a function of the messages")
-        if remembers and isinstance(self.proof, ClippingAlone):
+        if remembers and isinstance(self.proof, words.ClippingAlone):
             found.append("proof none: clipping alone, deviations add up")
         return found
 
@@ -343,7 +341,7 @@ class Sensitivity:
                 return grid.next(self, deviation, added, ones)
             return (monotone.drift(self, deviation) if self.monotone else gamma * deviation) + added
 
-        most_rounds = cap(self.participation)
+        most_rounds = words.cap(self.participation)
         if self.monotone and most_rounds is not None and most_rounds < rounds:
             return monotone.capped(lambda j, before: kept(j, before) + rounded, after, first, s, rounds, most_rounds)
         for j in range(1, rounds):
@@ -370,7 +368,7 @@ class Sensitivity:
         N of the first j rounds are the most that j rounds cost: a ledger may end after every round. A deviation that is
         kept costs in all rounds, and `deltas` has the cap.
         """
-        most_rounds = cap(self.participation)
+        most_rounds = words.cap(self.participation)
         if remembers or most_rounds is None or len(costs) <= most_rounds:
             return costs
         found, dearest = costs.copy(), costs[:most_rounds].tolist()
@@ -393,10 +391,10 @@ def _check_decay(s: Sensitivity) -> None:
 def _check_proof(s: Sensitivity) -> None:
     fewest = s.steps[0]
     eta = s.step / fewest
-    if isinstance(s.proof, Regulariser) and 2.0 * s.proof.ridge * eta > 1.0:
+    if isinstance(s.proof, words.Regulariser) and 2.0 * s.proof.ridge * eta > 1.0:
         largest = fewest / (2.0 * s.proof.ridge)
         raise InputError("step", s.step, f"proof regulariser needs 2 rho mu/E <= 1: at most {largest:g}")
-    if isinstance(s.proof, ConvexGlm):
+    if isinstance(s.proof, words.ConvexGlm):
         nu = s.proof.convexity
         if nu * eta > 1.0:
             raise InputError("step", s.step, f"proof convex-glm needs nu mu/E <= 1: at most {fewest / nu:g}")
