@@ -40,11 +40,9 @@ from confide.base.errors import InputError
 from confide.graph import Graph
 from confide.laws.conversion import gaussian_epsilon
 from confide.plans import words
-from confide.plans.build import of_run
 from confide.plans.config import Config, Experiment, named_as_in_config
 from confide.privacy.course import Account
-from confide.privacy.price import Price
-from confide.privacy.price import price as price_of
+from confide.privacy.price import Price, price_run
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import Statement, rounded_up
 from confide.rounds.schemes import Exchange, Place
@@ -404,7 +402,7 @@ def rows_of(
     if e.privacy is None:
         return (), ("the run prints no epsilon: without algorithm.clip nothing bounds an update",)
     with named_as_in_config():
-        price = price_of(of_run(e.problem, e.graph, e.algorithm, e.rounds, e.seed, e.privacy))
+        price = price_run(e.problem, e.graph, e.algorithm, e.rounds, e.seed, e.privacy)
         bench, rows = Bench(e, price, price.affordable(e.rounds)), []
         for key, account in bench.said(bench.rounds).items():
             announce(f"attacking what is said about {account.threat}")

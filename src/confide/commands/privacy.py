@@ -345,9 +345,8 @@ def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
 
     from confide.engines.driver import simulate
     from confide.plans import config as settings
-    from confide.plans.build import of_run
-    from confide.privacy import deviation
     from confide.privacy.planner import by_simulation
+    from confide.privacy.price import price_run
 
     parsed = settings.load(path)
     x = parsed.build()
@@ -359,7 +358,7 @@ def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
         raise InputError("config", str(path), remedy)
     if x.privacy is None:
         raise InputError("algorithm.clip", "none", "a plan needs a clip; set algorithm.clip and algorithm.bound")
-    s = deviation.sensitivity(of_run(x.problem, x.graph, x.algorithm, x.rounds, x.seed, x.privacy))
+    s = price_run(x.problem, x.graph, x.algorithm, x.rounds, x.seed, x.privacy).sensitivity
 
     def run(scheme: Any) -> tuple[float, float]:
         done = simulate(

@@ -100,8 +100,9 @@ def simulate(
     planned, price, releasing, secret, cap = rounds, None, None, None, None
     if privacy is not None:
         from confide.engines.release import Releasing
+        from confide.privacy.price import price_run
 
-        price = _priced(problem, graphs, algorithm, rounds, seed, privacy)
+        price = price_run(problem, graphs, algorithm, rounds, seed, privacy)
         rounds, cap = price.affordable(rounds), words.cap(privacy.participation)
         releasing = Releasing.of(price)
         if problem.private:
@@ -160,20 +161,6 @@ def simulate(
         interrupted=course.interrupted,
         diverged=Divergence(*course.broke, algorithm.step, unstable) if course.broke else None,
     )
-
-
-def _priced(
-    problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int, privacy: Privacy
-) -> Price:
-    from confide.plans import build
-    from confide.privacy.deviation import check_data
-    from confide.privacy.price import price
-    from confide.privacy.run_ledger import check_declared
-
-    check_declared(problem, privacy)
-    found = price(build.of_run(problem, graphs, algorithm, rounds, seed, privacy))
-    check_data(found.plan, problem)
-    return found
 
 
 def _accounted(price: Price, problem: Problem, done: int, seed: int) -> dict[str, Any]:

@@ -63,9 +63,8 @@ def price_plan(path: Path) -> dict[str, Any]:
 
 def price_config(path: Path) -> dict[str, Any]:
     """The statement of the run of a config, or of the config in a run.json, without running it."""
-    from confide.plans import build
     from confide.plans import config as settings
-    from confide.privacy.price import price
+    from confide.privacy.price import price_run
 
     record = _json(canonical.read_bytes(path, "X", LARGEST))
     if not record:
@@ -80,9 +79,8 @@ def price_config(path: Path) -> dict[str, Any]:
         remedy = "a run of this config is not accounted; set algorithm.clip and algorithm.bound"
         raise InputError("algorithm.clip", "none", remedy)
     with settings.named_as_in_config():
-        plan = build.of_run(x.problem, x.graph, x.algorithm, x.rounds, x.seed, x.privacy)
-        found = price(plan)
-        return _priced(found.statement(found.affordable(plan.rounds)), plan, "config")
+        found = price_run(x.problem, x.graph, x.algorithm, x.rounds, x.seed, x.privacy)
+        return _priced(found.statement(found.affordable(x.rounds)), found.plan, "config")
 
 
 def _priced(statement: Statement, plan: Plan, kind: Kind) -> dict[str, Any]:

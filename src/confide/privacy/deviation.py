@@ -94,11 +94,15 @@ def rounding(plan: Plan) -> Rounding | None:
 
 
 def check_data(plan: Plan, problem: Problem) -> None:
-    """Refuse data that break what `convex-glm` was told of them.
+    """Refuse data that break what `convex-glm` was told of them, and a table that was prepared from everybody's rows.
 
     Raises:
         InputError: it names the sample; keep it with the data.
     """
+    if problem.undeclared and not plan.privacy.unprotected:
+        otherwise = "or privacy.unprotected = true, and the run has no epsilon"
+        remedy = "; ".join(("no epsilon covers how its rows were prepared", *problem.undeclared, otherwise))
+        raise InputError("problem", problem.spec.get("name"), remedy)
     if not isinstance(plan.privacy.proof, ConvexGlm):
         return
     if plan.privacy.smoothness is None:

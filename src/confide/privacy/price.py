@@ -13,10 +13,12 @@ from functools import cached_property
 from typing import Final
 
 from confide.base.errors import InputError
+from confide.graph import Graph
 from confide.laws.law import DISCRETE_GAUSSIAN, GAUSSIAN, Law
 from confide.laws.noise import LARGEST_SCALE
+from confide.plans.build import of_run
 from confide.plans.plan import Plan
-from confide.plans.privacy import Budget
+from confide.plans.privacy import Budget, Privacy
 from confide.plans.words import Always, Cap, Centroid, Links, Neighbours, Nothing, Threat
 from confide.privacy import accountant, budgets, deviation
 from confide.privacy.closed_forms import covers
@@ -26,6 +28,8 @@ from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import Statement, statement_of
 from confide.privacy.sum_noise import SumNoise
+from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import FixedArithmetic, scheme_on_grid
 from confide.rounds.schemes import Scheme
 from confide.secure.release import Terms
@@ -44,6 +48,19 @@ def price(plan: Plan) -> Price:
     if plan.algorithm.model.undeclared:
         return Price(plan, None, None)
     return Price(plan, deviation.sensitivity(plan), inside_sums(plan))
+
+
+def price_run(
+    problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int, privacy: Privacy
+) -> Price:
+    """What a run of this problem would cost; its data are looked at only for what was declared of them.
+
+    Raises:
+        InputError: as `price`, or the data are not as declared.
+    """
+    plan = of_run(problem, graphs, algorithm, rounds, seed, privacy)
+    deviation.check_data(plan, problem)
+    return price(plan)
 
 
 def agreed(plan: Plan) -> Price:
@@ -197,7 +214,7 @@ class Price:
         budget = self.plan.privacy.budget
         if budget is None:
             return rounds
-        allowed = most(rounds, lambda j: budgets.allows(budget, self.account(j, self.releases)))
+        allowed = largest(rounds, lambda j: budgets.allows(budget, self.account(j, self.releases)))
         if allowed == 0:
             one = self.account(1, self.releases)
             spent = "a leak" if one.leak else f"{budgets.used(budget, one):.4g}"
@@ -220,7 +237,7 @@ class Price:
             remedy = f"participation {part} has no price for a single round; use all or cap:N"
             raise InputError(_key(budget), budget.limit, remedy)
         if not budgets.allows(budget, total):
-            paid = most(self.plan.rounds, lambda j: budgets.allows(budget, self.account(j, self.releases)))
+            paid = largest(self.plan.rounds, lambda j: budgets.allows(budget, self.account(j, self.releases)))
             counted = "the release" if self.plan.privacy.releases == 1 else f"{self.plan.privacy.releases} releases"
             remedy = f"pays for {paid} of the {self.plan.rounds} rounds, {counted} included; run fewer or add noise"
             raise InputError(_key(budget), budget.limit, remedy)
@@ -362,7 +379,7 @@ def _events(spent: Account | None, rounds: int, sigma: float, law: Law) -> tuple
     return tuple(Cost.of(cost, delta, sigma, law) for cost, delta in zip(spent.costs, spent.deltas, strict=True))
 
 
-def most(most: int, holds: Callable[[int], bool]) -> int:
+def largest(most: int, holds: Callable[[int], bool]) -> int:
     """The largest n <= most that holds, 0 if none: what is paid for n is paid for fewer."""
     low, high = (most, most) if most and holds(most) else (0, max(0, most - 1))  # a budget usually pays for all
     while low < high:

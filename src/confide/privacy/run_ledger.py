@@ -58,14 +58,6 @@ def run_name(problem: Problem, seed: int) -> str:
     return secrets.token_hex(16) if problem.private else f"{SEED}{seed}"
 
 
-def check_declared(problem: Problem, privacy: Privacy) -> None:
-    """Refuse an epsilon for a table that was prepared from everybody's rows."""
-    if problem.undeclared and not privacy.unprotected:
-        otherwise = "or privacy.unprotected = true, and the run has no epsilon"
-        remedy = "; ".join(("no epsilon covers how its rows were prepared", *problem.undeclared, otherwise))
-        raise InputError("problem", problem.spec.get("name"), remedy)
-
-
 def check_folder(folder: Path, privacy: Privacy | None) -> None:
     """Refuse before hours of work, not after: may a run with these settings add to the ledger of this folder?"""
     if (before := _ledger_in(folder)) is not None:

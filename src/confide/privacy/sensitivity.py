@@ -268,9 +268,9 @@ class Sensitivity:
         ]
         if self.level is not words.Level.UNIT:
             found.append(f"L = {self.sampled} stays in the denominator under dropout")
-        if words.cap(self.participation) is not None:
+        if (most := words.cap(self.participation)) is not None:
             found.append(
-                f"each client gives data in at most {words.cap(self.participation)} rounds, enforced by counting a round "
+                f"each client gives data in at most {most} rounds, enforced by counting a round "
                 "before its update leaves, whatever becomes of it, and by zeros from then on; a deployed client counts "
                 "in its own record, which nobody puts back"
             )

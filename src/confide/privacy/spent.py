@@ -19,7 +19,7 @@ from confide.plans.plan import Plan
 from confide.privacy import ledger
 from confide.privacy.course import Account
 from confide.privacy.ledger import Book, Promise, broken, dataset_id, promise_of, read_all
-from confide.privacy.price import Price, most
+from confide.privacy.price import Price, largest
 from confide.privacy.statement import rounded_up, strength
 
 ADDED_UP: Final = "rho of messages, releases and earlier ledgers added up, then as zero-concentrated privacy"
@@ -61,8 +61,8 @@ def allowance(price: Price, dataset: str, ledgers: Sequence[Path]) -> Allowance:
 
     left, releases = rounds, allowed
     if books:
-        left = most(rounds, lambda j: pays(j, min(1, allowed)))
-        releases = most(allowed, lambda a: pays(left, a))
+        left = largest(rounds, lambda j: pays(j, min(1, allowed)))
+        releases = largest(allowed, lambda a: pays(left, a))
     name = "epsilon" if budget.rho is None else "rho"
     said = f"{name} {budget.limit:g} pays for {left} of {rounds} rounds"
     if books:
