@@ -157,8 +157,8 @@ def noise_by_n(moments: Callable[..., Moments]) -> Callable[..., Moments]:
     """The noise of the messages, N z, for that of the states, R z; where there is one message a server."""
 
     def wrong(quadratics: Any, graph: Graph, algorithm: GFL, seed: int) -> Moments:
-        found, s = moments(quadratics, graph, algorithm, seed), algorithm.scheme.wiring(graph)
-        return replace(found, noise=s.N @ s.N.T) if s.N.shape[0] == graph.P else found
+        found, N = moments(quadratics, graph, algorithm, seed), algorithm.scheme.wiring(graph).N[0]
+        return replace(found, noise=N @ N.T) if len(N) == graph.P else found
 
     return wrong
 

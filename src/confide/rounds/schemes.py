@@ -194,9 +194,9 @@ class Scheme:
         for key, sigma in sigmas.items():
             number(f"scheme.{key}", sigma, least=0.0)
             if sigma and not self.places.intersection(KEYS[key]):
-                having = [name for name, s in FAMILIES.items() if s.places.intersection(KEYS[key])]
-                remedy = f"the scheme {self.name!r} has no such noise, leave it out; these have it: {', '.join(having)}"
-                raise InputError(f"scheme.{key}", sigma, remedy)
+                having = [repr(name) for name, s in FAMILIES.items() if s.places.intersection(KEYS[key])]
+                only = f"only the scheme{'s' * (len(having) > 1)} {', '.join(having)} can have it"
+                raise InputError(f"scheme.{key}", sigma, f"{only}; {self.name!r} has no noise there, leave it out")
         return replace(self, noises=tuple(replace(n, sigma=size.get(n.at, n.sigma)) for n in self.noises))
 
     def carries(self, graph: Graph) -> Floats:
