@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from confide.base.arrays import Floats
+
 # Of a discrete draw from its law, in total variation: 2^-108 (`noise`), and 3e-77 (`discrete_gaussian`).
 MANY_DRAWS = 2**52  # a million events of 2^32 numbers: more than any ledger has
 DISTANCE = 2.0**-108 * (1.0 + 2.0**-40)

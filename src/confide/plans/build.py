@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from confide.base.arrays import Ints
 from confide.base.errors import InputError
 from confide.graph import Graph
 from confide.plans.plan import Clients, Clocks, Deployment, Learning, Model, Network, Plan, SecureSum, Unit
@@ -19,8 +17,6 @@ from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import on_grid
 from confide.rounds.local import sgd
-
-Ints = NDArray[np.int64]
 
 
 class Announced(NamedTuple):

@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import number, positive, positive_int
 from confide.graph import Graph
@@ -31,7 +31,6 @@ from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import SumNoise, by_sums, release_rho
 from confide.rounds.schemes import Exchange, Place, Scheme, Wiring
 
-Floats = NDArray[np.float64]
 LONGEST = 4 * 10**7  # of servers times rounds squared: what the general accountant holds and multiplies
 
 

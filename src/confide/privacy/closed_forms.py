@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.graph import Graph
 from confide.plans.words import Centroid, Local, Neighbours, OwnClient, OwnServer, Release, Threat, colluders
 from confide.privacy.reveal import known_shares
 from confide.rounds.schemes import Exchange, Place, Scheme
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.laws import conversion, discrete_gaussian
 from confide.laws.law import ROOT, Conversion, Law, Spent
 from confide.laws.noise import LARGEST_SIZE
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.graph.graph import Graph
 from confide.rounds.schemes import Place, Scheme, Wiring
 
-Floats = NDArray[np.float64]
 TOLERANCE = 1e-9
 NOTHING = 1e-12  # a look beside another of the same round, whose square the doubles would lose
 

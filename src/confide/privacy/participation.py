@@ -14,12 +14,12 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.laws.conversion import ORDERS
 from confide.laws.law import Law
 from confide.privacy.sensitivity import Sensitivity
 
-Floats = NDArray[np.float64]
 Curve = Callable[[int], Floats]  # releases -> Renyi divergence by (order of `ORDERS`, rounds)
 MOST_NOISE = 1e6  # in swap distances
 CELLS = 64  # of the deviation's grid per unit of s, where the carry is neither 0 nor 1

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import number, one_of, positive, positive_int
 from confide.laws.law import Norm
@@ -23,8 +23,6 @@ from confide.plans import words
 from confide.privacy import monotone
 from confide.privacy.rounding import Rounding
 from confide.rounds import clipping
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import Arithmetic, State
 from confide.secure.encoding import Encoding
-
-Floats = NDArray[np.float64]
 
 
 @dataclass

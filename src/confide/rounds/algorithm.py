@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Ints
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, generator
 from confide.base.validation import one_of, positive, positive_int, probability, whole
@@ -19,7 +19,6 @@ from confide.rounds.schemes import Exchange, Scheme, scheme
 from confide.secure.encoding import Encoding
 from confide.secure.settings import Secure
 
-Ints = NDArray[np.int64]
 PerClient = int | tuple[int, int] | Sequence[int] | Ints  # one for all, a range drawn once per client, or given
 
 

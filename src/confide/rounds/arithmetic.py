@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.rounds.schemes import Scheme
 from confide.secure.encoding import truncate
 
-Floats = NDArray[np.float64]
 State = NDArray[Any]  # float64 or int64
 WEIGHT_BITS = 16
 DECAY_BITS = 32  # a regulariser acts every round, so its factor is kept finer than a weight

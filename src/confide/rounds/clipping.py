@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.validation import one_of, positive
 
-Floats = NDArray[np.float64]
 KINDS = ("example", "update")
 NORMS = ("l1", "l2")
 

@@ -10,15 +10,14 @@ from functools import cache
 from typing import NamedTuple, assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Bools
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.graph.graph import Graph
 from confide.rounds.arithmetic import Arithmetic, State
 from confide.rounds.schemes import Exchange, Place, Scheme, links
 
-Bools = NDArray[np.bool_]
 Draw = Callable[[Purpose, tuple[int, ...], float], State]  # (purpose, ids within the round, sigma) -> noise
 Weight = Callable[[Place, tuple[int, ...], int], float]  # (place, ids, receiver) -> weight of the draw in its message
 PURPOSE = {

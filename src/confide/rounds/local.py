@@ -6,13 +6,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.randomness import below, choose, words
 from confide.problems.models import Model
 from confide.rounds.clipping import Clip, clip
-
-Floats = NDArray[np.float64]
 
 
 class LocalTask(NamedTuple):

@@ -9,9 +9,9 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from confide.base import randomness
+from confide.base.arrays import Bools, Floats, Ints
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, choose, key, uniform, words
 from confide.graph.graph import Graph
@@ -27,10 +27,6 @@ from confide.rounds.schemes import Place
 
 if TYPE_CHECKING:
     from confide.secure.secret import RunSecret, Streams
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class Round(NamedTuple):

@@ -16,12 +16,11 @@ from typing import NamedTuple, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import number, one_of
 from confide.graph.graph import Graph
 from confide.laws.law import LAPLACE, Law
-
-Floats = NDArray[np.float64]
 
 
 class Place(StrEnum):

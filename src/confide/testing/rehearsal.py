@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, below, choose, key, repetition_seed, words
 from confide.deploy.machines import client_messages as messages
@@ -42,7 +42,6 @@ from confide.secure.client import Member
 from confide.secure.keys import Identity
 from confide.testing.network import Network, Unit, Weather
 
-Floats = NDArray[np.float64]
 LARGEST_UPDATE = 1000
 PLAN = bytes(32)
 

@@ -26,6 +26,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import InputError, RunError
 from confide.base.validation import number, positive, whole
 from confide.base.wire import MalformedError
@@ -58,7 +59,6 @@ from confide.secure.parameters import Parameters
 from confide.secure.session import RefusedError, Task
 from confide.secure.shares import Entropy
 
-Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Words = NDArray[Any]
 Noise = Callable[[int, int], Integers]  # (round, size) -> this client's share, in its quanta

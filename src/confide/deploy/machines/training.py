@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
 from confide.base.errors import DataError, InputError, RunError
 from confide.base.validation import positive, positive_int
 from confide.plans.plan import Plan
@@ -23,8 +24,6 @@ from confide.privacy import monotone
 from confide.problems.models import GLM, MODELS, Logistic, Model
 from confide.rounds.clipping import Clip, clip
 from confide.rounds.local import LocalTask, sgd, shared_update
-
-Floats = NDArray[np.float64]
 
 
 class Trainer(Protocol):
