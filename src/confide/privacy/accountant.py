@@ -429,7 +429,7 @@ def _end(e: Exposure, p: int, s: Sensitivity, blank: Account, threat: Threat, re
         raise InputError("threat", f"{threat}, release {release}", remedy)
     if keeps and (shown or hidden == 0.0):
         e = replace(e, leak=True)
-    return _exposed(e, p, s, blank, hidden)
+    return _exposed(e, p, s, blank, hidden if keeps else math.inf)
 
 
 def _check_participation(s: Sensitivity, without: str = "the general accountant knows") -> None:
