@@ -16,11 +16,12 @@ from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon, pure_epsilon, renyi_epsilon, zcdp_epsilon
 from confide.plans import words
-from confide.plans.words import Cap, Colluders, ConvexGlm, Links, PublicPoint, Random, Regulariser
+from confide.plans.words import Cap, Centroid, Colluders, ConvexGlm, Links, PublicPoint, Random, Regulariser
 from confide.privacy import accountant
 from confide.privacy.accountant import account, account_general, paper_theorem
 from confide.privacy.course import Account
 from confide.privacy.general import expose_each, rounds_of
+from confide.privacy.reveal import Reveal
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import SumNoise
@@ -64,7 +65,7 @@ def test_homomorphic_over_five_rounds() -> None:
         for threat, fraction in (("links", 4 / 3), ("colluders:2", 1.0), ("neighbours", 1.0)):
             found = mu2(gauss("homomorphic"), threat=threat, release=f"centroid:{sigma}")
             assert found == pytest.approx(55 + (mean - 55) / fraction, abs=1e-10)
-        unforeseen = mu2(gauss("homomorphic"), threat="neighbours", release=Release("centroid", sigma))
+        unforeseen = mu2(gauss("homomorphic"), threat="neighbours", release=Reveal(Centroid(sigma)))
         assert unforeseen == pytest.approx(55 + (mean - 55) * 3 / 2, abs=1e-10)  # shares sized for one server
 
 
@@ -271,7 +272,8 @@ def test_the_worst_target_is_found(name: str, threat: str) -> None:
     found = account(s, g, ONE, rounds=4, threat=threat)
     rounds, worst = rounds_of(s, [g] * 4), 0.0
     for p in range(1 if threat == "colluders:0" else 0, 6):
-        against = tuple(sorted(words.threat(threat).against(g, p)))
+        near = threat == "neighbours"
+        against = g.neighbours(p).tolist() if near else sorted(words.colluders(words.threat(threat)))
         worst = max(worst, account_general(rounds, ONE, colluders=against, targets=[p]).mu_gdp or 0.0)
     assert found.mu_gdp == pytest.approx(worst, rel=1e-10)
 
@@ -596,7 +598,7 @@ def test_who_takes_part_is_no_secret_inside_the_unit(participation: str) -> None
     active = replace(INSIDE, server="active")  # who chooses the sample
     with pytest.raises(InputError, match="an active server chooses who takes part"):
         inside(noise, sens, noise=active, threat="own-server")
-    crowded = replace(sens, sampled=10, clients=10, participation=Participation(sens.participation.kind, 1.0))
+    crowded = replace(sens, sampled=10, clients=10, participation=type(sens.participation)(1.0))
     assert inside(noise, crowded, threat="own-server").epsilon == every.epsilon
 
 
@@ -739,7 +741,7 @@ def test_an_account_as_plain_data() -> None:
     assert leak["epsilon"] is None
     assert leak["leak"] is True
     json.dumps(leak, allow_nan=False)
-    released = account(gauss("homomorphic"), RING, ONE, rounds=5, release=Release("centroid", 1.0))
+    released = account(gauss("homomorphic"), RING, ONE, rounds=5, release=Reveal(Centroid(1.0)))
     assert "and the release (centroid:1)" in released.adversary
 
 

@@ -18,6 +18,7 @@ import pytest
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.graph.graph import Graph
+from confide.plans import words
 from confide.plans.words import Always, Amplified, Cap, Random
 from confide.privacy.accountant import account
 from confide.privacy.course import Account
@@ -114,7 +115,7 @@ def _draw_sensitivity(
     if participation == "all" and rng.random() < 0.3:
         level = "unit"
     constant = {"regulariser": 0.2 * E, "convex-glm": 0.5 * E}.get(kind, 0.0) * float(rng.uniform(0.1, 1.0))
-    proof = Proof(kind, constant)
+    proof = words.proof(f"{kind}:{constant!r}" if kind in ("regulariser", "convex-glm") else kind)
     s, gamma = (2.0 - half) * mu * B / (1 if level == "unit" else L), 1.0
     if kind == "regulariser" and not forgets:
         gamma = (1.0 - 2.0 * constant * mu / E) ** E
@@ -123,7 +124,7 @@ def _draw_sensitivity(
         gamma = (1.0 - constant * mu / E) ** E
     part = {
         "all": Always(),
-        "cap": Cap(float(rng.integers(1, T + 1))),
+        "cap": Cap(int(rng.integers(1, T + 1))),
         "random": Random(L / K),
         "amplified": Amplified(L / K),
     }[participation]
@@ -243,7 +244,7 @@ def test_at_most_so_many_rounds(seed: int) -> None:
     if a is None or a.leak:
         return
     assert a.epsilon is not None
-    capped = second.gaussian_epsilon(math.sqrt(worst(c, int(c.sensitivity.participation.value))), DELTA)
+    capped = second.gaussian_epsilon(math.sqrt(worst(c, words.cap(c.sensitivity.participation))), DELTA)
     assert a.epsilon >= capped * (1 - 1e-6)
     assert a.epsilon <= second.gaussian_epsilon(math.sqrt(worst(c)), DELTA) * (1 + 1e-6)
 
@@ -259,7 +260,9 @@ def test_who_takes_part_is_drawn(kind: str, seed: int) -> None:
     if a is None or a.leak:
         return
     assert a.epsilon is not None
-    T, q, bounds = c.net.T, c.sensitivity.participation.value, []
+    part, T, bounds = c.sensitivity.participation, c.net.T, []
+    assert isinstance(part, Random | Amplified)
+    q = part.rate
     present, weights = zip(*second.patterns(T, q), strict=True)
     for who in adversaries(c):
         rows = second.view(c.net, who, c.gamma)

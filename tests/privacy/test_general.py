@@ -9,20 +9,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from confide.privacy.of_run import Pricing
 from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.engines.driver import simulate
 from confide.graph.graph import Graph
+from confide.plans.build import of_run
 from confide.plans.plan import Plan
 from confide.plans.privacy import Privacy
 from confide.plans.words import Cap, PublicPoint, Random, Regulariser
-from confide.privacy import accountant
+from confide.privacy import accountant, deviation
 from confide.privacy.accountant import account
 from confide.privacy.course import Account
 from confide.privacy.general import Exposure, expose, expose_each, rounds_of
+from confide.privacy.price import price
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems import regression
@@ -490,16 +491,12 @@ def test_a_run_says_what_its_own_scheme_costs() -> None:
     alg = GFL(CORRELATED, step=0.1, sampled=5, clip=Clip("example", 1.0))
     settings = Privacy(level="unit", epsilon=1e5, release="centroid:0.5")
     run = simulate(problem, graph, alg, rounds=6, privacy=settings, progress=False)
-    s = settings.sensitivity(problem, alg, 0)
+    s = deviation.sensitivity(of_run(problem, [graph], alg, 6, 0, settings))
     links = next(a for a in run.privacy["statement"]["accounts"] if a["threat"] == "links")
     assert links["epsilon"] == pytest.approx(account(CORRELATED, graph, s, rounds=6).epsilon)
-    plan = Plan.from_json(run.privacy["ledger"]["plan"])
-    assert plan.scheme["rows"] == "graph; server 0.7 taps (1.0, -0.9)"
-    with pytest.raises(InputError, match="correlated"):
-        Pricing.of_plan(plan)
-    disguised = replace(plan, scheme={**plan.scheme, "name": "shared"})
-    with pytest.raises(InputError, match="is not the scheme of this name"):
-        Pricing.of_plan(disguised)
+    plan = Plan.from_text(run.privacy["ledger"]["plan"])
+    assert plan.scheme == CORRELATED
+    assert price(plan).statement(6).to_dict() == run.privacy["statement"]  # from the file alone
     for broken in ({"failures": Failures(unit=0.1)}, {"failures": Failures(link=0.1)}):
         with pytest.raises(InputError, match="has no closed form"):
             simulate(problem, graph, replace(alg, **broken), rounds=6, privacy=settings, progress=False)

@@ -10,11 +10,14 @@ import pytest
 from confide.base.errors import InputError
 from confide.engines.driver import simulate
 from confide.graph.graph import Graph
-from confide.plans.privacy import Budget
+from confide.plans.build import of_run
+from confide.plans.privacy import Budget, Privacy
 from confide.plans.words import ConvexGlm
+from confide.privacy import deviation
 from confide.privacy.calibrate import Calibrated, calibrate
 from confide.privacy.planner import BASELINES, CANDIDATES, MEASURED, SHARES, by_formula, compare, noise_variance
 from confide.privacy.sensitivity import Sensitivity
+from confide.problems import regression
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem
@@ -139,13 +142,10 @@ def test_a_step_that_is_not_stable_is_refused() -> None:
 
 def test_calibrated_noise_keeps_a_run_within_its_budget() -> None:
     """What the planner promises is what the accountant charges the run."""
-    from confide.plans.privacy import Privacy
-    from confide.problems import regression
-
     problem, graph = regression(units=4, clients=6, samples=8, covariance=(0.01, 0.05), seed=2), Graph.ring(4)
     base = GFL(step=0.3, sampled=3, local_steps=1, batch=4, clip=Clip("example", 1.0))
     privacy = Privacy(proof="convex-glm:0.2", smoothness=2.0, epsilon=3.0)
-    s = privacy.sensitivity(problem, base, 0)
+    s = deviation.sensitivity(of_run(problem, [graph], base, 40, 0, privacy))
     for name in ("homomorphic", "shared", "own-clean", "per-link"):
         found = calibrate(name, graph, s, Budget(epsilon=3.0), rounds=25)
         run = simulate(problem, graph, replace(base, scheme=found.scheme), rounds=40, privacy=privacy)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from confide.base.errors import InputError
 from confide.laws.law import Norm
 from confide.plans import words
-from confide.plans.words import Cap, ClippingAlone, ConvexGlm, Random, Regulariser
+from confide.plans.words import Amplified, Cap, ClippingAlone, ConvexGlm, Participation, Proof, Random, Regulariser
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.models import Linear, Logistic
@@ -353,16 +353,16 @@ def test_deltas_grow_with_rounds_and_with_carry(carry: float, T: int, proof: str
     ("text", "reason"),
     [
         ("magic", "known: none"),
-        ("none:1", "takes no number"),
-        ("public-point:2", "takes no number"),
+        ("none:1", "none takes nothing after it"),
+        ("public-point:2", "takes nothing after it"),
         ("regulariser", "write regulariser:RHO"),
         ("regulariser:0", "positive"),
-        ("regulariser:-1", "positive"),
-        ("regulariser:nan", "finite"),
+        ("regulariser:-1", "write regulariser:RHO with a number"),
+        ("regulariser:nan", "write regulariser:RHO with a number"),
         ("convex-glm", "write convex-glm:NU"),
         ("convex-glm:x", "write convex-glm:NU"),
-        ("convex-glm:-0.1", "at least 0"),
-        ("convex-glm:inf", "finite"),
+        ("convex-glm:-0.1", "write convex-glm:NU with a number"),
+        ("convex-glm:inf", "write convex-glm:NU with a number"),
     ],
 )
 def test_nonsense_proofs(text: str, reason: str) -> None:
@@ -407,19 +407,36 @@ def test_nonsense_participations(text: str) -> None:
     assert e.value.field == "participation"
 
 
-@pytest.mark.parametrize("make", [lambda: Proof("magic"), lambda: ConvexGlm(math.nan)])
-def test_nonsense_proofs_by_hand(make: Callable[[], Proof]) -> None:
-    with pytest.raises(InputError):
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: Regulariser(-1.0), "positive"),
+        (lambda: Regulariser(math.nan), "finite"),
+        (lambda: ConvexGlm(-0.1), "at least 0"),
+        (lambda: ConvexGlm(math.inf), "finite"),
+        (lambda: ConvexGlm(math.nan), "finite"),
+    ],
+)
+def test_nonsense_proofs_by_hand(make: Callable[[], Proof], reason: str) -> None:
+    with pytest.raises(InputError, match=reason) as e:
         make()
+    assert e.value.field == "proof"
 
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: Participation("some"), lambda: Random(math.nan), lambda: Cap(math.inf)],
+    [
+        lambda: Random(math.nan),
+        lambda: Amplified(1.1),
+        lambda: Cap(math.inf),  # type: ignore[arg-type]
+        lambda: Cap(2.0),  # type: ignore[arg-type]
+        lambda: Cap(True),
+    ],
 )
 def test_nonsense_participations_by_hand(make: Callable[[], Participation]) -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(InputError) as e:
         make()
+    assert e.value.field == "participation"
 
 
 @pytest.mark.parametrize("field", ["step", "bound", "smoothness"])

@@ -23,7 +23,7 @@ from confide.laws.law import GAUSSIAN, Conversion, Law, Spent
 from confide.laws.noise import LARGEST_SIZE
 from confide.plans import words
 from confide.privacy.closed_forms import Target, covers, leak, own_server, roundings, seen, seen_sigma, targets
-from confide.privacy.course import Account, Bound, ByChance, Course, EitherNoise, Leaked, Shares, Smallest, Worst
+from confide.privacy.course import Account, Bound, ByChance, Course, EitherNoise, Leaked, Shares, Smallest, Worst, too_thin
 from confide.privacy.general import TOLERANCE, Exposure, expose_each, rounds_of
 from confide.privacy.participation import Curve, amplified_curve, random_curve
 from confide.privacy.reveal import Reveal, known_shares
@@ -218,10 +218,11 @@ def _by_one_bound(asked: _Asked, s: Sensitivity) -> Bound:
     why = leak(scheme, asked.graphs, asked.threat, release, asked.secure)
     if why is not None:
         return Leaked(replace(blank, leak=True, assumptions=(f"leak: {why}", *notes)))
-    found = [
-        _course(t, replace(asked, blank=blank), s)
-        for t in targets(scheme, asked.graphs, asked.threat, asked.rounds, release)
-    ]
+    looked_at = targets(scheme, asked.graphs, asked.threat, asked.rounds, release)
+    try:
+        found = [_course(t, replace(asked, blank=blank), s) for t in looked_at]
+    except OverflowError:
+        raise too_thin(scheme.sigma) from None
     return Worst(found, law.pure, scheme.sigma)
 
 
@@ -414,7 +415,7 @@ def _end(
         raise InputError("threat", f"{threat}, release {release}", remedy)
     if keeps and (shown or hidden == 0.0):
         e = replace(e, leak=True)
-    return _exposed(e, p, s, blank, hidden)
+    return _exposed(e, p, s, blank, hidden if keeps else math.inf)
 
 
 def _check_participation(s: Sensitivity, without: str = "the general accountant knows") -> None:

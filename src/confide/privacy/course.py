@@ -289,10 +289,10 @@ class Worst:
         try:
             found = [target.at(rounds, releases) for target in self.targets]
         except OverflowError:
-            raise self._too_thin() from None
+            raise too_thin(self.sigma) from None
         worst = max(found, key=lambda a: math.inf if a.leak else a.epsilon or 0.0)
         if not all(map(math.isfinite, (worst.epsilon or 0.0, worst.rho or 0.0))):
-            raise self._too_thin()
+            raise too_thin(self.sigma)
         if len(found) == 1:
             return worst
         pure = [a.epsilon_pure for a in found if a.epsilon_pure is not None]
@@ -321,8 +321,9 @@ class Worst:
             costs = np.diff(np.cumsum(costs, axis=1).max(axis=0), prepend=0.0)
         return tuple(costs.tolist()) if costs.size else ()
 
-    def _too_thin(self) -> InputError:
-        return InputError("sigma", self.sigma, "epsilon overflows at this noise level; increase sigma")
+
+def too_thin(sigma: float) -> InputError:
+    return InputError("sigma", sigma, "epsilon overflows at this noise level; increase sigma")
 
 
 @dataclass(frozen=True)
