@@ -121,9 +121,9 @@ def _clients(unit: Unit, clients: int | None = None, local_steps: Any = None, ba
     return (Clients(*low), Clients(*high, count=K - 1))
 
 
-def deployed(e: Experiment, **clocks: float) -> Plan:
-    """The plan of this experiment between units that nobody can be."""
-    announced = forged_units(e.problem.federation.K.tolist())
+def deployed(e: Experiment, announced: Sequence[Announced] | None = None, **clocks: float) -> Plan:
+    """The plan of this experiment between these units, by default between units that nobody can be."""
+    announced = announced or forged_units(e.problem.federation.K.tolist())
     model = model_of(e.problem, e.algorithm)
     return of_deployment(announced, e.graph, e.algorithm, model, e.rounds, e.seed, e.privacy, **clocks)
 

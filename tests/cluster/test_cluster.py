@@ -76,7 +76,7 @@ def models(found: Layout) -> list[list[int]]:
 
 
 def in_memory(found: Layout) -> list[list[int]]:
-    units = training_units(found.prices, found.experiment.problem, SEED)
+    units = training_units(found.price, found.experiment.problem, SEED)
     network = Network(units, seed=1)
     network.run(until=10_000.0, done=network.finished)
     return [u.server.books.w.tolist() for u in units if u.server is not None]
@@ -116,7 +116,7 @@ def test_the_command_gives_the_bits_of_the_box_and_of_the_reference(tmp_path: Pa
     assert bits == reference_bits(found.experiment), f"seed {SEED}"
 
     weights, meta = released_model.read(told["released"]["file"])
-    mean = np.mean(bits, axis=0) * found.prices.deployed.arithmetic.quantum
+    mean = np.mean(bits, axis=0) * found.price.arithmetic.quantum
     assert meta["servers"] == 3
     assert np.abs(weights - mean).max() < 6 * 0.3
     test = found.experiment.problem.test
@@ -220,9 +220,8 @@ def test_what_is_laid_out_is_what_the_nodes_read(laid: Layout) -> None:
             with np.load(given.path(str(given.data))) as data:
                 assert np.array_equal(data["X"], X)
                 assert np.array_equal(data["y"], y)
-            assert laid.plan.deployment is not None
             known = NodeKeys.load(given.path(given.node)).identity.public.hex()
-            assert laid.plan.deployment["units"][p]["clients"][k]["identity"] == known
+            assert laid.plan.units[p].clients[k].identity == known
     assert stat.S_IMODE(laid.folder.stat().st_mode) == 0o700
     assert laid.nodes == ("alpha", "beta", "alpha-c0", "alpha-c1", "alpha-c2", "beta-c0", "beta-c1", "beta-c2")
     assert Layout.load(laid.folder) == laid
@@ -359,7 +358,7 @@ def test_the_table_shows_who_is_down(idle: Cluster) -> None:
 
 
 def test_a_sum_that_is_not_conserved_is_found(laid: Layout) -> None:
-    units = training_units(laid.prices, laid.experiment.problem, SEED)
+    units = training_units(laid.price, laid.experiment.problem, SEED)
     network = Network(units, seed=1)
     network.run(until=10_000.0, done=network.finished)
     terms, books = [u.terms for u in units], [u.store.load() for u in units]

@@ -126,7 +126,7 @@ def test_servers_that_die_at_every_point_and_come_back_at_once_lose_nothing(tmp_
 
 def spent(layout: Layout, unit: str, publications: int) -> None:
     """Earlier runs on the same data have left budget for so many."""
-    costs = [cost.rho or 0.0 for cost in layout.prices.messages]
+    costs = [cost.rho or 0.0 for cost in layout.price.messages]
     rho = BUDGET - sum(costs[:publications]) - costs[publications] / 2
     event = Event(layout.plan.hash, "message", 1, 7, Cost(rho, None, 1.0, 1.0, "gaussian"))
     place, toml = layout.place(unit), layout.toml(unit)

@@ -61,7 +61,7 @@ def test_every_way_to_say_it_gives_the_same_plan(tmp_path: Path) -> None:
     assert plans[0].diff(deploy.agree(CONFIG, [alpha, beta], window=4)) != []
     plans[0].save(tmp_path / "plan.json")
     assert deploy.Plan.load(tmp_path / "plan.json") == plans[0]
-    assert deploy.price(plans[0]).epsilon_after(4) is not None
+    assert deploy.price(plans[0]).after(4) is not None
 
 
 def test_a_mistake_is_named_as_in_the_config() -> None:

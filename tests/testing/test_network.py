@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.privacy.agreement import Prices, make, price
-
-from builders import reference_bits
+from builders import deployed, reference_bits
 from confide.deploy.machines import training
 from confide.deploy.machines.draws import edge_secret, secret_noise
 from confide.deploy.machines.ports import Phase
@@ -21,7 +19,9 @@ from confide.deploy.store.books import Books
 from confide.deploy.store.sqlite import SqliteStore
 from confide.deploy.store.store import MemoryStore, Store
 from confide.plans.config import Experiment, parse
+from confide.privacy import deviation, price
 from confide.privacy.ledger import dataset_id, read
+from confide.privacy.price import Price
 from confide.rounds.schemes import Scheme
 from confide.secure.keys import KeyPair
 from confide.testing.invariants import Watch, balanced
@@ -49,13 +49,13 @@ def experiment(scheme: dict[str, Any], topology: str = "ring", **tables: dict[st
     return parse(content).build()
 
 
-def agreed(e: Experiment, **clocks: float) -> Prices:
+def agreed(e: Experiment) -> Price:
     units = forged_units(e.problem.federation.P, e.problem.federation.K.tolist())
-    return price(make(e, units, adapt=10.0, exchange=2.0, drain=20.0, **clocks))
+    return price.agreed(deployed(e, units, adapt=10.0, exchange=2.0, drain=20.0))
 
 
 def play(
-    prices: Prices,
+    prices: Price,
     e: Experiment,
     weather: Weather | None = None,
     store: Callable[[int, Books], Store] = lambda _, books: MemoryStore(books),
@@ -145,25 +145,25 @@ def test_a_client_without_usable_data_moves_psi_no_further_than_priced_and_an_ab
     shared = {"name": "shared", "sigma": 0.2, "noise": "gaussian"}
     e = experiment(shared, problem={"rho": 0.5}, algorithm={"sampled": 5, "step": 0.3})
     prices = agreed(e)
-    terms, plan, d = of_plan(prices, 0), prices.plan, prices.deployed
-    w = d.arithmetic.state(np.full(e.problem.M, 50.0))
+    terms, plan, arithmetic = of_plan(prices, 0), prices.plan, prices.arithmetic
+    w = arithmetic.state(np.full(e.problem.M, 50.0))
 
     def psi(trainers: dict[int, Trainer]) -> np.ndarray:
         total = np.zeros(e.problem.M, np.int64)
         for trains in trainers.values():
-            total += d.arithmetic.encode(trains(d.arithmetic.value(w), 1, {}))
-        return d.arithmetic.value(d.arithmetic.add(w, total, terms.shrink(range(5), trainers.keys())))
+            total += arithmetic.encode(trains(arithmetic.value(w), 1, {}))
+        return arithmetic.value(arithmetic.add(w, total, terms.shrink(range(5), trainers.keys())))
 
     all_of_them = {
         k: training.of_plan(plan, 0, k, *e.problem.federation.client(0, k), key=lambda i: 7) for k in range(5)
     }
     nothing = training.without_data(plan, 0, 0)
-    assert not nothing(d.arithmetic.value(w), 1, {}).any()
-    most = d.sensitivity.single
+    assert not nothing(arithmetic.value(w), 1, {}).any()
+    most = deviation.sensitivity(plan).single
     assert np.linalg.norm(psi(all_of_them) - psi(all_of_them | {0: nothing})) <= most * (1 + 1e-9)
     away = {k: trains for k, trains in all_of_them.items() if k}
     assert np.linalg.norm(psi(all_of_them) - psi(away)) > 10 * most
-    said = prices.statement.accounts[0].assumptions
+    said = prices.statement().accounts[0].assumptions
     assert any("takes part with zeros" in x and "is assumed" in x for x in said)
 
 
@@ -177,10 +177,10 @@ def test_an_active_server(tmp_path: Path) -> None:
     assert all(client.finished for unit in network.units for client in unit.machines)  # they were told
 
 
-def sqlite(prices: Prices, folder: Path) -> Callable[[int, Books], SqliteStore]:
+def sqlite(prices: Price, folder: Path) -> Callable[[int, Books], SqliteStore]:
     def create(p: int, books: Books) -> SqliteStore:
         path = folder / f"{p}.sqlite"
-        text = prices.plan.to_json()
+        text = prices.plan.text
         return SqliteStore.create(path, plan=text, server=p, dataset=dataset_id("box"), books=books)
 
     return create
@@ -263,12 +263,12 @@ def test_the_noise_of_a_real_pairwise_network_cancels_in_the_sum() -> None:
         units = training_units(prices, e.problem, e.seed)
         for p, unit in enumerate(units):
             secrets = {(min(p, m), max(p, m)): edge_secret(exchange[p], exchange[m].public) for m in unit.terms.weights}
-            quantum = prices.deployed.arithmetic.quantum
+            quantum = prices.arithmetic.quantum
             unit.noise = secret_noise(quantum, secrets, bytes.fromhex(prices.plan.hash))
         network = Network(units, seed=1)
         network.run(until=10_000.0, done=network.finished)
         sums.append(np.sum([u.server.books.contribution for u in units if u.server], axis=0))
         single.append(models(network)[0])
-    moved = np.abs(sums[0] - sums[1]).max() * prices.deployed.arithmetic.quantum
+    moved = np.abs(sums[0] - sums[1]).max() * prices.arithmetic.quantum
     assert moved < 6 * 0.01 * 1e-3 * 4 * 2  # the clients' updates, which see other models, and nothing of the noise
-    assert np.abs(single[0] - single[1]).max() * prices.deployed.arithmetic.quantum > 0.05  # which is in every model
+    assert np.abs(single[0] - single[1]).max() * prices.arithmetic.quantum > 0.05  # which is in every model

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.privacy.agreement import Prices, make, price
 
+from builders import deployed
 from confide.base.errors import InputError
 from confide.deploy.machines import exchange
 from confide.deploy.machines.terms import of_plan
@@ -21,8 +21,10 @@ from confide.deploy.store.store import MemoryStore
 from confide.laws.conversion import rho_epsilon
 from confide.plans.config import parse
 from confide.plans.plan import Plan
+from confide.privacy import price
 from confide.privacy.bundle import generate_key, load_key, make_bundle, save_bundle, verify_bundle
 from confide.privacy.ledger import FREE, Event, compose, dataset_id, read, write_events
+from confide.privacy.price import Price
 from confide.testing.invariants import Watch, balanced
 from confide.testing.network import Network, Weather
 from confide.testing.rehearsal import forged_units, training_units
@@ -41,7 +43,7 @@ BASE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def agreed(**tables: Any) -> tuple[Prices, Any]:
+def agreed(**tables: Any) -> tuple[Price, Any]:
     e = parse(
         {
             name: table | tables.get(name, {}) if isinstance(table, dict) else tables.get(name, table)
@@ -50,16 +52,16 @@ def agreed(**tables: Any) -> tuple[Prices, Any]:
     )
     built = e.build()
     units = forged_units(built.problem.federation.P, built.problem.federation.K.tolist())
-    return price(make(built, units, adapt=10.0, exchange=2.0, drain=20.0)), built
+    return price.agreed(deployed(built, units, adapt=10.0, exchange=2.0, drain=20.0)), built
 
 
 def play(
-    prices: Prices, e: Any, folder: Path, weather: Weather, allowed: int | None = None, **settings: Any
+    prices: Price, e: Any, folder: Path, weather: Weather, allowed: int | None = None, **settings: Any
 ) -> list[list[Event]]:
     """The ledgers of a run in files, each read back as an auditor reads it."""
 
     def create(p: int, books: Books) -> SqliteStore:
-        text = prices.plan.to_json()
+        text = prices.plan.text
         return SqliteStore.create(folder / f"{p}.db", plan=text, server=p, dataset=dataset_id("box"), books=books)
 
     units = training_units(prices, e.problem, e.seed, store=create, rounds=allowed, **settings)
@@ -96,7 +98,7 @@ AWAY = (60.0, 60.0)  # while a server is gone the others move on, and it has to 
 @pytest.mark.parametrize("point", ["adapt.aggregated", "publish.drawn"])
 def test_a_sum_that_was_seen_and_skipped_costs_what_it_costs(server: str, point: str, tmp_path: Path) -> None:
     prices, e = agreed(secure={"server": server, "corrupted": 0.0})
-    assert prices.by == "sum"
+    assert prices.by_sums(ROUNDS)
     weather = Weather(crash_at=((1, point, 1),), away=AWAY)
     ledgers = play(prices, e, tmp_path, weather)
     assert after_sums(ledgers[0]) == {"message": ROUNDS}
@@ -169,12 +171,12 @@ def test_the_epsilon_does_not_fall_when_nobody_knows_what_was_lost(units: int, m
     for paid, unit in zip(before, network.units, strict=True):
         books = unit.store.load()
         assert books.published == books.decided >= paid > 0
-        assert prices.epsilon_after(books.published) >= prices.epsilon_after(paid)
+        assert prices.after(books.published) >= prices.after(paid)
 
 
 def test_a_plan_that_counts_messages_writes_no_sums(tmp_path: Path) -> None:
     prices, e = agreed(privacy={"threat": "links", "proof": "regulariser:0.1"}, scheme={"sigma": 50.0})
-    assert prices.by == "messages"
+    assert not prices.by_sums(ROUNDS)
     assert not of_plan(prices, 0).sums_cost
     kinds: Counter[str] = Counter()
     units = training_units(prices, e.problem, e.seed)
@@ -219,7 +221,7 @@ def _charged(event: Event, paid: Event) -> Event:
 def test_a_store_refuses_sums_out_of_place(histories: Any, tmp_path: Path) -> None:
     plan: Plan = histories.make_plan(rounds=4)
     store = SqliteStore.create(
-        tmp_path / "s.db", plan=plan.to_json(), server=histories.SERVER, dataset=histories.DATASET,
+        tmp_path / "s.db", plan=plan.text, server=histories.SERVER, dataset=histories.DATASET,
         books=histories.make_books(),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from confide.base.errors import InputError
-from confide.base.validation import one_of
+from confide.base.validation import number, one_of
 
 if TYPE_CHECKING:  # an auditor who reads a plan loads neither NumPy nor a cipher for it
     import numpy as np
@@ -135,9 +135,13 @@ class Law:
         return self.stream(words, size)
 
     def integers(self, stream: SecretStream, sigma: float, quantum: float, size: int) -> Integers:
-        """Whole quanta, by the sampler of a deployment."""
+        """Whole quanta, by the sampler of a deployment; zeros where sigma is 0, as "pairwise" may have it."""
         if self.secret is None:
             raise InputError("noise", self.name, "has no sampler for noise that leaves a machine")
+        if number("sigma", sigma, least=0.0) == 0.0:
+            import numpy as np
+
+            return np.zeros(size, np.int64)
         return self.secret(stream, sigma, quantum, size)
 
     def grid(self, words: Words, sigma: float, quantum: float, size: int) -> Integers:

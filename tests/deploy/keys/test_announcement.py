@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confide.privacy.agreement import Unit, make, price
 
-from builders import forged_units
+from builders import deployed, forged_units
 from confide.base.errors import InputError
-from confide.deploy.keys.announcement import announce, described, experiment, other_sizes, read
+from confide.deploy.keys.announcement import agree, announce, described, other_sizes, read
 from confide.deploy.keys.authority import Authority
+from confide.plans.build import Announced
 from confide.plans.config import parse
+from confide.plans.plan import Model
 
 BASE: dict[str, Any] = {
     "rounds": 6,
@@ -29,7 +30,7 @@ BASE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def units(sizes: list[int]) -> list[Unit]:
+def units(sizes: list[int]) -> list[Announced]:
     return forged_units(sizes, authority=True)
 
 
@@ -52,8 +53,9 @@ def config(**tables: dict[str, Any]) -> Any:
 )
 def test_the_plan_is_that_of_the_data(tables: dict[str, Any]) -> None:
     c = parse({**BASE, "problem": tables["problem"]}) if "problem" in tables else config(**tables)
-    sizes = c.build().problem.federation.K.tolist()
-    with_data, without = make(c.build(), units(sizes)), make(experiment(c, units(sizes)), units(sizes))
+    built = c.build()
+    sizes = built.problem.federation.K.tolist()
+    with_data, without = deployed(built, units(sizes)), agree(c, units(sizes))
     assert without.diff(with_data) == []
     assert other_sizes(c, units(sizes)) == ""
 
@@ -61,39 +63,34 @@ def test_the_plan_is_that_of_the_data(tables: dict[str, Any]) -> None:
 def test_who_is_announced_counts_and_not_whom_the_config_simulates() -> None:
     us = units([6, 4])
     c = config(graph={"topology": "path"})
-    plan = make(experiment(c, us), us)
-    assert (plan.units, plan.clients, plan.dim) == (2, 4, 3)
+    plan = agree(c, us)
+    assert (plan.P, plan.fewest_clients, plan.algorithm.model.length) == (2, 4, 3)
     assert "4 units of 5 clients" in other_sizes(c, us)
-    few = experiment(c, units([3, 3]))
     with pytest.raises(InputError, match="sample at most"):
-        make(few, units([3, 3]))
+        agree(c, units([3, 3]))
 
 
 def test_a_model_of_ones_own_and_one_whose_data_are_elsewhere() -> None:
     us = units([5] * 4)
     away = parse({**BASE, "problem": {"name": "table", "path": "/nowhere.csv", "label": "y", "rho": 0.5}})
     with pytest.raises(InputError, match="--model, --features and --rho"):
-        experiment(away, us)
-    plan = make(experiment(away, us, model="logistic", features=7), us)
-    assert plan.deployment is not None
-    assert (dict(plan.deployment["model"]), plan.dim) == ({"kind": "logistic", "rho": 0.5}, 7)
-    made = make(experiment(config(), us, features=2, rho=0.4), us)
-    assert made.deployment is not None
-    assert (dict(made.deployment["model"]), made.dim) == ({"kind": "linear", "rho": 0.4}, 2)
+        agree(away, us)
+    plan = agree(away, us, model="logistic", features=7)
+    assert plan.algorithm.model == Model("logistic", 7, 0.5)
+    made = agree(config(), us, features=2, rho=0.4)
+    assert made.algorithm.model == Model("linear", 2, 0.4)
     with pytest.raises(InputError, match=r"^--rho = -1"):
-        experiment(config(), us, rho=-1.0)
-    own = make(experiment(config(algorithm={"clip": "update"}), us, model="own", features=50), us)
-    assert own.deployment is not None
-    assert (dict(own.deployment["model"]), own.dim) == ({"kind": "own", "rho": 0.0}, 50)
-    price(own)
+        agree(config(), us, rho=-1.0)
+    own = agree(config(algorithm={"clip": "update"}), us, model="own", features=50)
+    assert own.algorithm.model == Model("own", 50, built_in=False)
     with pytest.raises(InputError, match="--features"):
-        experiment(away, us, model="logistic")
+        agree(away, us, model="logistic")
     with pytest.raises(InputError, match="known: linear"):
-        experiment(away, us, model="tree", features=3)
+        agree(away, us, model="tree", features=3)
     with pytest.raises(InputError, match="regulariser inside"):
-        experiment(away, us, model="own", features=3, rho=0.1)
-    with pytest.raises(InputError, match="only the built-in local step"):
-        make(experiment(config(), us, model="own", features=3), us)
+        agree(away, us, model="own", features=3, rho=0.1)
+    with pytest.raises(InputError, match="a train function of one's own is clipped as a whole"):
+        agree(config(), us, model="own", features=3)
 
 
 def test_a_unit_announces_its_live_nodes_in_order(tmp_path: Path) -> None:

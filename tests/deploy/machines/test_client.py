@@ -109,7 +109,7 @@ def a_reference(aggregation: Secure | None = SECURE, clip: str = "example", mode
 def terms_of(reference: Reference, k: int) -> ClientTerms:
     alg, arith = reference.algorithm, reference.arithmetic
     assert isinstance(arith, FixedArithmetic)
-    common = (a_plan().to_json(), 1, ROUNDS, UNIT, k, arith.quantum, M, alg.fraction_bits)
+    common = (a_plan().text, 1, ROUNDS, UNIT, k, arith.quantum, M, alg.fraction_bits)
     if alg.aggregation is None:
         return ClientTerms(*common)
     quanta = alg.aggregation.share_quanta(K, alg.fraction_bits)
@@ -944,14 +944,14 @@ def test_hello_and_welcome() -> None:
 def test_a_refusal_names_the_fields_that_differ() -> None:
     client = a_client(a_reference(), 0)
     other = a_plan(rounds=7, delta=1e-6)
-    assert client.receive(encode(Refusal("another plan", other.to_json()))) == []
-    assert client.refused == ["delta: 1e-05 != 1e-06", "rounds: 5 != 7"]
+    assert client.receive(encode(Refusal("another plan", other.text))) == []
+    assert client.refused == ["privacy.delta: 1e-05 != 1e-06", "rounds: 5 != 7"]
     assert not client.enrolled
     client.receive(encode(Welcome(bytes.fromhex(a_plan().hash), 1, False)))
     assert client.refused == []
     for text, line in {
         "": "another plan",
-        a_plan().to_json(): "another plan",
+        a_plan().text: "another plan",
         "{}": "another plan (its plan cannot be read by this version of confide)",
         "[" * 90_000: "another plan (its plan cannot be read by this version of confide)",
     }.items():
@@ -961,9 +961,10 @@ def test_a_refusal_names_the_fields_that_differ() -> None:
 
 def test_what_is_shown_of_a_foreign_plan_is_printable() -> None:
     client = a_client(a_reference(), 0)
-    client.receive(encode(Refusal("x", a_plan().to_json().replace('"facts":{}', '"facts":{"a\\u001b[2J":true}'))))
-    assert len(client.refused) == 1
-    assert all(line.isprintable() for line in client.refused)
+    client.receive(encode(Refusal("x", a_plan(convex="a\x1b[2J").text)))
+    (line,) = client.refused
+    assert line.startswith("algorithm.model.convex: ")
+    assert line.isprintable()
     raw = msgpack.packb(["Refusal", "x\x1b[2J", ""])
     client.receive(raw)
     assert client.refusals == {"malformed": 1}
@@ -974,7 +975,7 @@ def test_what_is_shown_of_a_foreign_plan_is_printable() -> None:
 
 def test_terms_that_contradict_each_other() -> None:
     good = terms_of(a_reference(replace(SECURE, sigma=0.02)), 0)
-    assert "facts" not in repr(good)
+    assert '"algorithm"' not in repr(good)
     for changes, message in [
         ({"unit": -1}, "unit = -1"),
         ({"client": 2**32}, "client = 4294967296"),
@@ -1061,7 +1062,7 @@ def truths(which: int) -> list[bytes]:
     """Messages of a true round, and of its neighbours."""
     reference = a_reference(KINDS[which])
     clients, unit = the_same_every_time(reference), Unit(reference)
-    found = [encode(Welcome(bytes.fromhex(a_plan().hash), 1, False)), encode(Refusal("no", a_plan().to_json()))]
+    found = [encode(Welcome(bytes.fromhex(a_plan().hash), 1, False)), encode(Refusal("no", a_plan().text))]
     found += [invitation(), invitation(attempt=2), invitation(2), invitation(plan=bytes(32)), clients[0].hello()]
     if KINDS[which] is not None:
         for _ in range(5):

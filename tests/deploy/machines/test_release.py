@@ -696,7 +696,7 @@ def test_a_file_keeps_the_words_and_their_payment(histories: Any, tmp_path: Any)
     plan = histories.make_plan(rounds=2)
     books, rounds = histories.make_books(), [histories._entry(plan, "skip", i) for i in (1, 2)]
     path, me = tmp_path / "store", histories.SERVER
-    store = SqliteStore.create(path, plan=plan.to_json(), server=me, dataset=histories.DATASET, books=books)
+    store = SqliteStore.create(path, plan=plan.text, server=me, dataset=histories.DATASET, books=books)
     store.commit(Changes(decided=2, entries=rounds))
     store.close()
     kept = []

@@ -26,7 +26,7 @@ LISTENER, NONCE, DIALER = Identity.of(bytes(32)), b"n" * 32, "confide://alpha/cl
 
 @pytest.fixture(scope="module")
 def here() -> Common:
-    return Common(1, a_plan().to_json())
+    return Common(1, a_plan().text)
 
 
 def test_the_same_plan_and_protocol_agree(here: Common) -> None:
@@ -34,7 +34,7 @@ def test_the_same_plan_and_protocol_agree(here: Common) -> None:
     assert hello.plan.hex() == a_plan().hash
     assert here.agrees(hello)
     assert not Common(2, here.text).agrees(hello)
-    assert not Common(1, a_plan(rounds=7).to_json()).agrees(hello)
+    assert not Common(1, a_plan(rounds=7).text).agrees(hello)
 
 
 def test_a_proof_is_the_listeners_for_this_dialer_now(here: Common) -> None:
@@ -49,7 +49,7 @@ def test_a_proof_is_the_listeners_for_this_dialer_now(here: Common) -> None:
 
 
 def test_what_differs_is_named(here: Common) -> None:
-    there = Common(2, a_plan(rounds=7, step=0.5).to_json())
+    there = Common(2, a_plan(rounds=7, step=0.5).text)
     lines = here.lines(there.differs)
     assert lines[0] == "protocol: 1 here, 2 there"
     assert {line.split(":")[0] for line in lines[1:]} == {"rounds", "step"}

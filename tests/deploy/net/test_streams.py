@@ -166,7 +166,7 @@ def test_both_sides_notice_that_the_other_is_gone(net: Any, world: Any) -> None:
 
 
 def test_another_plan_and_another_protocol_are_named_on_both_sides(net: Any, world: Any) -> None:
-    here, there = a_plan().to_json(), a_plan(rounds=7).to_json()
+    here, there = a_plan().text, a_plan(rounds=7).text
 
     async def talk() -> None:
         server = net.Heard(world, common=Common(1, here))

@@ -657,7 +657,7 @@ def test_bad_data_are_told_to_the_operator_and_counted_nowhere(site: Site, caplo
         (line,) = caplog.records
         assert line.levelname == "ERROR"
         assert line.getMessage().startswith("the data fail a check: this client takes part and adds zeros")
-    names = "a," * setup.plan.dim + "y\n"
+    names = "a," * setup.plan.algorithm.model.length + "y\n"
     (site.folder / "alpha-c1.csv").write_text(names + "1,2\n" * 9)
     caplog.clear()
     ClientProcess(setup, observer=observer)._record.close()

@@ -62,7 +62,7 @@ SCRIPT = """
 
     lives(MemoryStore(h.make_books()), lambda store: store)
     lives(SqliteStore.open(older), opened)
-    text = plan.to_json()
+    text = plan.text
     lives(SqliteStore.create(newer, plan=text, server=h.SERVER, dataset=h.DATASET, books=h.make_books()), opened)
     for path in (older, newer):
         db = sqlite3.connect(path)
@@ -90,7 +90,7 @@ def test_a_line_in_the_books_is_all_that_a_field_takes(histories: SimpleNamespac
     """It is copied, applied, stored in memory and in a file, sealed, and files that lack it are upgraded."""
     assert len(MIGRATIONS) == 1, "the lines above take the version after the last"
     h, older, newer = histories, tmp_path / "older.db", tmp_path / "newer.db"
-    text = h.make_plan().to_json()
+    text = h.make_plan().text
     SqliteStore.create(older, plan=text, server=h.SERVER, dataset=h.DATASET, books=h.make_books()).close()
     arguments = (books.__name__, books.__file__, LINES[name][0], older, newer, *LINES[name][1:])
     done = subprocess.run(

@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def make(histories: SimpleNamespace, path: Path) -> Make:
     def create(where: Path = path, M: int = 3) -> SqliteStore:
-        text = histories.make_plan(M).to_json()
+        text = histories.make_plan(M).text
         books = histories.make_books(M)
         return SqliteStore.create(where, plan=text, server=1, dataset=histories.DATASET, books=books, run="a run")
 
@@ -53,7 +53,7 @@ def make(histories: SimpleNamespace, path: Path) -> Make:
 def lived_bytes(histories: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Books]:
     """A closed store in which something stands in every table, and its books."""
     path, h = tmp_path_factory.mktemp("lived") / "store.db", histories
-    text = h.make_plan().to_json()
+    text = h.make_plan().text
     with SqliteStore.create(path, plan=text, server=1, dataset=h.DATASET, books=h.make_books()) as store:
         books = live(h, store, 60)
     return path.read_bytes(), books
@@ -95,7 +95,7 @@ def test_identity_survives(histories: SimpleNamespace, make: Make, path: Path) -
 
 def test_another_plan_is_refused_by_field(histories: SimpleNamespace, make: Make, path: Path) -> None:
     make().close()
-    with pytest.raises(InputError, match=r"another plan: rounds: 100 != 7; step: 0\.1 != 0\.2; use"):
+    with pytest.raises(InputError, match=r"another plan: algorithm\.step: 0\.1 != 0\.2; rounds: 100 != 7; use"):
         SqliteStore.open(path, histories.make_plan(rounds=7, step=0.2))
     with pytest.raises(InputError, match="is of server 1, not 2"):
         SqliteStore.open(path, histories.make_plan(), 2)
@@ -104,7 +104,7 @@ def test_another_plan_is_refused_by_field(histories: SimpleNamespace, make: Make
 
 def test_create_refuses_what_does_not_fit_the_plan(histories: SimpleNamespace, path: Path) -> None:
     h = histories
-    good = {"plan": h.make_plan().to_json(), "server": 1, "dataset": h.DATASET, "books": h.make_books()}
+    good = {"plan": h.make_plan().text, "server": 1, "dataset": h.DATASET, "books": h.make_books()}
     for wrong in (
         {"server": 4},
         {"server": 0},  # has other neighbours
@@ -293,7 +293,7 @@ def test_the_exported_ledger_is_one_that_the_ledger_reads(
     histories: SimpleNamespace, make: Make, tmp_path: Path
 ) -> None:
     with make() as store:
-        header = ledger.Header(histories.DATASET, ledger.Promise.of(store.plan), "a run")
+        header = ledger.Header(histories.DATASET, ledger.Promise.of(store.plan.privacy), "a run")
         assert store.head == header.hash
         for steps in (0, 30):
             live(histories, store, steps)
@@ -832,10 +832,11 @@ COMMITS = """
     import os, random, runpy, sys
     from types import SimpleNamespace
     from confide.deploy.store.sqlite import SqliteStore
+    sys.path.insert(0, os.path.dirname(sys.argv[1]))
     h = SimpleNamespace(**runpy.run_path(sys.argv[1]))
     path, M, count, log = sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), os.environ["FSYNC_LOG"]
     plan, books, r = h.make_plan(M), h.make_books(M), random.Random(0)
-    store = SqliteStore.create(path, plan=plan.to_json(), server=1, dataset=h.DATASET, books=books)
+    store = SqliteStore.create(path, plan=plan.text, server=1, dataset=h.DATASET, books=books)
     def syncs(): return os.stat(log).st_size
     before, each = syncs(), []
     for _ in range(count):

@@ -33,7 +33,7 @@ def file(h: SimpleNamespace) -> Iterator[tuple[Store, Callable[[Store], Store]]]
 
     with tempfile.TemporaryDirectory(dir=h.MEMORY) as folder:
         path = Path(folder) / "store.db"
-        plan = h.make_plan().to_json()
+        plan = h.make_plan().text
         yield (
             SqliteStore.create(path, plan=plan, server=h.SERVER, dataset=h.DATASET, books=h.make_books()),
             reopened,

@@ -1,4 +1,4 @@
-"""A store that an older confide wrote opens, and what is written today is what that one would have written."""
+"""A store's tables are those that an older confide wrote: of a plan of today they open, whoever wrote them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import version_one
+from confide.base.errors import InputError
 from confide.deploy.store.books import Attempt, Books, Changes, Entry, as_bytes
 from confide.deploy.store.sqlite import SqliteStore
 from confide.privacy.ledger import Header, Promise
@@ -18,7 +19,7 @@ def lived(h: SimpleNamespace, path: Path, seed: int) -> tuple[Books, list[Entry]
     """A store of today with a history, closed."""
     plan, r = h.make_plan(), random.Random(seed)  # noqa: S311 - a test
     with SqliteStore.create(
-        path, plan=plan.to_json(), server=h.SERVER, dataset=h.DATASET, books=h.make_books(), run="a run"
+        path, plan=plan.text, server=h.SERVER, dataset=h.DATASET, books=h.make_books(), run="a run"
     ) as store:
         books = store.load()
         full = Changes(
@@ -37,9 +38,9 @@ def test_a_file_of_version_one_opens_and_is_what_is_written_today(
 ) -> None:
     h, plan = histories, histories.make_plan()
     books, entries = lived(h, tmp_path / "today.db", seed)
-    header = Header(h.DATASET, Promise.of(plan), "a run")
+    header = Header(h.DATASET, Promise.of(plan.privacy), "a run")
     start = as_bytes(h.make_books().contribution)
-    version_one.write(tmp_path / "one.db", header, plan.to_json(), h.SERVER, start, books, entries)
+    version_one.write(tmp_path / "one.db", header, plan.text, h.SERVER, start, books, entries)
     assert version_one.contents(tmp_path / "one.db") == version_one.contents(tmp_path / "today.db")
     with SqliteStore.open(tmp_path / "one.db", plan, h.SERVER) as store:
         assert h.plain(store.load()) == h.plain(books)
@@ -51,3 +52,15 @@ def test_a_file_of_version_one_opens_and_is_what_is_written_today(
             books.apply(c)
     with SqliteStore.open(tmp_path / "one.db") as store:
         assert h.plain(store.load()) == h.plain(books)
+
+
+def test_a_plan_of_another_version_is_named_with_what_to_do(histories: SimpleNamespace, tmp_path: Path) -> None:
+    h, plan = histories, histories.make_plan()
+    header = Header(h.DATASET, Promise.of(plan.privacy), "a run")
+    start = as_bytes(h.make_books().contribution)
+    text = plan.text.replace('"version":3', '"version":2')
+    version_one.write(tmp_path / "one.db", header, text, h.SERVER, start, h.make_books(), [])
+    with pytest.raises(
+        InputError, match="has a plan of version 2, .* export its ledger .* a new plan with a new store"
+    ):
+        SqliteStore.open(tmp_path / "one.db", plan, h.SERVER)

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
-
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose
-from confide.base.validation import number, positive
+from confide.base.validation import positive
 from confide.laws.law import Law
 from confide.laws.noise import SecretStream
 from confide.rounds.arithmetic import State
@@ -50,20 +48,13 @@ def secret_noise(
 
     def source(purpose: Purpose, ids: tuple[int, ...], law: Law, sigma: float, size: int) -> State:
         if purpose in (Purpose.SERVER_NOISE, Purpose.LINK_NOISE):
-            return _discrete(own, law, sigma, quantum, size)
+            return law.discrete.integers(own, sigma, quantum, size)
         if purpose != Purpose.PAIR_NOISE:
             raise InputError("purpose", purpose.name, "a deployed server draws SERVER_NOISE, LINK_NOISE or PAIR_NOISE")
         i, a, b = ids
         if (a, b) not in edge_secrets:
             raise InputError("edge_secrets", (a, b), "has no secret for this edge; give one for (a, b) with a < b")
         key = derive(edge_secrets[a, b], plan, PAIR_NOISE, a, b, i)
-        return _discrete(SecretStream(key), law, sigma, quantum, size)
+        return law.discrete.integers(SecretStream(key), sigma, quantum, size)
 
     return source
-
-
-def _discrete(stream: SecretStream, law: Law, sigma: float, quantum: float, size: int) -> State:
-    drawn = law.discrete
-    if number("sigma", sigma, least=0.0) == 0.0:  # "pairwise" may leave all noise to the pairs
-        return np.zeros(size, np.int64)
-    return drawn.integers(stream, sigma, quantum, size)

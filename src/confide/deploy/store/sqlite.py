@@ -73,7 +73,7 @@ class SqliteStore:
             row = next(iter(self._rows("identity")), None)
             if row is None:
                 raise StoreError(path, "is missing", "identity", 0)
-        self.plan = Plan.from_text(row[1])
+        self.plan = _plan(path, row[1])
         self.server: int = row[2]
         self.dataset: str = row[3]
         self.run: str = row[4]
@@ -299,6 +299,18 @@ class SqliteStore:
 
     def _fail(self, table: str, row: object, problem: str) -> NoReturn:
         raise StoreError(self.path, problem, table, row)
+
+
+def _plan(path: Path, text: str) -> Plan:
+    try:
+        return Plan.from_text(text)
+    except InputError as e:
+        if e.field != "plan.version":
+            raise
+        remedy = (
+            f"has a plan of version {e.value}, for which it takes the confide that wrote it; export its ledger with "
+        )
+        raise InputError("store", str(path), f"{remedy}that one, and begin a new plan with a new store") from None
 
 
 def _follow(marks: _Marks, entries: Iterable[Entry], books: Books) -> tuple[str, object, str] | None:
