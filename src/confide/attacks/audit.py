@@ -55,6 +55,7 @@ from confide.plans.words import (
     threat,
 )
 from confide.privacy.course import Account
+from confide.privacy.deviation import check_data
 from confide.privacy.price import Price
 from confide.privacy.price import price as price_of
 from confide.privacy.sensitivity import Sensitivity
@@ -417,6 +418,7 @@ def rows_of(
         return (), ("the run prints no epsilon: without algorithm.clip nothing bounds an update",)
     with named_as_in_config():
         price = price_of(of_run(e.problem, e.graph, e.algorithm, e.rounds, e.seed, e.privacy))
+        check_data(price.plan, e.problem)
         bench, rows = Bench(e, price, price.affordable(e.rounds)), []
         for key, account in bench.said(bench.rounds).items():
             announce(f"attacking what is said about {account.threat}")

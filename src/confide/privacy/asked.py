@@ -65,6 +65,7 @@ def price_config(path: Path) -> dict[str, Any]:
     """The statement of the run of a config, or of the config in a run.json, without running it."""
     from confide.plans import build
     from confide.plans import config as settings
+    from confide.privacy.deviation import check_data
     from confide.privacy.price import price
 
     record = _json(canonical.read_bytes(path, "X", LARGEST))
@@ -82,6 +83,7 @@ def price_config(path: Path) -> dict[str, Any]:
     with settings.named_as_in_config():
         plan = build.of_run(x.problem, x.graph, x.algorithm, x.rounds, x.seed, x.privacy)
         found = price(plan)
+        check_data(plan, x.problem)
         return _priced(found.statement(found.affordable(plan.rounds)), plan, "config")
 
 
