@@ -417,16 +417,17 @@ def _prices(priced: Mapping[str, Price | str], book: Book) -> Check:
 
 
 def _wrong_price(priced: Price, run: Part, before: int) -> str | None:
-    messages, release = priced.costs()
+    messages = priced.messages
     published: Counter[int] = Counter()
     sums: set[tuple[int, int]] = set()  # (unit, round) that a sum has paid for
     for n, event in enumerate(run.events, before + 1):
         if event.kind == "skip":
             continue
-        true = release
-        if event.kind == "message" and (event.unit, event.round) in sums:
+        if event.kind == "release":
+            true = priced.release_after(published[event.unit]) if priced.releases else None
+        elif event.kind == "message" and (event.unit, event.round) in sums:
             true = FREE
-        elif event.kind != "release":
+        else:
             published[event.unit] += 1
             j = published[event.unit]
             true = messages[j - 1] if j <= len(messages) else None

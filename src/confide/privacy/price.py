@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Final
 
 from confide.base.errors import InputError
+from confide.base.validation import whole
 from confide.graph import Graph
 from confide.laws.law import DISCRETE_GAUSSIAN, GAUSSIAN, Law
 from confide.laws.noise import LARGEST_SCALE
@@ -172,6 +173,7 @@ class Price:
         Raises:
             InputError: no proof covers it.
         """
+        whole("rounds", rounds, 1, self.plan.rounds)
         found = self._bound(threat or self.plan.privacy.threat, releases > 0, with_sums).at(rounds, releases)
         return replace(found, assumptions=(*found.assumptions, *self._beside(found)))
 
@@ -308,26 +310,40 @@ class Price:
         together.
         """
         plan, rounds = self.plan, self.plan.rounds if rounds is None else rounds
-        total, law = self.all_of_it(rounds), plan.scheme.law
-        if total is not None and total.by == "sum" and self.inside is not None:
-            return _events(total, rounds, self.inside.sigma, DISCRETE_GAUSSIAN), FREE if self.releases else None
-        try:
-            spent: Account | None = self.account(rounds, 0, with_sums=False)
-        except InputError:
-            spent = None
+        release = self.release_after(rounds, of=rounds) if self.releases else None
+        if self.by_sums(rounds) and self.inside is not None:
+            return _events(self.all_of_it(rounds), rounds, self.inside.sigma, DISCRETE_GAUSSIAN), release
+        total = self.all_of_it(rounds)
         if plan.P == 1 and total is not None and not total.leak:  # no message leaves: the release is all
-            spent, paid = replace(total, rho=0.0), (FREE,) * rounds
-        else:
-            paid = _events(spent, rounds, plan.scheme.sigma, law)
-        release = plan.privacy.release
-        if isinstance(release, Nothing):
-            return paid, None
-        sigma = release.sigma if isinstance(release, Centroid) else 0.0
-        shares = GAUSSIAN if plan.algorithm.fraction_bits is None else DISCRETE_GAUSSIAN
-        if total is None or total.leak or total.rho is None or spent is None or spent.rho is None:
-            return paid, Cost.of(None, 0.0, sigma, shares)
-        rho = max(0.0, total.rho - spent.rho) / plan.privacy.releases
-        return paid, Cost.of(rho, sigma * math.sqrt(2.0 * rho), sigma, shares)
+            return (FREE,) * rounds, release
+        return _events(self._by_messages(rounds, 0), rounds, plan.scheme.sigma, plan.scheme.law), release
+
+    def release_after(self, published: int, of: int | None = None) -> Cost:
+        """What each release costs a unit that has paid for so many publications.
+
+        Rounds may be skipped, so that a release follows fewer publications than the plan has rounds. What a server's
+        messages and what its release tell may be worst of two different targets, one of them early and one late: each
+        number of publications has its own price, with which all events add up to the account of so many.
+
+        Args:
+            of: rounds whose statement prices the messages, by default all of the plan.
+        """
+        if not self.releases or published == 0 or self.by_sums(self.plan.rounds if of is None else of):
+            return FREE
+        sigma = self.reveal.sigma
+        shares = GAUSSIAN if self.plan.algorithm.fraction_bits is None else DISCRETE_GAUSSIAN
+        total, spent = self._by_messages(published, self.releases), self._by_messages(published, 0)
+        sent = 0.0 if self.plan.P == 1 else None if spent is None else spent.rho
+        if total is None or total.leak or total.rho is None or sent is None:
+            return Cost.of(None, 0.0, sigma, shares)
+        rho = max(0.0, total.rho - sent) / self.releases
+        return Cost.of(rho, sigma * math.sqrt(2.0 * rho), sigma, shares)
+
+    def _by_messages(self, rounds: int, releases: int) -> Account | None:
+        try:
+            return self.account(rounds, releases, with_sums=False)
+        except InputError:
+            return None
 
     # ---- inside
 

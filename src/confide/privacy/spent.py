@@ -50,10 +50,9 @@ def allowance(price: Price, dataset: str, ledgers: Sequence[Path]) -> Allowance:
         earlier = f"; earlier ledgers spent rho {_shown(spent)}" if books else ""
         said = f"the plan has no budget: all {rounds} rounds" + (f" and {_counted(allowed)}" if allowed else "")
         return Allowance(rounds, plan.privacy.releases, spent, said + earlier)
-    messages, release = price.costs()
 
     def pays(publications: int, releases: int) -> bool:
-        rho = _total(spent, [cost.rho for cost in messages[:publications]], release, releases)
+        rho = _total(price, spent, publications, releases)
         if rho is None:
             return False
         used = rho if budget.rho is not None else summed_epsilon(rho, plan.privacy.delta)
@@ -82,8 +81,7 @@ def so_far(price: Price, published: int, releases: int, earlier: float | None) -
         earlier: rho of earlier ledgers on the same data; None where they have no bound.
     """
     said, p = price.statement(), price.plan.privacy
-    messages, release = price.costs()
-    rho = _total(earlier, [cost.rho for cost in messages[:published]], release, releases)
+    rho = _total(price, earlier, published, releases)
     threat = str(p.threat)
     # Only a row that counts the release says what is promised after it.
     promised = [a for a in said.accounts if a.threat == threat and (not price.releases or "release" in a.adversary)]
@@ -142,12 +140,10 @@ def number(epsilon: float | None) -> str:
     return "no bound" if epsilon is None else f"{rounded_up(epsilon)} ({strength(epsilon)})"
 
 
-def _total(
-    earlier: float | None, messages: Sequence[float | None], release: ledger.Cost | None, releases: int
-) -> float | None:
+def _total(price: Price, earlier: float | None, published: int, releases: int) -> float | None:
     """rho of all of it; None where a part has no bound."""
-    each = [] if release is None else [release.rho] * releases
-    parts = [earlier, *messages, *each]
+    each = [price.release_after(published).rho] * releases
+    parts = [earlier, *(cost.rho for cost in price.messages[:published]), *each]
     known = [x for x in parts if x is not None]
     return sum(known) if len(known) == len(parts) else None
 

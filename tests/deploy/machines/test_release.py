@@ -134,7 +134,7 @@ class Box:
                 u.store = MemoryStore(books[p])
             identity, share, released = server_identity(p), self.shares.of(p), self.got[p].append
             entropy = np.random.default_rng([seed, p]).bytes
-            u.release = Part(terms, COST, attempts, identity, share, patience, released, entropy)
+            u.release = Part(terms, lambda _: COST, attempts, identity, share, patience, released, entropy)
         self.watch = Watch([u.store.load() for u in self.units])
         self.net = Network(
             self.units, weather, seed, committed=self.watch.committed, sent=self.watch.sent, log=self._log
@@ -491,7 +491,7 @@ class Lab:
             context = Context(
                 rules=Rules(p, PLAN, dict.fromkeys(books.neighbours, 1), ROUNDS, 4, length, 2**62),
                 identities=identities,
-                part=Part(terms, COST, attempts, server_identity(p), share, 60.0, self.told.append, entropy),
+                part=Part(terms, lambda _: COST, attempts, server_identity(p), share, 60.0, self.told.append, entropy),
                 books=books,
                 commit=commit,
                 finished=lambda: True,
@@ -709,7 +709,7 @@ def test_a_file_keeps_the_words_and_their_payment(histories: Any, tmp_path: Any)
                 store.commit(c, name=name)
                 books.apply(c)
 
-            part = Part(Terms(4, 0.5, QUANTUM, 3), COST, 1, server_identity(me))
+            part = Part(Terms(4, 0.5, QUANTUM, 3), lambda _: COST, 1, server_identity(me))
             rules = Rules(me, bytes.fromhex(plan.hash), dict.fromkeys(books.neighbours, 1), 2, 4, 3, 2**62)
             publics = tuple(server_identity(p).public for p in range(4))
             send = partial(_keep, sent)

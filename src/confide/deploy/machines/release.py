@@ -105,7 +105,8 @@ class Part:
 
     Attributes:
         terms: as the plan has them, for all its servers.
-        cost: of an attempt, at whatever number of servers.  attempts: that the plan allows and the budget pays for.
+        cost: of an attempt, at whatever number of servers, by the publications that were paid for before.
+        attempts: that the plan allows and the budget pays for.
         identity: the server's own.
         share: draws noise.
         patience: seconds that a relay waits: for everybody to be ready, for the sum, for the result to arrive.
@@ -113,7 +114,7 @@ class Part:
     """
 
     terms: ReleaseTerms
-    cost: Cost
+    cost: Callable[[int], Cost]
     attempts: int
     identity: Identity = field(repr=False)
     share: Share = field(default_factory=secret_share, repr=False)
@@ -368,7 +369,9 @@ class Releaser:
         if last.answered:
             return
         # Without a hash of the words: what leaves is masked, and nobody is to confirm a guess of them.
-        event = Event(c.rules.plan.hex(), "release", c.rules.rounds, c.rules.me, c.part.cost, None, int(now))
+        event = Event(
+            c.rules.plan.hex(), "release", c.rules.rounds, c.rules.me, c.part.cost(c.books.published), None, int(now)
+        )
         kept = last._replace(made=last.made + 1, answered=True)
         c.commit(Changes(entries=[Entry(event)], release=kept.encode()), "release")
         c.at("release.paid")

@@ -152,11 +152,11 @@ class ServerProcess:
 
     def _part(self) -> Part | None:
         setup, terms = self.setup, self.setup.price.reveal_terms
-        if terms is None or setup.price.release is None:
+        if terms is None:
             return None
         return Part(
             terms,
-            setup.price.release,
+            setup.price.release_after,
             setup.allowance.releases,
             setup.node.identity,
             secret_share() if self._seed is None else seeded.release_share(self._seed, setup.me),
