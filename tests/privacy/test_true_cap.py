@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.privacy.of_run import Accounting
+from builders import priced
 
 import confide
 from confide.engines.compiled import CompiledEngine
@@ -73,7 +73,7 @@ def test_ten_of_ten_clients_give_data_once(rounds: int, whole: float) -> None:
     links = run.privacy["statement"]["accounts"][0]
     assert links["epsilon"] == pytest.approx(1.89, abs=0.01)
     assert any("gives data in at most 1 rounds, enforced by" in x for x in links["assumptions"])
-    everybody = Accounting.of(confide.Privacy(), problem(), [PAIR], algorithm(), rounds, 0).pricing.spend(rounds)
+    everybody = priced(confide.Privacy(), problem(), [PAIR], algorithm(), rounds, 0).account(rounds)
     assert everybody.epsilon == pytest.approx(whole, abs=0.1)
 
 
@@ -112,12 +112,12 @@ def test_psi_differs_in_at_most_as_many_rounds_and_by_no_more_than_priced(kind: 
     assert given <= 2 * K * N
     assert given < drawn  # the cap did something
     privacy = confide.Privacy(participation=f"cap:{N}")
-    pricing = Accounting.of(privacy, problem(rho=rho), [PAIR], alg, T, 0).pricing
-    printed = pricing.spend(T).epsilon
+    pricing = priced(privacy, problem(rho=rho), [PAIR], alg, T, 0)
+    printed = pricing.account(T).epsilon
     assert printed is not None
     assert max(gaps) <= pricing.sensitivity.single * (1 + 1e-6)
     for j in range(1, T + 1):  # the running epsilon too
-        so_far = pricing.spend(j).epsilon
+        so_far = pricing.account(j).epsilon
         assert so_far is not None
         assert so_far >= gaussian_epsilon(math.sqrt(sum(g * g for g in gaps[:j])) / 0.0418, 1e-5) * (1 - 1e-9)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.privacy.agreement import price
+from confide.privacy.price import agreed
 
 from builders import changed, deployed
 from confide.base.errors import DataError, InputError
@@ -73,7 +73,7 @@ def test_a_row_of_a_csv_moves_no_more_than_its_part(tmp_path: Path, proof: str, 
         found, told = update(plan, csv(tmp_path / "b.csv", rows, M + 1))
         assert told == ([] if "1e9" in row and proof != "declared" else [(1, ROWS)])
         moved = np.linalg.norm(whole - found) / (plan.sampled or 1)
-        assert 0.0 < moved <= price(plan).messages[0].sensitivity
+        assert 0.0 < moved <= agreed(plan).messages[0].sensitivity
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_row_of_an_npz_moves_no_more_than_its_part(tmp_path: Path, kind: str, 
     whole, _ = update(plan, tmp_path / "a.npz")
     found, told = update(plan, tmp_path / "b.npz")
     assert told == [(1, ROWS)]
-    assert 0.0 < np.linalg.norm(whole - found) / (plan.sampled or 1) <= price(plan).messages[0].sensitivity
+    assert 0.0 < np.linalg.norm(whole - found) / (plan.sampled or 1) <= agreed(plan).messages[0].sensitivity
 
 
 def test_a_row_beyond_the_declared_smoothness_counts_as_zeros() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from confide.privacy.of_run import Accounting, Pricing
+from builders import priced
 
 import confide
 from builders import forged_units
@@ -62,7 +62,7 @@ def problem(tmp_path: Path, frame: pl.DataFrame, **how: Any) -> Problem:
 
 
 def printed(made: Problem) -> float:
-    found = Accounting.of(confide.Privacy(), made, [PAIR], ALGORITHM, 1, 0).pricing.spend(1).epsilon
+    found = priced(confide.Privacy(), made, [PAIR], ALGORITHM, 1, 0).account(1).epsilon
     assert found is not None
     return found
 
@@ -192,7 +192,7 @@ def test_what_is_computed_is_named_and_how_to_declare_it(tmp_path: Path, how: di
     assert private not in made.undeclared[0]
     assert "499.6" not in made.undeclared[0]  # the mean of x: suggested, it would be declared
     with pytest.raises(InputError, match=r"or privacy\.unprotected = true"):
-        Accounting.of(confide.Privacy(), made, [PAIR], replace(ALGORITHM, sampled=2), 3, 0)
+        priced(confide.Privacy(), made, [PAIR], replace(ALGORITHM, sampled=2), 3, 0)
 
 
 def test_all_reasons_stand_side_by_side(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ from confide.rounds.schemes import Scheme
 from confide.secure.release import Terms
 
 PAIRS: Final = (
-    "noise of edges hides a unit from whoever does not know it, but it is rounded one by one, and no proof covers that"
+    "pair noise is a function of the edge's keys, the plan and the round: the same plan run again from empty stores "
+    "repeats it, and differences of messages are without it; make another plan for another run"
 )
 
 
