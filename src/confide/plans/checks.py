@@ -11,7 +11,7 @@ from confide.base import canonical
 from confide.base.errors import InputError
 from confide.plans.words import Amplified, Level, Random, check_servers
 from confide.rounds.arithmetic import WEIGHT_BITS
-from confide.rounds.schemes import Exchange
+from confide.rounds.schemes import Exchange, named
 from confide.secure.encoding import Encoding
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ def _check_deployment(plan: Plan) -> None:
         raise InputError("algorithm.clip", a.clip.kind, remedy)
     if plan.scheme.exchange is not Exchange.GRAPH:
         raise InputError("scheme.name", plan.scheme.name, "has no flows on edges; deploy a scheme that has")
+    if not named(plan.scheme):
+        raise InputError("scheme.name", plan.scheme.name, "is not the scheme of this name, and no other is deployed")
     if plan.scheme.sigma_client:
         remedy = "must be 0: in a deployment the secure sum hides the clients"
         raise InputError("scheme.sigma_client", plan.scheme.sigma_client, remedy)

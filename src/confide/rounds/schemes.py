@@ -322,12 +322,12 @@ def scheme(
 
 
 def named(s: Scheme) -> bool:
-    """Whether it is the scheme of its name, so that name, law, carry and sizes tell all of it."""
+    """Whether it is the scheme of its name, so that name, law and sizes tell all of it."""
     try:
         again = scheme(s.name, s.sigma, noise=s.law.continuous, sigma_pair=s.sigma_pair, sigma_client=s.sigma_client)
     except InputError:
         return False
-    return replace(again, carry=s.carry, law=s.law) == s
+    return replace(again, law=s.law) == s
 
 
 def links(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
