@@ -20,7 +20,7 @@ from confide.plans.config import parse
 from confide.plans.words import ConvexGlm, Links, Regulariser, Threat
 from confide.privacy import accountant, closed_forms, deviation, participation, reveal, sensitivity
 from confide.privacy.course import Bound
-from confide.privacy.price import Price
+from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
 from confide.rounds.reference import Reference
 
@@ -47,11 +47,12 @@ def without_exchange(s: Sensitivity, q: float, noise: Law, factor: Any) -> Any:
     return participation.amplified_curve(replace(s, bound=s.bound * s.single / s.swap), q, noise, factor)
 
 
-asked = Price._asked
+bound = accountant.bound
 
 
-def without_release(price: Price, threat: Threat, released: bool, with_sums: bool) -> Bound:
-    return asked(price, threat, released and isinstance(threat, Links), with_sums)
+def without_release(*args: Any, threat: Threat, release: Reveal, **settings: Any) -> Bound:
+    kept = release if isinstance(threat, Links) else Reveal()
+    return bound(*args, threat=threat, release=kept, **settings)
 
 
 def knows_no_share(m: pytest.MonkeyPatch) -> None:
@@ -111,7 +112,7 @@ MISTAKES: dict[str, tuple[list[str], Patch, str]] = {
     ),
     "12: servers do not receive the release": (
         RELEASED,
-        lambda m: m.setattr(Price, "_asked", without_release),
+        lambda m: m.setattr(accountant, "bound", without_release),
         "colluders",
     ),
     "12: nobody knows its share of the release's noise": (
