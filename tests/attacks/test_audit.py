@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.privacy.of_run import Accounting
 from scipy import stats
 from scipy.optimize import brentq
 
+from builders import priced
 from confide.attacks.audit import AuditReport, Row, audit, rows_of
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
@@ -224,9 +224,9 @@ def test_edge_noise_that_is_rounded_by_itself_has_no_price() -> None:
     noise, clip = scheme("pairwise", 0.2 * q, noise="gaussian", sigma_pair=100 * q), Clip("update", 1.0)
     algorithm = GFL(noise, step=q, sampled=1, local_steps=1, batch=1, clip=clip, arithmetic="fixed", fraction_bits=8)
     privacy, problem = Privacy(level="unit", adjacency="zero-out"), Problem(federation, Linear())
-    floating = Accounting.of(privacy, problem, [Graph.path(2)], replace(algorithm, arithmetic="float"), 1, 0)
-    assert (floating.pricing.spend(1).epsilon or 0.0) < attained == pytest.approx(25.0, abs=0.01)
-    fixed = Accounting.of(privacy, problem, [Graph.path(2)], algorithm, 1, 0)
+    floating = priced(privacy, problem, [Graph.path(2)], replace(algorithm, arithmetic="float"), 1)
+    assert (floating.account(1).epsilon or 0.0) < attained == pytest.approx(25.0, abs=0.01)
+    fixed = priced(privacy, problem, [Graph.path(2)], algorithm, 1)
     with pytest.raises(InputError, match="not for what is rounded"):
-        fixed.pricing.spend(1)
-    assert fixed.pricing.costs(1)[0][0].rho is None
+        fixed.account(1)
+    assert fixed.messages[0].rho is None

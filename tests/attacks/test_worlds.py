@@ -10,9 +10,11 @@ import pytest
 
 from confide.attacks.worlds import Side, drive, heard, loudness, pairs, row, units
 from confide.graph.graph import Graph
+from confide.plans.build import of_run
 from confide.plans.config import Experiment, parse
-from confide.plans.words import Colluders, Links, Neighbours
+from confide.plans.words import Colluders, Links, Neighbours, Threat, colluders
 from confide.privacy.accountant import account
+from confide.privacy.deviation import sensitivity
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.models import Linear, Logistic
 from confide.rounds.noise import float_noise
@@ -33,7 +35,7 @@ CONFIG = {
 def experiment(*changes: str) -> tuple[Experiment, Sensitivity]:
     e = parse(CONFIG, changes).build()
     assert e.privacy is not None
-    return e, e.privacy.sensitivity(e.problem, e.algorithm, e.seed)
+    return e, sensitivity(of_run(e.problem, e.graph, e.algorithm, e.rounds, e.seed, e.privacy))
 
 
 def steady(e: Experiment, s: Sensitivity, **options: Any) -> Any:
@@ -121,7 +123,8 @@ def test_what_is_heard_is_what_the_accountant_counts(name: str, threat: Threat) 
     s = Sensitivity(0.5, 1.0, level="unit")
     spent = account(made, graph, s, rounds=1, threat=threat)
     assert spent.target is not None
-    seen = heard(made, graph, spent.target, threat.against(graph, spent.target))
+    near = frozenset(graph.neighbours(spent.target).tolist())
+    seen = heard(made, graph, spent.target, near if isinstance(threat, Neighbours) else colluders(threat))
     assert float(np.linalg.norm(seen)) == pytest.approx(spent.mu_gdp, rel=1e-9)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.privacy.of_run import Accounting, Pricing
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from builders import priced
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose
@@ -358,8 +358,8 @@ def test_who_misses_a_round_keeps_more_than_graphs_that_take_turns_would_leave()
 
     def spent(name: str, turns: list[Graph], **changes: Any) -> float:
         algorithm = replace(base, scheme=scheme(name, 2.0, noise="gaussian"), **changes)
-        unit = Accounting.of(Privacy(level="unit"), problem(1e6), turns, algorithm, 20, 0)
-        return unit.pricing.spend(20).epsilon or 0.0
+        unit = priced(Privacy(level="unit"), problem(1e6), turns, algorithm, 20, 0)
+        return unit.account(20).epsilon or 0.0
 
     def attained(name: str, turns: list[Graph]) -> float:
         algorithm = replace(base, scheme=scheme(name, 2.0, noise="gaussian"), failures=absent)
@@ -399,9 +399,9 @@ def test_a_ledger_that_ends_early_charges_nobody_too_little(law: str) -> None:
     star, T = Graph.star(6, "metropolis"), 30
     problem = regression(units=6, clients=3, samples=8, seed=2)
     linked = replace(BASE, scheme=scheme("per-link", 2.0, noise=law), step=0.1, clip=Clip("example", 1.0, "l1"))
-    pricing = Accounting.of(Privacy(level="unit"), problem, [star], linked, T, 0).pricing
+    pricing = priced(Privacy(level="unit"), problem, [star], linked, T, 0)
     costs, _ = pricing.costs(T)
-    whole = pricing.spend(T)
+    whole = pricing.account(T)
     for p in range(6):
         kept = rho = pure = paid = paid_pure = 0.0
         for cost in costs:

@@ -11,18 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.privacy.of_run import Accounting, Pricing
 from numpy.typing import NDArray
 
 import confide
+from builders import priced
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws import conversion, discrete_gaussian
 from confide.laws.conversion import gaussian_delta, gaussian_epsilon, with_draws, zcdp_epsilon
 from confide.laws.law import Conversion
+from confide.plans.plan import Plan
 from confide.plans.words import OwnServer, Random
 from confide.privacy.accountant import account
 from confide.privacy.course import Account
+from confide.privacy.price import price
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import statement
@@ -79,9 +81,9 @@ def test_a_run_and_its_plan_say_it(aggregation: Secure | None) -> None:
         scheme("shared", 1.0, noise="gaussian"), step=0.1, sampled=8, clip=Clip("update", 1.0), arithmetic="fixed",
         aggregation=aggregation,
     )  # fmt: skip
-    done = Accounting.of(confide.Privacy(), problem, [Graph.path(2)], algorithm, 3, 0)
-    for pricing in (done.pricing, Pricing.of_plan(done.plan(3))):
-        for a in pricing.statement(3).accounts:
+    done = priced(confide.Privacy(), problem, [Graph.path(2)], algorithm, 3, 0)
+    for made in (done, price(Plan.from_text(done.plan.text))):
+        for a in made.statement().accounts:
             said = " | ".join(a.assumptions)
             assert ("every client's update" in said) is (aggregation is None)
             assert ("secure aggregation" in said) is (aggregation is not None)
@@ -302,6 +304,6 @@ def test_who_is_drawn_at_random_keeps_the_smaller_bound_about_the_sums() -> None
     s = Sensitivity(0.1, 1.0, participation=Random(0.01), **given)  # type: ignore[arg-type]
     inside = SumNoise.sized(0.02, 4, sampled=4, fraction_bits=20, dim=10)
     blank = spend(threat="own-server")
-    seldom = by_sums(inside, s, 20, OwnServer(), replace(blank, leak=False))
+    seldom = by_sums(inside, s, 20, OwnServer(), replace(blank, leak=False)).at(20, 0)
     assert (seldom.conversion, seldom.rho, seldom.leak) == (Conversion.RENYI, None, False)
     assert not any(x.startswith("leak") for x in seldom.assumptions)

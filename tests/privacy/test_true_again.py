@@ -13,18 +13,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.privacy.of_run import Accounting, Pricing
 
 import confide
+from builders import changed, priced
 from confide.base.errors import InputError
 from confide.engines.compiled import CompiledEngine
 from confide.engines.recording import Recording
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon
 from confide.plans import words
+from confide.plans.build import of_run
 from confide.plans.plan import Plan
-from confide.plans.words import Always, Amplified, ConvexGlm, Links, Neighbours, Random, Regulariser
+from confide.plans.words import Always, Amplified, Centroid, ConvexGlm, Links, Neighbours, Random, Regulariser
+from confide.privacy import deviation
 from confide.privacy.accountant import account
+from confide.privacy.price import price
+from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import statement
 from confide.privacy.sum_noise import SumNoise
@@ -86,11 +90,12 @@ def test_one_example_moves_psi_no_further_than_priced(
 ) -> None:
     gap, problem, algorithm = moved(E, 100, rho, adjacency == "zero-out")
     privacy = confide.Privacy(level="example", proof=proof, adjacency=adjacency)
-    s = privacy.sensitivity(problem, algorithm, 0)
+    paid = priced(privacy, problem, [PAIR], algorithm, 20)
+    s = deviation.sensitivity(paid.plan)
     assert gap <= s.single * (1 + 1e-9)
     if E[0] > 1:  # the attack is real: far beyond the example's own share, 2 mu B / (L batch)
         assert gap > 20 * 2 * 0.1 / 2 / 100
-    printed = Accounting.of(privacy, problem, [PAIR], algorithm, 20, 0).pricing.spend(20).epsilon
+    printed = paid.account(20).epsilon
     assert printed is not None
     assert printed >= attained(gap, 0.02, 20) * (1 - 1e-9)
 
@@ -179,10 +184,10 @@ def test_unequal_steps_with_a_regulariser_tell_who_was_drawn() -> None:
 
 def test_the_smallest_of_the_bounds_that_hold_is_printed() -> None:
     s = amplified(10, 9)
-    alone = {kind: replace(s, participation=Participation(kind, 0.9)) for kind in ("random", "amplified")}
+    alone = {part: replace(s, participation=part(0.9)) for part in (Random, Amplified)}
     everywhere = replace(s, participation=Always())
-    assert epsilon(alone["amplified"], 0.1, 10) == epsilon(alone["random"], 0.1, 10) == epsilon(everywhere, 0.1, 10)
-    assert "'all'" in priced_by(alone["random"], 0.1, 10)
+    assert epsilon(alone[Amplified], 0.1, 10) == epsilon(alone[Random], 0.1, 10) == epsilon(everywhere, 0.1, 10)
+    assert "'all'" in priced_by(alone[Random], 0.1, 10)
 
 
 @pytest.mark.parametrize("participation", ["random:0.001", "amplified:0.001"])
@@ -212,7 +217,7 @@ def test_fixed_point_is_priced_with_its_grid_in_a_simulation() -> None:
             scheme("shared", 0.02, noise="gaussian"), step=0.3, sampled=5, local_steps=1, batch=100,
             replacement=False, clip=Clip("example", 1.0), arithmetic=arithmetic, fraction_bits=bits,
         )  # fmt: skip
-        found.append(Accounting.of(privacy, problem, [PAIR], algorithm, 3, 0).pricing.spend(3).epsilon or 0.0)
+        found.append(priced(privacy, problem, [PAIR], algorithm, 3, 0).account(3).epsilon or 0.0)
     exact, fine, coarse = found
     assert fine == pytest.approx(exact, rel=1e-6)
     assert coarse > 3 * exact  # a change of one quantum in every coordinate
@@ -242,7 +247,7 @@ def test_an_unknown_value_of_a_scheme_is_refused(changes: dict[str, str]) -> Non
 
 def test_a_plan_names_an_adversary_that_exists(a_plan: Callable[..., Plan]) -> None:
     for wrong in ("nobody", "colluders:9", "colluders"):
-        with pytest.raises(InputError, match=r"^plan.threat = "):
+        with pytest.raises(InputError, match=r"^threat = "):
             a_plan(threat=wrong)
 
 
@@ -250,16 +255,16 @@ def test_a_plan_names_an_adversary_that_exists(a_plan: Callable[..., Plan]) -> N
 def a_plan() -> Callable[..., Plan]:
     problem = confide.problems.regression(units=2, clients=5, samples=20)
     algorithm = GFL(scheme("shared", 0.5, noise="gaussian"), step=0.1, sampled=5, clip=Clip("example", 1.0))
-    made = Accounting.of(confide.Privacy(), problem, [PAIR, Graph.path(2, "metropolis")], algorithm, 4, 0).plan(4)
-    return lambda **changes: replace(made, **changes)
+    made = of_run(problem, [PAIR, Graph.path(2, "metropolis")], algorithm, 4, 0, confide.Privacy())
+    return lambda **changes: changed(made, **changes)
 
 
 def test_graphs_that_take_turns_have_a_plan_and_the_price_follows_from_it(a_plan: Callable[..., Plan]) -> None:
     plan = a_plan()
-    again = Plan.from_json(plan.to_json())
-    assert len(again.turns) == 1
-    assert again.hash == plan.hash != a_plan(turns=()).hash
-    assert Pricing.of_plan(again).spend(4).epsilon is not None
+    again = Plan.from_text(plan.text)
+    assert len(again.graph.graphs) == 2
+    assert again.hash == plan.hash != a_plan(graph=PAIR).hash
+    assert price(again).account(4).epsilon is not None
 
 
 @pytest.mark.parametrize(
@@ -279,12 +284,12 @@ def test_a_price_follows_from_the_plan_alone(changes: dict[str, Any]) -> None:
         **changes,
     )  # fmt: skip
     privacy = confide.Privacy(proof="regulariser:0.2", release="centroid:0.5")
-    made = Accounting.of(privacy, problem, [PAIR], algorithm, 4, 0)
-    again = Pricing.of_plan(Plan.from_json(made.plan(4).to_json()))
-    assert again.sensitivity == made.pricing.sensitivity
-    assert again.sum_noise == made.pricing.sum_noise
-    assert again.costs(4) == made.pricing.costs(4)
-    assert again.statement(4) == made.pricing.statement(4)
+    made = priced(privacy, problem, [PAIR], algorithm, 4)
+    again = price(Plan.from_text(made.plan.text))
+    assert again.sensitivity == made.sensitivity
+    assert again.inside == made.inside
+    assert again.costs() == made.costs()
+    assert again.statement() == made.statement()
 
 
 # ---- 12: servers receive the release, and know their share of its noise
@@ -312,12 +317,12 @@ def test_rows_about_servers_count_the_release(P: int) -> None:
 
 def test_shares_are_sized_for_the_adversary_that_the_plan_names() -> None:
     graph = Graph.complete(4)
-    release = Release("centroid", 0.5)
-    assert release.for_threat(Links(), [graph]).colluders == 1
-    assert release.for_threat(Neighbours(), [graph]).colluders == 3
-    assert release.for_threat(words.threat("colluders:0,2"), [graph]).colluders == 2
+    release = Centroid(0.5)
+    assert Reveal.sized(release, Links(), [graph]).colluders == 1
+    assert Reveal.sized(release, Neighbours(), [graph]).colluders == 3
+    assert Reveal.sized(release, words.threat("colluders:0,2"), [graph]).colluders == 2
     for known in range(4):
-        assert release.for_threat(Neighbours(), [graph]).hidden(4, known) == 0.5 * math.sqrt(4 - known)
+        assert Reveal.sized(release, Neighbours(), [graph]).hidden(4, known) == 0.5 * math.sqrt(4 - known)
 
 
 # ---- 15: overflow
@@ -357,7 +362,7 @@ def test_huge_features_and_labels_keep_every_gap_below_its_bound(
         clip=Clip(kind, 1.0), arithmetic=arithmetic,
     )  # fmt: skip
     usual, changed = problem(1.0), problem(huge)
-    bound = confide.Privacy(level=level).sensitivity(usual, algorithm, 0).single
+    bound = deviation.sensitivity(of_run(usual, [PAIR], algorithm, 4, 0, confide.Privacy(level=level))).single
     quanta = 2 * math.sqrt(3) * 2.0**-24
     for w in (np.zeros(3), np.full(3, 0.3)):
         psi = []
@@ -393,7 +398,7 @@ def test_convex_glm_is_for_the_models_it_was_proven_for() -> None:
     data = confide.problems.regression(units=2, clients=5, samples=20, rho=0.1).federation
     algorithm = GFL(step=0.01, sampled=5, clip=Clip("example", 1.0))
     privacy = confide.Privacy(proof="convex-glm:0.1", smoothness=100.0)
-    privacy.sensitivity(Problem(data, Linear(0.1)), algorithm, 0)
-    with pytest.raises(InputError, match="Concave does not"):
-        privacy.sensitivity(Problem(data, Concave(0.1)), algorithm, 0)
-    privacy.sensitivity(Problem(data, Declared(0.1)), algorithm, 0)
+    priced(privacy, Problem(data, Linear(0.1)), [PAIR], algorithm, 4)
+    with pytest.raises(InputError, match="this model does not"):
+        priced(privacy, Problem(data, Concave(0.1)), [PAIR], algorithm, 4)
+    priced(privacy, Problem(data, Declared(0.1)), [PAIR], algorithm, 4)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from confide.privacy.agreement import price
-from confide.privacy.spending import _in_terms_of
 
 import builders
 import confide
@@ -20,9 +19,10 @@ from confide.plans.config import parse
 from confide.plans.plan import Plan
 from confide.privacy.accountant import account
 from confide.privacy.bundle import _over, _statement
-from confide.privacy.ledger import Book, Cost, Event, Header, Part, Promise, Total, epsilon_of
+from confide.privacy.ledger import Book, Cost, Event, Header, Part, Promise, Total, dataset_id, epsilon_of, write_events
+from confide.privacy.price import agreed
 from confide.privacy.sensitivity import Sensitivity
-from confide.privacy.spent import status_of
+from confide.privacy.spent import allowance, status_of
 from confide.problems.features import MISSING, words
 
 
@@ -48,7 +48,7 @@ def book(law: str, rho: float) -> Book:
 
 def test_after_a_release_without_a_price_the_running_number_is_none() -> None:
     """The row about links without the release stood in for the one with it."""
-    prices = price(deployed("homomorphic", level="unit", release="centroid:1e-9", unprotected=True))
+    prices = agreed(deployed("homomorphic", level="unit", release="centroid:1e-9", unprotected=True))
     assert prices.release is not None
     assert prices.release.rho is None
     assert status_of(prices, 8, 0, 0.0)["epsilon"] is not None
@@ -77,7 +77,7 @@ def test_a_ledger_of_discrete_noise_pays_for_its_sampler() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_every_fact_of_a_stated_account_is_compared(change: dict[str, Any]) -> None:
-    true = price(deployed()).statement.to_dict()
+    true = agreed(deployed()).statement().to_dict()
     empty = replace(book("gaussian", 0.5), runs=())
     assert _statement(true | {"totals": []}, empty, true).ok
     false = true | {"accounts": [true["accounts"][0] | change, *true["accounts"][1:]], "totals": []}
@@ -89,10 +89,10 @@ def test_every_fact_of_a_stated_account_is_compared(change: dict[str, Any]) -> N
 
 def test_a_deployed_plan_has_one_graph_and_declared_data() -> None:
     plan = deployed()
-    with pytest.raises(InputError, match=r"plan\.facts\.undeclared"):
-        price(changed(plan, facts={**plan.facts, "undeclared": "x"}))
-    with pytest.raises(InputError, match=r"plan\.turns"):
-        changed(plan, turns=(plan.graph,))
+    with pytest.raises(InputError, match=r"algorithm\.model\.undeclared = 'x'"):
+        changed(plan, undeclared=("x",))
+    with pytest.raises(InputError, match=r"graph\.topology = 2: a deployment has one graph"):
+        changed(plan, graph=plan.graph.graphs * 2)
 
 
 def test_one_missing_cell_does_not_change_what_others_words_are() -> None:
@@ -150,11 +150,15 @@ def test_what_no_data_attain_is_not_called_exact(changes: dict[str, Any], exact:
     assert account(noise, confide.Graph.ring(4), s, rounds=2).exact is exact
 
 
-def test_a_budget_in_epsilon_pays_for_the_sampler_too() -> None:
+def test_a_budget_in_epsilon_pays_for_the_sampler_too(tmp_path: Path) -> None:
     """Of a bundle, and of a server that earlier ledgers have cost something."""
     spent = Total(1, 60.0, None)
     assert _over("epsilon", 200.0, spent, 1e-5, rho_epsilon, False, 0) is None  # continuous noise
     assert _over("epsilon", 200.0, spent, 1e-5, rho_epsilon, False, MANY_DRAWS) is not None
-    assert _in_terms_of("rho", 0.5, 1e-5) == 0.5
-    assert _in_terms_of("epsilon", 0.5, 1e-5) == pytest.approx(zcdp_epsilon(0.5, 1e-5))
-    assert _in_terms_of("epsilon", 60.0, 1e-5) == math.inf
+    assert zcdp_epsilon(60.0, 1e-5) < 200.0
+    for budget, rho, paid in (({"rho": 70.0}, 60.0, 8), ({"epsilon": 200.0}, 0.5, 8), ({"epsilon": 200.0}, 60.0, 0)):
+        price = agreed(deployed(**budget))
+        (event,) = book("discrete-gaussian", rho).events
+        earlier = tmp_path / f"{budget}{rho}"
+        write_events(earlier, dataset_id("x"), price.plan, [replace(event, plan=price.plan.hash)])
+        assert allowance(price, "x", [earlier]).publications == paid

@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.plans.threat import Release, Threat
 
 from confide.attacks.audit import Row, rows_of
 from confide.base.errors import InputError
 from confide.engines.release import Releasing
 from confide.laws.law import Law
 from confide.plans.config import parse
-from confide.privacy import accountant, of_run, participation, sensitivity, statement
+from confide.plans.words import ConvexGlm, Links, Regulariser, Threat
+from confide.privacy import accountant, closed_forms, deviation, participation, reveal, sensitivity
+from confide.privacy.course import Bound
+from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
 from confide.rounds.reference import Reference
 
@@ -40,14 +42,22 @@ def clip_as_it_was(v: Any, bound: float, norm: str = "l2") -> Any:
     return np.where(size > bound, v * (bound / np.maximum(size, bound)), v)
 
 
-def without_exchange(s: Sensitivity, noise: Law, factor: Any) -> Any:
+def without_exchange(s: Sensitivity, q: float, noise: Law, factor: Any) -> Any:
     """Amplification priced with what the data add, not with the exchange of a client for another."""
-    return participation.amplified_curve(replace(s, bound=s.bound * s.single / s.swap), noise, factor)
+    return participation.amplified_curve(replace(s, bound=s.bound * s.single / s.swap), q, noise, factor)
 
 
-def without_release(*args: Any, threat: Threat, release: Release, **settings: Any) -> Any:
-    kept = release if threat.kind == "links" else Release()
-    return accountant.account(*args, threat=threat, release=kept, **settings)
+bound = accountant.bound
+
+
+def without_release(*args: Any, threat: Threat, release: Reveal, **settings: Any) -> Bound:
+    kept = release if isinstance(threat, Links) else Reveal()
+    return bound(*args, threat=threat, release=kept, **settings)
+
+
+def knows_no_share(m: pytest.MonkeyPatch) -> None:
+    for module in (reveal, closed_forms, accountant):
+        m.setattr(module, "known_shares", lambda *given: 0)
 
 
 def halved(s: Sensitivity) -> float:
@@ -56,7 +66,7 @@ def halved(s: Sensitivity) -> float:
 
 
 def credited(s: Sensitivity) -> bool:
-    return s.level == "example" and (s.steps[0] == 1 or s.proof.kind in ("convex-glm", "regulariser"))
+    return s.level == "example" and (s.steps[0] == 1 or isinstance(s.proof, ConvexGlm | Regulariser))
 
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -97,17 +107,17 @@ MISTAKES: dict[str, tuple[list[str], Patch, str]] = {
     ),
     "10: fixed point priced as real numbers": (
         [EXAMPLE, "algorithm.arithmetic='fixed'", "algorithm.fraction_bits=8", "problem.features=64"],
-        lambda m: m.setattr(of_run, "rounding_of_run", lambda *given: None),
+        lambda m: m.setattr(deviation, "rounding", lambda plan: None),
         "links",
     ),
     "12: servers do not receive the release": (
         RELEASED,
-        lambda m: m.setattr(statement, "account", without_release),
+        lambda m: m.setattr(accountant, "bound", without_release),
         "colluders",
     ),
     "12: nobody knows its share of the release's noise": (
         RELEASED,
-        lambda m: m.setattr(Threat, "shares", lambda *given: 0),
+        knows_no_share,
         "neighbours",
     ),
     "15: overflow goes around the clip": (

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.privacy.of_run import Accounting
 
 import confide
+from builders import priced
 from confide.engines.compiled import CompiledEngine
 from confide.engines.driver import make_engine
 from confide.engines.plain import PlainEngine
@@ -73,7 +73,7 @@ def test_ten_of_ten_clients_give_data_once(rounds: int, whole: float) -> None:
     links = run.privacy["statement"]["accounts"][0]
     assert links["epsilon"] == pytest.approx(1.89, abs=0.01)
     assert any("gives data in at most 1 rounds, enforced by" in x for x in links["assumptions"])
-    everybody = Accounting.of(confide.Privacy(), problem(), [PAIR], algorithm(), rounds, 0).pricing.spend(rounds)
+    everybody = priced(confide.Privacy(), problem(), [PAIR], algorithm(), rounds).account(rounds)
     assert everybody.epsilon == pytest.approx(whole, abs=0.1)
 
 
@@ -112,12 +112,12 @@ def test_psi_differs_in_at_most_as_many_rounds_and_by_no_more_than_priced(kind: 
     assert given <= 2 * K * N
     assert given < drawn  # the cap did something
     privacy = confide.Privacy(participation=f"cap:{N}")
-    pricing = Accounting.of(privacy, problem(rho=rho), [PAIR], alg, T, 0).pricing
-    printed = pricing.spend(T).epsilon
+    pricing = priced(privacy, problem(rho=rho), [PAIR], alg, T)
+    printed = pricing.account(T).epsilon
     assert printed is not None
     assert max(gaps) <= pricing.sensitivity.single * (1 + 1e-6)
     for j in range(1, T + 1):  # the running epsilon too
-        so_far = pricing.spend(j).epsilon
+        so_far = pricing.account(j).epsilon
         assert so_far is not None
         assert so_far >= gaussian_epsilon(math.sqrt(sum(g * g for g in gaps[:j])) / 0.0418, 1e-5) * (1 - 1e-9)
 
@@ -289,7 +289,7 @@ def test_costs_of_the_first_rounds_add_up_to_their_account(
     for j in range(1, T + 1):
         part = account(s, graphs, facts, rounds=j)
         paid = math.fsum(whole.costs[:j])
-        if s.law == "gaussian":
+        if not s.law.pure:
             assert part.rho is not None
             assert paid >= part.rho * (1 - 1e-12)
         else:
@@ -297,7 +297,7 @@ def test_costs_of_the_first_rounds_add_up_to_their_account(
             assert part.rho is not None
             assert paid >= part.epsilon_pure * (1 - 1e-12)
             assert sum(min(c * c / 2.0, c) for c in whole.costs[:j]) >= part.rho * (1 - 1e-12)
-    total = whole.rho if s.law == "gaussian" else whole.epsilon_pure
+    total = whole.rho if not s.law.pure else whole.epsilon_pure
     assert total is not None
     assert math.fsum(whole.costs) >= total * (1 - 1e-12)
 
@@ -347,7 +347,7 @@ def worst(keep: list[float], added: float, first: float, N: int, slack: float) -
 @pytest.mark.parametrize("proof", [ConvexGlm(0.5), ConvexGlm(0.0), PublicPoint()], ids=str)
 @pytest.mark.parametrize("grid", [None, Rounding(2.0**-10 / 5, 3, decays=False, floating=1e-6)], ids=["real", "grid"])
 def test_a_kept_deviation_is_bounded_for_every_pattern(
-    N: int, level: str, carry: float, proof: Proof, grid: Rounding | None
+    N: int, level: str, carry: float, proof: ConvexGlm | PublicPoint, grid: Rounding | None
 ) -> None:
     T = 8
     s = sensitivity(f"cap:{N}", level=level, batch=10, proof=proof, rounding=grid)

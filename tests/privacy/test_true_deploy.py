@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from confide.privacy.agreement import price
-from confide.privacy.of_run import Accounting
-from confide.privacy.spending import allowance
 
-from builders import changed, deployed
+from builders import changed, deployed, priced
 from confide.base.errors import InputError
 from confide.cluster.try_out import RELEASE, TRY_OUT
 from confide.graph.graph import Graph
 from confide.laws import conversion
+from confide.plans import words
 from confide.plans.config import Experiment, parse
-from confide.plans.plan import Plan
 from confide.plans.words import ConvexGlm, Random
 from confide.privacy.accountant import account
 from confide.privacy.ledger import FREE
+from confide.privacy.price import Price, agreed, price
+from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.spent import allowance
 from confide.privacy.statement import statement
 from confide.rounds.schemes import scheme
 
@@ -40,11 +39,15 @@ def experiment(**tables: dict[str, Any] | int) -> Experiment:
     return parse(content).build()
 
 
-def deploy(clocks: dict[str, float] | None = None, **tables: dict[str, Any] | int) -> Plan:
-    return deployed(experiment(**tables), **(clocks or {}))
+def deploy(clocks: dict[str, float] | None = None, **tables: dict[str, Any] | int) -> Price:
+    return agreed(deployed(experiment(**tables), **(clocks or {})))
 
 
 # ---- 17: every release that the plan allows is priced
+
+
+def released(release: str, threat: str, graph: Graph, count: int) -> Reveal:
+    return Reveal.sized(words.release(release), words.threat(threat), [graph], count)
 
 
 @pytest.mark.parametrize("threat", ["links", "neighbours", "colluders:1"])
@@ -53,7 +56,7 @@ def test_releases_of_one_state_compose(threat: str) -> None:
     s, g = Sensitivity(step=0.1, bound=1.0, level="unit"), Graph.ring(4)
 
     def spent(count: int) -> Any:
-        planned = Release.planned("centroid:0.5", threat, [g], count)
+        planned = released("centroid:0.5", threat, g, count)
         return account(scheme("homomorphic", 30.0, noise="gaussian"), g, s, rounds=20, threat=threat, release=planned)
 
     none = account(scheme("homomorphic", 30.0, noise="gaussian"), g, s, rounds=20, threat=threat)
@@ -73,7 +76,7 @@ def test_releases_compose_for_a_client_that_is_drawn_at_random() -> None:
     g = Graph.ring(4)
 
     def epsilon(sigma: float, count: int) -> float:
-        planned = Release.planned(f"centroid:{sigma}", "links", [g], count)
+        planned = released(f"centroid:{sigma}", "links", g, count)
         return account(scheme("homomorphic", 30.0, noise="gaussian"), g, s, rounds=4, release=planned).epsilon or 0.0
 
     assert epsilon(0.05, 1) < epsilon(0.05, 4) == pytest.approx(epsilon(0.025, 1))
@@ -83,7 +86,7 @@ def test_a_local_model_is_the_same_every_time() -> None:
     s, g = Sensitivity(step=0.1, bound=1.0, level="unit"), Graph.ring(4)
     found = [
         account(
-            scheme("shared", 3.0, noise="gaussian"), g, s, rounds=5, release=Release.planned("local", "links", [g], n)
+            scheme("shared", 3.0, noise="gaussian"), g, s, rounds=5, release=released("local", "links", g, n)
         ).epsilon
         for n in (1, 9)
     ]
@@ -91,54 +94,54 @@ def test_a_local_model_is_the_same_every_time() -> None:
 
 
 def test_a_plan_prices_all_the_releases_that_it_allows() -> None:
-    one = price(deploy(privacy={"release": "centroid:0.5"}))
-    ten = price(deploy(privacy={"release": "centroid:0.5", "releases": 10}))
+    one = deploy(privacy={"release": "centroid:0.5"})
+    ten = deploy(privacy={"release": "centroid:0.5", "releases": 10})
     assert one.messages == ten.messages
     assert one.release is not None
     assert ten.release is not None
     assert ten.release.rho == pytest.approx(one.release.rho)  # an event pays for one
-    receiver = [x.statement.accounts[-1] for x in (one, ten)]
+    receiver = [x.statement().accounts[-1] for x in (one, ten)]
     assert "10 releases (centroid:0.5 each)" in receiver[1].adversary
     assert receiver[1].rho - receiver[0].rho == pytest.approx(9 * one.release.rho)
     assert (receiver[1].epsilon or 0.0) > (receiver[0].epsilon or 0.0)
 
 
 def test_the_budget_pays_for_all_releases_or_the_plan_is_refused() -> None:
-    one = price(deploy(privacy={"release": "centroid:0.5"}))
+    one = deploy(privacy={"release": "centroid:0.5"})
     assert one.release is not None
     spent = sum(c.rho or 0.0 for c in one.messages) + (one.release.rho or 0.0)
     room = {"release": "centroid:0.5", "rho": spent * 1.01}
-    assert allowance(price(deploy(privacy=room)), "data", []).releases == 1
+    assert allowance(deploy(privacy=room), "data", []).releases == 1
     with pytest.raises(InputError, match=r"pays for \d of the 8 rounds, 2 releases included"):
         deploy(privacy=room | {"releases": 2})
     more = {"release": "centroid:0.5", "rho": spent + (one.release.rho or 0.0) * 1.01, "releases": 2}
-    left = allowance(price(deploy(privacy=more)), "data", [])
+    left = allowance(deploy(privacy=more), "data", [])
     assert (left.publications, left.releases) == (8, 2)
     assert left.said.endswith("pays for 8 of 8 rounds, and for 2 releases")
 
 
 def test_without_a_budget_a_plan_allows_what_it_says() -> None:
-    left = allowance(price(deploy(privacy={"release": "centroid:0.5"})), "data", [])
+    left = allowance(deploy(privacy={"release": "centroid:0.5"}), "data", [])
     assert (left.releases, left.said) == (1, "the plan has no budget: all 8 rounds and 1 release")
-    left = allowance(price(deploy(privacy={"release": "centroid:0.5", "releases": 3})), "data", [])
+    left = allowance(deploy(privacy={"release": "centroid:0.5", "releases": 3}), "data", [])
     assert (left.releases, left.said) == (3, "the plan has no budget: all 8 rounds and 3 releases")
 
 
 def test_a_simulation_prices_its_releases_too() -> None:
-    def accounting(releases: int) -> Accounting:
+    def accounting(releases: int) -> Price:
         e = experiment(privacy={"release": "centroid:0.5", "releases": releases, "proof": "regulariser:0.1"})
         assert e.privacy is not None
-        return Accounting.of(e.privacy, e.problem, e.graph, e.algorithm, e.rounds, e.seed)
+        return priced(e.privacy, e.problem, e.graph, e.algorithm, e.rounds, e.seed)
 
     one, five = accounting(1), accounting(5)
-    (_, cost), (_, same) = one.pricing.costs(8), five.pricing.costs(8)
+    (_, cost), (_, same) = one.costs(8), five.costs(8)
     assert cost is not None
     assert same is not None
     assert same.rho == pytest.approx(cost.rho)
-    told = [a.pricing.statement(8).accounts[-1].rho or 0.0 for a in (one, five)]
+    told = [a.statement().accounts[-1].rho or 0.0 for a in (one, five)]
     assert told[1] - told[0] == pytest.approx(4 * (cost.rho or 0.0))
-    assert five.plan(8).releases == 5
-    assert replace(five.plan(8), releases=1).hash == one.plan(8).hash
+    assert five.plan.privacy.releases == 5
+    assert changed(five.plan, releases=1).hash == one.plan.hash
 
 
 # ---- 9: a plan without a price is refused, or says so first
@@ -158,25 +161,25 @@ def test_a_plan_without_a_price_is_refused_unless_it_says_so(tables: dict[str, A
     with pytest.raises(InputError, match=rf"privacy\.unprotected = False: there is no epsilon against .*{why}"):
         deploy(**tables)
     privacy = tables.get("privacy", BASE["privacy"]) | {"unprotected": True}
-    plan = deploy(**tables | {"privacy": privacy})
-    assert plan.unprotected
-    said = price(plan).statement  # at every node, from the plan alone
+    plan = deploy(**tables | {"privacy": privacy}).plan
+    assert plan.privacy.unprotected
+    said = agreed(plan).statement()  # at every node, from the plan alone
     assert any(why in reason for reason in said.unprotected)
     assert str(said).startswith("NOT PROTECTED: there is no epsilon against ")
     with pytest.raises(InputError, match=r"privacy\.unprotected"):
-        price(changed(plan, unprotected=False))
+        agreed(changed(plan, unprotected=False))
 
 
 def test_a_plan_that_has_its_prices_begins_with_none_of_this() -> None:
-    assert price(deploy(privacy={"proof": "regulariser:0.1", "unprotected": True})).statement.unprotected == ()
-    assert price(deploy()).statement.unprotected == ()
+    assert deploy(privacy={"proof": "regulariser:0.1", "unprotected": True}).statement().unprotected == ()
+    assert deploy().statement().unprotected == ()
 
 
 def test_links_need_a_price_also_where_another_adversary_is_named() -> None:
     """Noise inside the sums holds the own server off, and with it everybody; without it only the own client is."""
     inside = {"algorithm": {"aggregation": "secure"}, "secure": {"sigma": 0.3}}
     own = {"proof": "none", "threat": "own-server"}
-    assert price(deploy(**inside, scheme={"name": "none", "sigma": 0.0}, privacy=own)).statement.unprotected == ()
+    assert deploy(**inside, scheme={"name": "none", "sigma": 0.0}, privacy=own).statement().unprotected == ()
     with pytest.raises(
         InputError, match=r"no epsilon against the unit's own server: .*; there is no epsilon against an"
     ):
@@ -186,7 +189,7 @@ def test_links_need_a_price_also_where_another_adversary_is_named() -> None:
 def test_a_simulation_without_a_price_says_so_first_and_runs() -> None:
     e = experiment(algorithm={"arithmetic": "float"}, scheme={"name": "none", "sigma": 0.0})
     assert e.privacy is not None
-    said = Accounting.of(e.privacy, e.problem, e.graph, e.algorithm, e.rounds, e.seed).pricing.statement(8)
+    said = priced(e.privacy, e.problem, e.graph, e.algorithm, e.rounds, e.seed).statement(8)
     (reason,) = said.unprotected
     assert reason == "there is no epsilon against an eavesdropper on all links between servers: messages carry no noise"
     assert str(said).startswith("NOT PROTECTED: there is no epsilon")
@@ -209,12 +212,10 @@ def test_one_server_has_no_links_and_no_comforting_zero() -> None:
     alone: dict[str, Any] = {"problem": {"units": 1}, "graph": {"topology": "path"}}
     with pytest.raises(InputError, match="there are no links"):
         deploy(**alone)
-    first = price(deploy(**alone, privacy={"proof": "regulariser:0.1", "unprotected": True})).statement.unprotected
+    first = deploy(**alone, privacy={"proof": "regulariser:0.1", "unprotected": True}).statement().unprotected
     assert "there are no links" in first[0]
     inside = {"algorithm": {"aggregation": "secure"}, "secure": {"sigma": 0.3}}
-    assert (
-        price(deploy(**alone, **inside, privacy={"proof": "none", "threat": "own-server"})).statement.unprotected == ()
-    )
+    assert deploy(**alone, **inside, privacy={"proof": "none", "threat": "own-server"}).statement().unprotected == ()
 
 
 def test_a_release_of_one_server_is_all_that_its_simulation_pays_for() -> None:
@@ -223,13 +224,15 @@ def test_a_release_of_one_server_is_all_that_its_simulation_pays_for() -> None:
         privacy={"level": "unit", "release": "centroid:0.5"},
     )  # fmt: skip
     assert e.privacy is not None
-    pricing = Accounting.of(e.privacy, e.problem, e.graph, e.algorithm, e.rounds, e.seed).pricing
+    pricing = priced(e.privacy, e.problem, e.graph, e.algorithm, e.rounds, e.seed)
     messages, release = pricing.costs(8)
     assert all(cost == FREE for cost in messages)
     assert release is not None
-    assert release.rho == pytest.approx(pricing.spend(8, "centroid:0.5").rho)
+    assert release.rho == pytest.approx(pricing.account(8, 1).rho)
     for threat, what in (("own-server", "centroid:0.5"), ("own-server", "none"), ("links", "none")):
-        messages, release = replace(pricing, threat=threat, release=what).costs(8)
+        messages, release = price(
+            changed(pricing.plan, threat=words.threat(threat), release=words.release(what))
+        ).costs()
         assert all(cost.rho is cost.epsilon is None for cost in messages)
 
 
@@ -237,8 +240,8 @@ def test_a_release_of_one_server_is_all_that_its_simulation_pays_for() -> None:
 
 
 def test_a_tick_below_adapt_is_among_the_assumptions() -> None:
-    def notes(plan: Plan) -> set[bool]:
-        accounts = price(plan).statement.accounts
+    def notes(price: Price) -> set[bool]:
+        accounts = price.statement().accounts
         return {any("how long training took" in note for note in a.assumptions) for a in accounts}
 
     assert notes(deploy()) == {False}
@@ -246,8 +249,8 @@ def test_a_tick_below_adapt_is_among_the_assumptions() -> None:
 
 
 def test_pair_noise_that_would_repeat_is_said_first() -> None:
-    plan = deploy(scheme={"name": "pairwise", "sigma": 9.0, "sigma_pair": 1.0}, privacy={"unprotected": True})
-    assert any("the same plan run again from empty stores repeats it" in x for x in price(plan).statement.unprotected)
+    found = deploy(scheme={"name": "pairwise", "sigma": 9.0, "sigma_pair": 1.0}, privacy={"unprotected": True})
+    assert any("the same plan run again from empty stores repeats it" in x for x in found.statement().unprotected)
 
 
 # ---- misleading: the first numbers that `confide cluster` shows
@@ -257,7 +260,7 @@ def test_pair_noise_that_would_repeat_is_said_first() -> None:
 def test_the_try_out_shows_privacy(release: str, worst: float) -> None:
     """It printed 28.9 for links."""
     e = parse(TRY_OUT | {"privacy": TRY_OUT["privacy"] | {"release": release}}).build()
-    accounts = price(deployed(e)).statement.accounts
+    accounts = agreed(deployed(e)).statement().accounts
     found = [a.epsilon for a in accounts if a.threat not in ("own-client", "own-server")]
     assert max(x for x in found if x is not None) < worst
     assert min(x for x in found if x is not None) < 1.1

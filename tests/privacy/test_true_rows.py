@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.privacy.agreement import price
 
 from builders import changed, deployed
 from confide.base.errors import DataError, InputError
@@ -16,12 +15,13 @@ from confide.deploy.machines import training
 from confide.deploy.node.client_setup import ClientSetup
 from confide.plans.config import parse
 from confide.plans.plan import Plan
+from confide.privacy.price import agreed
 from confide.rounds.clipping import Clip
 
 ROWS = 100
 
 
-def agreed(kind: str = "linear", clip: str = "example", **privacy: Any) -> Plan:
+def plan_of(kind: str = "linear", clip: str = "example", **privacy: Any) -> Plan:
     """A mini-batch is all of a client's rows: one row fewer would be too few."""
     e = parse(
         {
@@ -35,7 +35,7 @@ def agreed(kind: str = "linear", clip: str = "example", **privacy: Any) -> Plan:
             "privacy": {"proof": "none", "level": "example"} | privacy,
         }
     ).build()
-    return changed(deployed(e), model={"kind": kind, "rho": 0.1})
+    return agreed(changed(deployed(e), model=kind)).plan
 
 
 def update(plan: Plan, path: Path) -> tuple[np.ndarray, list[tuple[int, int]]]:
@@ -46,7 +46,7 @@ def update(plan: Plan, path: Path) -> tuple[np.ndarray, list[tuple[int, int]]]:
         train = ClientSetup(config, plan, 0, 0, node=None, authority=b"").trainer(1, lambda *n: told.append(n))  # type: ignore[arg-type]
     except DataError:
         train = training.without_data(plan, 0, 0)
-    return train(np.zeros(plan.dim or 0), 1, {}), told
+    return train(np.zeros(plan.algorithm.model.length), 1, {}), told
 
 
 def csv(path: Path, rows: list[str], names: int) -> Path:
@@ -61,8 +61,8 @@ def csv(path: Path, rows: list[str], names: int) -> Path:
 @pytest.mark.parametrize("proof", ["none", "convex-glm:0.2", "declared"])
 def test_a_row_of_a_csv_moves_no_more_than_its_part(tmp_path: Path, proof: str, row: str) -> None:
     smooth = {"proof": "convex-glm:0.2", "smoothness": 60.0} if proof == "declared" else {"proof": proof}
-    plan = agreed(**smooth)
-    M = plan.dim or 0
+    plan = plan_of(**smooth)
+    M = plan.algorithm.model.length
     good = ",".join(["1"] * M) + ",1000"
     whole, none = update(plan, csv(tmp_path / "a.csv", [good] * ROWS, M + 1))
     assert not none
@@ -72,8 +72,8 @@ def test_a_row_of_a_csv_moves_no_more_than_its_part(tmp_path: Path, proof: str, 
         rows[place] = row.format(",".join(["1"] * M))
         found, told = update(plan, csv(tmp_path / "b.csv", rows, M + 1))
         assert told == ([] if "1e9" in row and proof != "declared" else [(1, ROWS)])
-        moved = np.linalg.norm(whole - found) / (plan.sampled or 1)
-        assert 0.0 < moved <= price(plan).messages[0].sensitivity
+        moved = np.linalg.norm(whole - found) / plan.algorithm.sampled
+        assert 0.0 < moved <= agreed(plan).messages[0].sensitivity
 
 
 @pytest.mark.parametrize(
@@ -89,20 +89,21 @@ def test_a_row_of_a_csv_moves_no_more_than_its_part(tmp_path: Path, proof: str, 
     ],
 )
 def test_a_row_of_an_npz_moves_no_more_than_its_part(tmp_path: Path, kind: str, where: str, value: float) -> None:
-    plan = agreed(kind)
-    arrays = {"X": np.ones((ROWS, plan.dim or 0)), "y": np.ones(ROWS)}
+    plan = plan_of(kind)
+    arrays = {"X": np.ones((ROWS, plan.algorithm.model.length)), "y": np.ones(ROWS)}
     np.savez(tmp_path / "a.npz", allow_pickle=False, **arrays)
     arrays[where][7] = value
     np.savez(tmp_path / "b.npz", allow_pickle=False, **arrays)
     whole, _ = update(plan, tmp_path / "a.npz")
     found, told = update(plan, tmp_path / "b.npz")
     assert told == [(1, ROWS)]
-    assert 0.0 < np.linalg.norm(whole - found) / (plan.sampled or 1) <= price(plan).messages[0].sensitivity
+    assert 0.0 < np.linalg.norm(whole - found) / plan.algorithm.sampled <= agreed(plan).messages[0].sensitivity
 
 
 def test_a_row_beyond_the_declared_smoothness_counts_as_zeros() -> None:
-    plan = agreed(proof="convex-glm:0.2", smoothness=60.0)
-    X, y, w, told = np.ones((ROWS, plan.dim or 0)), np.ones(ROWS), np.zeros(plan.dim or 0), []
+    plan = plan_of(proof="convex-glm:0.2", smoothness=60.0)
+    M = plan.algorithm.model.length
+    X, y, w, told = np.ones((ROWS, M)), np.ones(ROWS), np.zeros(M), []
     whole = training.of_plan(plan, 0, 0, X, y)(w.copy(), 1, {})
     X[7] *= 1e3
     found = training.of_plan(plan, 0, 0, X, y, told=lambda *n: told.append(n))(w.copy(), 1, {})
@@ -112,9 +113,9 @@ def test_a_row_beyond_the_declared_smoothness_counts_as_zeros() -> None:
 
 def test_what_an_npz_holds_is_decided_by_its_type(tmp_path: Path) -> None:
     """Texts are refused whether or not each is a number: else one of them would decide over all."""
-    plan = agreed()
+    plan = plan_of()
     for text in ("1", "one"):
-        X = np.full((ROWS, plan.dim or 0), "1", "<U3")
+        X = np.full((ROWS, plan.algorithm.model.length), "1", "<U3")
         X[7] = text
         np.savez(tmp_path / "a.npz", allow_pickle=False, X=X, y=np.ones(ROWS))
         found, told = update(plan, tmp_path / "a.npz")
@@ -125,6 +126,6 @@ def test_what_an_npz_holds_is_decided_by_its_type(tmp_path: Path) -> None:
 def test_a_training_of_ones_own_is_never_at_level_example() -> None:
     """It may fail for one row's sake, and then its client adds zeros."""
     with pytest.raises(InputError, match="needs per-example clipping"):
-        agreed(clip="update")
+        plan_of(clip="update")
     with pytest.raises(InputError, match="clipped as a whole"):
         training.entry_point("math:fsum", Clip("example", 1.0), 0.1)

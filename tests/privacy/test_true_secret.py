@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 import confide
+from builders import priced
 from confide.base.errors import InputError
 from confide.engines.driver import simulate
 from confide.engines.predict import predict
@@ -176,7 +177,7 @@ def test_shares_in_fixed_point_are_whole_quanta() -> None:
 def test_what_could_not_be_read_back_is_refused_before_the_first_round() -> None:
     alg = replace(BASE, arithmetic="fixed", fraction_bits=46, scheme=scheme("homomorphic", 1e-3, noise="gaussian"))
     with pytest.raises(InputError, match=r"^algorithm.fraction_bits = 46: the released sum over 4 servers"):
-        Releasing.of(replace(UNIT, release="centroid:1000"), [GRAPH], alg, 2)
+        Releasing.of(priced(replace(UNIT, release="centroid:1000"), MADE_UP, [GRAPH], alg, 2))
 
 
 @pytest.mark.parametrize("release", ["none", "centroid:5", "local"])

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from confide.privacy.of_run import Accounting, Pricing
 
 import confide
-from builders import forged_units
+from builders import deployed, forged_units, priced
 from confide.base.errors import InputError
 from confide.deploy.keys import announcement
 from confide.engines.run import describe_model
@@ -27,8 +26,8 @@ from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon
 from confide.plans import config as settings
 from confide.plans.plan import Plan
-from confide.privacy import agreement
 from confide.privacy.bundle import generate_key, load_key, make_bundle, save_bundle, verify_bundle
+from confide.privacy.price import agreed, price
 from confide.problems import clicks, table
 from confide.problems.click_log import synthetic_log
 from confide.problems.problem import Problem
@@ -62,7 +61,7 @@ def problem(tmp_path: Path, frame: pl.DataFrame, **how: Any) -> Problem:
 
 
 def printed(made: Problem) -> float:
-    found = Accounting.of(confide.Privacy(), made, [PAIR], ALGORITHM, 1, 0).pricing.spend(1).epsilon
+    found = priced(confide.Privacy(), made, [PAIR], ALGORITHM, 1).account(1).epsilon
     assert found is not None
     return found
 
@@ -192,7 +191,7 @@ def test_what_is_computed_is_named_and_how_to_declare_it(tmp_path: Path, how: di
     assert private not in made.undeclared[0]
     assert "499.6" not in made.undeclared[0]  # the mean of x: suggested, it would be declared
     with pytest.raises(InputError, match=r"or privacy\.unprotected = true"):
-        Accounting.of(confide.Privacy(), made, [PAIR], replace(ALGORITHM, sampled=2), 3, 0)
+        priced(confide.Privacy(), made, [PAIR], replace(ALGORITHM, sampled=2), 3)
 
 
 def test_all_reasons_stand_side_by_side(tmp_path: Path) -> None:
@@ -280,7 +279,7 @@ def test_the_plan_alone_says_that_nothing_has_a_price(tmp_path: Path) -> None:
     run.save(tmp_path / "run")
     plan = Plan.load(tmp_path / "run" / "plan.json")
     assert run.privacy is not None
-    assert Pricing.of_plan(plan).statement(4).to_dict() == run.privacy["statement"]
+    assert price(plan).statement().to_dict() == run.privacy["statement"]
     generate_key(tmp_path / "key")
     text = make_bundle(
         plan, tmp_path / "run" / "ledger.jsonl", run.privacy["statement"], {}, load_key(tmp_path / "key")
@@ -406,14 +405,13 @@ def test_predict_applies_what_was_declared(command: Callable[..., Outcome], conf
 
 
 def test_a_deployment_of_a_table_needs_it_declared(config: Path) -> None:
-    units = forged_units([K] * 2)
     fixed = {"arithmetic": "fixed", "fraction_bits": 20, "aggregation": "secure"}
     made = [
         settings.load(name, [f"algorithm.{k}={v}" for k, v in fixed.items()]) for name in ("c.toml", "declared.toml")
     ]
     with pytest.raises(InputError, match=r"\[problem\.scaling\]"):
-        agreement.make(made[0].build(), units)
-    assert agreement.make(made[1].build(), units).dim == 2
+        deployed(made[0].build())
+    assert agreed(deployed(made[1].build())).plan.algorithm.model.length == 2
     counted = settings.load("declared.toml", ["problem.categorical=['x']", "problem.numeric=[]", "problem.scaling={}"])
     with pytest.raises(InputError, match=r"--features = None: would be counted from private rows"):
-        announcement.experiment(counted, units)
+        announcement.agree(counted, forged_units([K] * 2))

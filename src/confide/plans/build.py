@@ -132,7 +132,7 @@ def model_of(problem: Problem, algorithm: GFL) -> Model:
     return Model(
         kind=model.name if isinstance(model, GLM) and known and built_in else "own",
         length=problem.M,
-        ridge=float(model.rho),
+        ridge=float(model.rho) if built_in else 0.0,  # a function of one's own has its regulariser inside
         convex="" if known or not declared else type(model).__name__,
         built_in=built_in,
         undeclared=problem.undeclared,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -12,7 +11,7 @@ from confide.base import canonical
 from confide.base.errors import InputError
 from confide.plans.words import Amplified, Level, Random, check_servers
 from confide.rounds.arithmetic import WEIGHT_BITS
-from confide.rounds.schemes import Exchange, Scheme, scheme
+from confide.rounds.schemes import Exchange, named
 from confide.secure.encoding import Encoding
 
 if TYPE_CHECKING:
@@ -99,22 +98,12 @@ def _check_deployment(plan: Plan) -> None:
         raise InputError("algorithm.clip", a.clip.kind, remedy)
     if plan.scheme.exchange is not Exchange.GRAPH:
         raise InputError("scheme.name", plan.scheme.name, "has no flows on edges; deploy a scheme that has")
-    _check_name(plan.scheme)
+    if not named(plan.scheme):
+        raise InputError("scheme.name", plan.scheme.name, "is not the scheme of this name, and no other is deployed")
     if plan.scheme.sigma_client:
         remedy = "must be 0: in a deployment the secure sum hides the clients"
         raise InputError("scheme.sigma_client", plan.scheme.sigma_client, remedy)
     _check_roster(plan)
-
-
-def _check_name(s: Scheme) -> None:
-    """People read the name; its rows are what is run and priced."""
-    sizes = {"sigma": s.sigma, "sigma_pair": s.sigma_pair, "sigma_client": s.sigma_client}
-    try:
-        same = replace(scheme(s.name, noise=s.law.continuous, **sizes), law=s.law) == s
-    except InputError:
-        same = False
-    if not same:
-        raise InputError("scheme.name", s.name, "is not the scheme of this name; deploy one of confide's own")
 
 
 def _check_roster(plan: Plan) -> None:

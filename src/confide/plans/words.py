@@ -30,6 +30,13 @@ class Level(StrEnum):
     EXAMPLE = "example"
 
 
+MEANINGS: Final = {
+    Level.UNIT.value: "all data of one server's organisation",
+    Level.CLIENT.value: "all data of one client",
+    Level.EXAMPLE.value: "one row of one client",
+}
+
+
 class Adjacency(StrEnum):
     """How they may change: to any other data, or to no contribution."""
 
@@ -252,7 +259,7 @@ def chosen(kind: type[E], text: str, field: str) -> E:
     >>> chosen(Level, "client", "level") is Level.CLIENT
     True
     """
-    return kind(one_of(field, str(text), tuple(kind)))
+    return kind(one_of(field, str(text), MEANINGS if kind is Level else tuple(map(str, kind))))
 
 
 def parse(union: Any, text: str, field: str) -> Any:

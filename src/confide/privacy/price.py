@@ -20,7 +20,7 @@ from confide.laws.noise import LARGEST_SCALE
 from confide.plans.build import of_run
 from confide.plans.plan import Plan
 from confide.plans.privacy import Budget, Privacy
-from confide.plans.words import Always, Cap, Centroid, Links, Neighbours, Nothing, Threat
+from confide.plans.words import Centroid, Links, Neighbours, Nothing, Threat
 from confide.privacy import accountant, budgets, deviation
 from confide.privacy.closed_forms import covers
 from confide.privacy.course import Account, Bound
@@ -227,7 +227,7 @@ class Price:
 
     def check_budget(self) -> None:
         """Refuse a budget that does not pay for all that the plan allows."""
-        budget, part = self.plan.privacy.budget, self.plan.privacy.participation
+        budget = self.plan.privacy.budget
         if budget is None:
             return
         try:
@@ -236,8 +236,10 @@ class Price:
             raise InputError(_key(budget), budget.limit, f"cannot be kept: {e}") from None
         if total.leak and total.epsilon is None and total.rho is None:
             raise InputError(_key(budget), budget.limit, f"cannot be kept: {total.assumptions[0]}")
-        if not isinstance(part, Always | Cap):
-            remedy = f"participation {part} has no price for a single round; use all or cap:N"
+        if not total.costs:
+            remedy = (
+                f"participation {self.plan.privacy.participation} has no price for a single round; use all or cap:N"
+            )
             raise InputError(_key(budget), budget.limit, remedy)
         if not budgets.allows(budget, total):
             paid = largest(self.plan.rounds, lambda j: budgets.allows(budget, self.account(j, self.releases)))

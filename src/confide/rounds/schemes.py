@@ -320,6 +320,15 @@ def scheme(
     return replace(family, law=law).resized(sigma=sigma, sigma_pair=sigma_pair, sigma_client=sigma_client)
 
 
+def named(s: Scheme) -> bool:
+    """Whether it is the scheme of its name, so that name, law and sizes tell all of it."""
+    try:
+        again = scheme(s.name, s.sigma, noise=s.law.continuous, sigma_pair=s.sigma_pair, sigma_client=s.sigma_client)
+    except InputError:
+        return False
+    return replace(again, law=s.law) == s
+
+
 def links(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Directed links as (sender, receiver): edge e gives link e (i to j) and link E + e (j to i)."""
     i, j = graph.edges[:, 0], graph.edges[:, 1]
