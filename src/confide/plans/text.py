@@ -24,20 +24,24 @@ from confide.plans.words import Word, parse
 HIDDEN = {"plan": False}  # metadata of a field that is no part of the plan's text
 
 
-def encoded(value: Any) -> Any:
+def encoded(value: Any, wanted: Any = Any) -> Any:
+    """Plain data; a field of type float is written as one, whole or not, so that equal numbers have equal hashes."""
     if isinstance(value, Word | Law):
         return str(value)
     if isinstance(value, Graph):
         return value.to_dict()
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encoded(getattr(value, f.name)) for f in _written(type(value))}
+        hints = _hints(type(value))
+        return {f.name: encoded(getattr(value, f.name), hints[f.name]) for f in _written(type(value))}
     if isinstance(value, tuple | list):
-        return [encoded(x) for x in value]
+        return [encoded(x, next(iter(get_args(wanted)), Any)) for x in value]
     if isinstance(value, StrEnum):
         return str(value)
     if callable(value):  # named, so that another function is another plan; never called when it is read
         return f"{value.__module__}.{value.__qualname__}"
-    return value + 0.0 if isinstance(value, float) else value  # -0.0 becomes 0.0: equal numbers, equal hashes
+    if isinstance(value, float) or (type(value) is int and float in (wanted, *get_args(wanted))):
+        return value + 0.0  # -0.0 becomes 0.0
+    return value
 
 
 def decoded(wanted: Any, value: Any, path: str) -> Any:
@@ -132,7 +136,7 @@ def differences(name: str, a: Any, b: Any) -> list[str]:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         *inner, last = differences(f"{name}[{wrong[0]}]", a[wrong[0]], b[wrong[0]])
         return [*inner, last + more]
-    return [f"{name}: {_shown(a)} != {_shown(b)}"] if type(a) is not type(b) or a != b else []
+    return [f"{name}: {_shown(a)} != {_shown(b)}"] if canonical.dumps(a) != canonical.dumps(b) else []
 
 
 def _shown(value: Any) -> str:
