@@ -1,6 +1,7 @@
 """A plan as plain data and back: written once, over the fields of its tables.
 
     dataclass -> table      word, law -> text      graph -> `Graph.to_dict`      tuple -> list      the rest -> itself
+    function -> its name, and back to `Elsewhere`
 
 What is read must be exactly what would have been written: each table with its own keys and no others, each value in the
 type of its field. A refusal names the key, `privacy.delta`, as a config would.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -24,9 +25,23 @@ from confide.plans.words import Word, parse
 HIDDEN = {"plan": False}  # metadata of a field that is no part of the plan's text
 
 
+@dataclass(frozen=True)
+class Elsewhere:
+    """A function of somebody's own, which a plan's text only names: nothing that is read is ever executed."""
+
+    name: str
+    field: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __call__(self, *_: object) -> Any:
+        raise InputError(self.field, self.name, "is a function that the plan only names; price it where it was run")
+
+
 def encoded(value: Any, wanted: Any = Any) -> Any:
     """Plain data; a field of type float is written as one, whole or not, so that equal numbers have equal hashes."""
-    if isinstance(value, Word | Law):
+    if isinstance(value, Word | Law | Elsewhere):
         return str(value)
     if isinstance(value, Graph):
         return value.to_dict()
@@ -37,7 +52,7 @@ def encoded(value: Any, wanted: Any = Any) -> Any:
         return [encoded(x, next(iter(get_args(wanted)), Any)) for x in value]
     if isinstance(value, StrEnum):
         return str(value)
-    if callable(value):  # named, so that another function is another plan; never called when it is read
+    if callable(value):  # named, so that another function is another plan
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, float) or (type(value) is int and float in (wanted, *get_args(wanted))):
         return value + 0.0  # -0.0 becomes 0.0
@@ -71,7 +86,7 @@ def decoded(wanted: Any, value: Any, path: str) -> Any:
             raise InputError(path, value, f"must be one of {', '.join(wanted)}")
         return wanted(value)
     if get_origin(wanted) is Callable:
-        raise InputError(path, value, "is a function of somebody's own: a plan of it can be compared, not read")
+        return Elsewhere(decoded(str, value, path), path)
     if type(value) is not wanted:
         raise InputError(path, value, f"must be {_NAMES.get(wanted, wanted)}")
     return value
