@@ -35,7 +35,7 @@ def learn(train, size, sample, score, bound):
     }  # fmt: skip
     plan = agree(config, forged_units(P, K), model="own", features=size)  # real units announce keys of their own
     print(f"the model has {size} numbers; {ROUNDS} rounds, {P} units with {K} clients each")
-    print(f"so few clients hide nobody:\n{price(plan).statement}\n")
+    print(f"so few clients hide nobody:\n{price(plan).statement()}\n")
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
 

@@ -1,6 +1,7 @@
 """A plan as plain data and back: written once, over the fields of its tables.
 
     dataclass -> table      word, law -> text      graph -> `Graph.to_dict`      tuple -> list      the rest -> itself
+    function -> its name, and back to `Elsewhere`
 
 What is read must be exactly what would have been written: each table with its own keys and no others, each value in the
 type of its field. A refusal names the key, `privacy.delta`, as a config would.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -24,20 +25,38 @@ from confide.plans.words import Word, parse
 HIDDEN = {"plan": False}  # metadata of a field that is no part of the plan's text
 
 
-def encoded(value: Any) -> Any:
-    if isinstance(value, Word | Law):
+@dataclass(frozen=True)
+class Elsewhere:
+    """A function of somebody's own, which a plan's text only names: nothing that is read is ever executed."""
+
+    name: str
+    field: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __call__(self, *_: object) -> Any:
+        raise InputError(self.field, self.name, "is a function that the plan only names; price it where it was run")
+
+
+def encoded(value: Any, wanted: Any = Any) -> Any:
+    """Plain data; a field of type float is written as one, whole or not, so that equal numbers have equal hashes."""
+    if isinstance(value, Word | Law | Elsewhere):
         return str(value)
     if isinstance(value, Graph):
         return value.to_dict()
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encoded(getattr(value, f.name)) for f in _written(type(value))}
+        hints = _hints(type(value))
+        return {f.name: encoded(getattr(value, f.name), hints[f.name]) for f in _written(type(value))}
     if isinstance(value, tuple | list):
-        return [encoded(x) for x in value]
+        return [encoded(x, next(iter(get_args(wanted)), Any)) for x in value]
     if isinstance(value, StrEnum):
         return str(value)
-    if callable(value):  # named, so that another function is another plan; never called when it is read
+    if callable(value):  # named, so that another function is another plan
         return f"{value.__module__}.{value.__qualname__}"
-    return value + 0.0 if isinstance(value, float) else value  # -0.0 becomes 0.0: equal numbers, equal hashes
+    if isinstance(value, float) or (type(value) is int and float in (wanted, *get_args(wanted))):
+        return value + 0.0  # -0.0 becomes 0.0
+    return value
 
 
 def decoded(wanted: Any, value: Any, path: str) -> Any:
@@ -67,7 +86,7 @@ def decoded(wanted: Any, value: Any, path: str) -> Any:
             raise InputError(path, value, f"must be one of {', '.join(wanted)}")
         return wanted(value)
     if get_origin(wanted) is Callable:
-        raise InputError(path, value, "is a function of somebody's own: a plan of it can be compared, not read")
+        return Elsewhere(decoded(str, value, path), path)
     if type(value) is not wanted:
         raise InputError(path, value, f"must be {_NAMES.get(wanted, wanted)}")
     return value
@@ -132,7 +151,7 @@ def differences(name: str, a: Any, b: Any) -> list[str]:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         *inner, last = differences(f"{name}[{wrong[0]}]", a[wrong[0]], b[wrong[0]])
         return [*inner, last + more]
-    return [f"{name}: {_shown(a)} != {_shown(b)}"] if type(a) is not type(b) or a != b else []
+    return [f"{name}: {_shown(a)} != {_shown(b)}"] if canonical.dumps(a) != canonical.dumps(b) else []
 
 
 def _shown(value: Any) -> str:

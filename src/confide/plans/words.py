@@ -304,4 +304,4 @@ def _spelled(value: float | int | frozenset[int]) -> str:
     """As short as it can be read back from, to the last bit."""
     if isinstance(value, frozenset):
         return ",".join(map(str, sorted(value)))
-    return repr(value).removesuffix(".0")
+    return repr(value + 0).removesuffix(".0")  # -0.0 becomes 0.0

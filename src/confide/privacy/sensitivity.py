@@ -202,7 +202,7 @@ class Sensitivity:
         else:
             remedy = (
                 f"with carry > 0 the other clients start from another model, so their updates change too; level "
-                f"{self.level!r} needs a proof (regulariser, convex-glm, public-point), or use level 'unit'"
+                f"'{self.level}' needs a proof (regulariser, convex-glm, public-point), or use level 'unit'"
             )
             raise InputError("proof", str(self.proof), remedy)
         if isinstance(self.proof, words.Regulariser) and remembers:

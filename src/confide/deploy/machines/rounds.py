@@ -2,7 +2,7 @@
 
     boot -> wait -> adapt -> wait -> adapt -> ... -> drain -> finished          any of them -> stopped(why)
 
-`at` is told the crash points of flows.md, so that tests can end the machine at any of them.
+`at` is told the crash points of docs/design/flows.md, so that tests can end the machine at any of them.
 """
 
 from __future__ import annotations
