@@ -129,6 +129,12 @@ class Graph:
         ends = frozen(ends[np.lexsort((ends[:, 1], ends[:, 0]))])
         return np.split(ends[:, 1], np.cumsum(self.degrees)[:-1])
 
+    def check_units(self, units: int) -> None:
+        """Refuse a problem of so many units where that is not one for each server."""
+        if units != self.P:
+            remedy = f"the problem has {units} units; the graph needs one server for each"
+            raise InputError("graph", f"{self.name} with {self.P} servers", remedy)
+
     # ---- other forms
 
     def with_weights(self, rule: str) -> Self:
