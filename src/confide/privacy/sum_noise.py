@@ -182,7 +182,7 @@ class SumNoise:
         """
         if secure.sigma == 0.0:
             raise InputError("secure.sigma", secure.sigma, "there is no noise inside the sum; give a sigma")
-        p, share = secure.parameters(sampled), secure.share_quanta(sampled, fraction_bits)
+        p, share = secure.parameters(sampled), secure.sums(sampled).share_quanta(fraction_bits)
         try:
             return cls(secure.sigma, p.honest_survivors, share, dim, p.corrupted, p.server)
         except InputError as e:
