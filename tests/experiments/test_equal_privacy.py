@@ -18,6 +18,7 @@ from confide.experiments import equal_privacy as q
 from confide.experiments import reproduce as module
 from confide.experiments.claims import Claim
 from confide.graph.graph import Graph
+from confide.plans.words import ConvexGlm
 from confide.privacy.accountant import account
 
 BUDGETS = q.FEW
@@ -45,7 +46,7 @@ def test_rows_and_gradients_keep_to_the_declared_bounds(seed: int) -> None:
         assert (f.P, *set(f.K), *set(f.N)) == (q.P, q.K, q.N)
         assert np.linalg.norm(f.X, axis=1).max() <= 1 + 1e-12
         assert model.smoothness(f.X) <= task.smoothness * (1 + 1e-12)  # type: ignore[attr-defined]
-        assert task.sensitivity.proof.constant == 2 * model.rho
+        assert task.sensitivity.proof == ConvexGlm(2 * model.rho)
     # no gradient of the logistic problems is longer than B, so the clip changes nothing there
     for name in ("mild", "strong"):
         task = q.EqualPrivacy(BUDGETS, 1, seed).tasks[name]

@@ -304,7 +304,7 @@ EDGES = [
     ((30, [(0, 1)]), "[0, 1] do not reach [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...] (28 servers)"),
     ((None, [(1, 2)]), "[0] do not reach [1, 2]"),
     ((None, [(0, 1), (5, 2**31 - 1)]), "[0, 1] do not reach [2, 3,"),
-    ((0, []), "graph.P = 0: must be a whole number, 1 or more"),
+    ((0, []), "graph.P = 0: must be at least 1"),
 ]
 
 
@@ -350,7 +350,7 @@ def test_wrong_networkx_graphs_are_refused(g: nx.Graph, message: str) -> None:
 # ---- sizes and rules
 
 SIZES = [
-    (lambda: Graph.ring(0), "graph.P = 0: must be a whole number, 1 or more"),
+    (lambda: Graph.ring(0), "graph.P = 0: must be at least 1"),
     (lambda: Graph.ring(-3), "graph.P = -3:"),
     (lambda: Graph.ring(True), "graph.P = True:"),
     (lambda: Graph.path(2.0), "graph.P = 2.0:"),
@@ -359,9 +359,9 @@ SIZES = [
     (lambda: Graph.complete(None), "graph.P = None:"),
     (lambda: Graph.grid(0, 3), "graph.rows = 0:"),
     (lambda: Graph.torus(3, -1), "graph.cols = -1:"),
-    (lambda: Graph.hypercube(-1), "graph.dimension = -1: must be a whole number, from 0 to 20"),
+    (lambda: Graph.hypercube(-1), "graph.dimension = -1: must be between 0 and 20"),
     (lambda: Graph.hypercube(64), "graph.dimension = 64:"),
-    (lambda: Graph.random(5, 1.5), "graph.probability = 1.5: must be a number from 0 to 1"),
+    (lambda: Graph.random(5, 1.5), "graph.probability = 1.5: must be between 0 and 1"),
     (lambda: Graph.random(5, float("nan")), "graph.probability = nan:"),
     (lambda: Graph.random(5, True), "graph.probability = True:"),
     (lambda: Graph.random(5, "0.4"), "graph.probability = '0.4':"),
@@ -373,11 +373,11 @@ SIZES = [
     (lambda: Graph.random(5, seed=-1), "graph.seed = -1:"),
     (lambda: Graph.random(5, seed=0.5), "graph.seed = 0.5:"),
     (lambda: Graph.small_world(10, 3), "graph.neighbours = 3: must be even"),
-    (lambda: Graph.small_world(4), "graph.neighbours = 4: must be a whole number, from 2 to 3"),
-    (lambda: Graph.small_world(2, 2), "graph.P = 2: must be a whole number, 3 or more"),
+    (lambda: Graph.small_world(4), "graph.neighbours = 4: must be between 2 and 3"),
+    (lambda: Graph.small_world(2, 2), "graph.P = 2: must be at least 3"),
     (lambda: Graph.small_world(10, 4, -0.1), "graph.rewire = -0.1:"),
     (lambda: Graph.regular(5, 3), "graph.degree = 3: must be even, as the number of servers (5) is odd"),
-    (lambda: Graph.regular(5, 5), "graph.degree = 5: must be a whole number, from 1 to 4"),
+    (lambda: Graph.regular(5, 5), "graph.degree = 5: must be between 1 and 4"),
     (lambda: Graph.regular(8, 1), "no connected graph in 100 draws; raise graph.degree"),
     (
         lambda: Graph.ring(4, weights="lasy"),
@@ -386,7 +386,7 @@ SIZES = [
     (lambda: Graph.ring(4, weights="given"), "graph.weights = 'given': needs the matrix itself"),
     (lambda: Graph.ring(1, weights="lasy"), "graph.weights = 'lasy':"),
     (lambda: Graph.ring(4).with_weights("given"), "graph.weights = 'given': needs the matrix"),
-    (lambda: Graph.ring(4).neighbours(4), "graph.server = 4: must be a whole number, from 0 to 3"),
+    (lambda: Graph.ring(4).neighbours(4), "graph.server = 4: must be between 0 and 3"),
     (lambda: Graph.ring(4).neighbours(-1), "graph.server = -1:"),
 ]
 

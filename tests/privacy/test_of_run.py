@@ -153,7 +153,7 @@ def test_noise_inside_the_sums_gives_the_own_server_a_number() -> None:
     done = run(SERVER, INSIDE, rounds=10)
     assert done.privacy is not None
     said = {a["threat"].partition(":")[0]: a for a in done.privacy["statement"]["accounts"]}
-    noise = SumNoise.of(SECURE, 5, 20, PROBLEM.M)
+    noise = SumNoise.of(SECURE.sums(5), 20, PROBLEM.M)
     assert noise.honest == SECURE.parameters(5).quorum
     rho = 10 * (2 * 0.3 / 5) ** 2 / (2 * 0.2**2)
     assert said["own-server"]["rho"] == pytest.approx(rho, rel=1e-6)
@@ -191,7 +191,7 @@ def test_the_ledger_of_the_sums_adds_up(tmp_path: Path, release: str) -> None:
         SERVER.sensitivity(PROBLEM, INSIDE, 0),
         rounds=8,
         threat="own-server",
-        sum_noise=SumNoise.of(SECURE, 5, 20, PROBLEM.M),
+        sum_noise=SumNoise.of(SECURE.sums(5), 20, PROBLEM.M),
     )
     assert len(book.events) == 4 * (8 + (release != "none"))
     assert {e.cost.law for e in book.events if e.kind == "message"} == {"discrete-gaussian"}
@@ -239,7 +239,7 @@ def test_one_proof_prices_the_rounds_and_the_release(tmp_path: Path) -> None:
     run(dear, loud, rounds=5).save(tmp_path / "sum")
     kept = replace(dear, release="centroid:100")
     run(kept, loud, rounds=5).save(tmp_path / "messages")
-    s, noise = dear.sensitivity(PROBLEM, loud, 0), SumNoise.of(SECURE, 5, 20, PROBLEM.M)
+    s, noise = dear.sensitivity(PROBLEM, loud, 0), SumNoise.of(SECURE.sums(5), 20, PROBLEM.M)
     for name, privacy, law in (("sum", dear, "discrete-gaussian"), ("messages", kept, "gaussian")):
         whole = account(loud.scheme, GRAPH, s, rounds=5, release=privacy.release, sum_noise=noise)
         assert whole.by == name

@@ -166,7 +166,7 @@ def test_too_narrow_a_share_says_what_would_be_right() -> None:
 @pytest.mark.parametrize("cohort", [5, 11, 40])
 def test_only_honest_survivors_count(server: str, cohort: int) -> None:
     secure = Secure(ring_bits=64, server=server, corrupted=0.2, dropped=0.1, sigma=0.05)
-    p, noise = secure.parameters(cohort), SumNoise.of(secure, cohort, 20, 3)
+    p, noise = secure.parameters(cohort), SumNoise.of(secure.sums(cohort), 20, 3)
     assert (noise.honest, noise.corrupted, noise.server) == (p.quorum - p.corrupted, p.corrupted, server)
     assert p.corrupted >= 1
     assert noise.share_quanta == pytest.approx(0.05 * cohort * 2**20 / math.sqrt(p.quorum - p.corrupted))
@@ -177,9 +177,9 @@ def test_only_honest_survivors_count(server: str, cohort: int) -> None:
     assert measured != pytest.approx(0.05 * 1.5, rel=0.03)
     assert measured != pytest.approx(0.05 / 1.5, rel=0.03)
     with pytest.raises(InputError, match="no noise inside the sum"):
-        SumNoise.of(replace(secure, sigma=0.0), cohort, 20, 3)
+        SumNoise.of(replace(secure, sigma=0.0).sums(cohort), 20, 3)
     with pytest.raises(InputError, match=r"secure\.sigma = 1e-09: .* more fraction bits"):
-        SumNoise.of(replace(secure, sigma=1e-9), cohort, 20, 3)
+        SumNoise.of(replace(secure, sigma=1e-9).sums(cohort), 20, 3)
 
 
 def test_a_client_who_knows_its_share_takes_it_away() -> None:

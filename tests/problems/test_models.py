@@ -110,18 +110,6 @@ def test_smoothness_is_reached(kind: type[GLM]) -> None:
     assert model.smoothness(X) == pytest.approx({Linear: 2.0, Logistic: 0.25}[kind] * 25 + 0.6)
 
 
-@given(cases())
-def test_strong_convexity_is_the_least_curvature_of_the_risk(
-    case: tuple[GLM, np.ndarray, np.ndarray, np.ndarray],
-) -> None:
-    model, w, X, d = case
-    least = np.linalg.eigvals(model.hessian(w, X, d, np.full(len(d), 1 / len(d)))).real.min()
-    if isinstance(model, Linear):
-        assert model.strong_convexity(X) == pytest.approx(least, abs=1e-9)
-    else:
-        assert model.strong_convexity(X) == 2 * model.rho <= least + 1e-9
-
-
 # ---- metrics
 
 

@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 import sessions
 from confide.base.errors import InputError
@@ -330,7 +331,7 @@ def run_from_shares(trace: Trace, liar: int, lies: dict[int, bytes]) -> server.S
     for j, honest in trace.said[Shares][liar].sealed:
         (agreed,) = channel.agree([session.entries[j].channel_key])
         key = client.channel_key(agreed, session.id, liar, j)
-        sealed.append((j, client._seal(key, lies[j], session.id) if lies else honest))
+        sealed.append((j, ChaCha20Poly1305(key).encrypt(client.NONCE, lies[j], session.id) if lies else honest))
     clients[liar] = replace(clients[liar], own=lies.get(liar, clients[liar].own))
     said = trace.said[Shares] | {liar: replace(trace.said[Shares][liar], sealed=tuple(sealed))}
     while True:

@@ -185,7 +185,7 @@ def test_facts_of_clients_against_their_definitions(ragged: Callable[..., Proble
     problem, rng = ragged(P=3, M=3, model=model, rho=0.05), np.random.default_rng(0)
     f, kind = problem.federation, problem.model
     found = clients(problem, settings(), 0)
-    for c, p in enumerate(f.unit_of_client()):
+    for c, p in enumerate(np.repeat(np.arange(f.P), f.K)):
         X, d = f.client(int(p), c - int(f.unit_offsets[p]))
         weights = np.full(len(d), 1 / len(d))
 

@@ -16,11 +16,9 @@ from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import Scheme, scheme
-from confide.theory.design import _advance, best_step, constant_weight, fastest_mixing, noise_allowed
+from confide.theory.design import best_step, constant_weight, fastest_mixing, noise_allowed
 from confide.theory.fastest import EDGES, _barrier, _bound
-from confide.theory.moments import moments
 from confide.theory.prediction import predict
-from confide.theory.quadratics import linearise
 from confide.theory.stability import max_stable_step
 from exploring import more
 
@@ -122,13 +120,6 @@ def test_one_server_and_too_many_edges() -> None:
 
 
 # ---- the step
-
-
-def test_a_round_of_the_search_is_a_round_of_the_prediction(ragged: Maker) -> None:
-    rng, round = np.random.default_rng(0), moments(linearise(ragged()), GRAPH, ALG, 0)
-    m, root = rng.standard_normal((4, 2)), rng.standard_normal((8, 8))
-    S = (root @ root.T).reshape(4, 2, 4, 2)
-    assert np.allclose(_advance(round, S, m), round.covariance(S, m), rtol=1e-13, atol=0.0)
 
 
 WHICH = {"homomorphic": ("centroid", "individual"), "shared": ("centroid",), "none": ("individual",)}

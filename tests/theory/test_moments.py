@@ -257,3 +257,12 @@ def test_problems_and_graphs_without_known_moments_are_refused(ragged: Maker) ->
     flat = Federation.from_clients([[(np.array([[1.0, 1.0], [2.0, 2.0]]), [1.0, 2.0])]])
     with pytest.raises(InputError, match=r"problem\.rho = 0\.0: the optimum is not unique"):
         linearise(Problem(flat, Linear(0.0)))
+
+
+def test_the_covariance_is_that_of_a_known_state_and_of_a_spread() -> None:
+    rng, round = np.random.default_rng(0), round_of(tiny(), settings(), Graph.path(2))
+    m, root = rng.standard_normal((2, 2)), rng.standard_normal((4, 4))
+    S = (root @ root.T).reshape(2, 2, 2, 2)
+    parts = round.carry(S, round.drawn(m) + round.multiplied(blocks(S)))
+    parts[:, range(2), :, range(2)] += round.noise
+    assert np.allclose(round.covariance(S, m), parts, rtol=1e-13, atol=0.0)

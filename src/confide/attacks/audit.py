@@ -247,7 +247,7 @@ class Bench:
         """Standard deviation on psi of the clients' own noises, but for those of `known` clients."""
         alg = self.e.algorithm
         if alg.aggregation is not None and alg.aggregation.sigma:
-            return alg.aggregation.share(self.L) * math.sqrt(self.L - known)
+            return alg.aggregation.sums(self.L).share * math.sqrt(self.L - known)
         return alg.scheme.sigma_client / math.sqrt(self.L)
 
     def moved(self, gaps: Floats) -> Floats:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 import numpy as np
 
@@ -112,11 +111,10 @@ class _Network:
             path.write_text(path.read_text(encoding="utf-8").replace('data = "data.npz"\n', own), encoding="utf-8")
         self._cluster = Cluster(self.layout)
         self._log = self._cluster.logs / f"{UNIT}.log"
-        self._closed: int | None = None
+        self._lock = self._closed_gate()
 
     def __enter__(self) -> Self:
         try:
-            self._close_gate()
             self._cluster.start_all()
         except BaseException:
             self._cluster.close()
@@ -126,8 +124,7 @@ class _Network:
     def __exit__(self, *_: object) -> None:
         self._cluster.kill_all()
         self._cluster.close()
-        if self._closed is not None:
-            os.close(self._closed)
+        self._lock.close()
 
     def rounds(self, n: int) -> list[float]:
         """Open the gate until n whole rounds have passed."""
@@ -148,18 +145,17 @@ class _Network:
 
     @contextmanager
     def _open(self) -> Iterator[None]:
-        assert self._closed is not None  # noqa: S101 - it is closed between turns
-        os.close(self._closed)
-        self._closed = None
+        self._lock.close()
         try:
             yield
         finally:
-            self._close_gate()
+            self._lock = self._closed_gate()
             time.sleep(0.1)  # what is under way ends
 
-    def _close_gate(self) -> None:
-        self._closed = os.open(self._gate, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(self._closed, fcntl.LOCK_EX)
+    def _closed_gate(self) -> BinaryIO:
+        lock = self._gate.open("rb")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return lock
 
     def memory(self) -> tuple[float, float]:
         """MiB at the peak, of the server and of the largest client."""

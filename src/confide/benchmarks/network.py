@@ -43,32 +43,36 @@ def bench(servers: int, length: int, rounds: int, watch: Callable[[], None] = la
     whole("rounds", rounds, 1, 10**6)
     price, problem = _network(servers, length, rounds)
     memory = _Clocked()
-    in_memory = _timed(training_units(price, problem, 0, store=lambda _, books: memory.of(MemoryStore(books))), watch)
+    units = training_units(price, problem, 0, store=lambda _, books: _ClockedStore(MemoryStore(books), memory))
+    memory_s, memory_sent = _timed(units, watch)
     with tempfile.TemporaryDirectory(prefix="confide-bench-") as folder:
         files = _Clocked()
 
         def create(p: int, books: Books) -> Store:
             path, text = Path(folder) / f"{p}.sqlite", price.plan.text
-            return files.of(SqliteStore.create(path, plan=text, server=p, dataset=dataset_id("bench"), books=books))
+            store = SqliteStore.create(path, plan=text, server=p, dataset=dataset_id("bench"), books=books)
+            return _ClockedStore(store, files)
 
-        in_files = _timed(training_units(price, problem, 0, store=create), watch)
-    small = _timed(scripted(Graph.ring(SMALL_SERVERS), scheme("homomorphic", 0.5), rounds=SMALL_ROUNDS), watch)
+        file_s, file_sent = _timed(training_units(price, problem, 0, store=create), watch)
+    small_s, small_sent = _timed(
+        scripted(Graph.ring(SMALL_SERVERS), scheme("homomorphic", 0.5), rounds=SMALL_ROUNDS), watch
+    )
     return {
         "servers": servers,
         "length": length,
         "rounds": rounds,
-        "rounds_per_s": rounds / in_files.seconds,
-        "messages_per_s": in_files.messages / in_files.seconds,
-        "store_share": files.seconds / in_files.seconds,
+        "rounds_per_s": rounds / file_s,
+        "messages_per_s": file_sent / file_s,
+        "store_share": files.seconds / file_s,
         "commits_per_round": files.commits / rounds,
         "commit_ms": 1e3 * files.seconds / files.commits,
         "publish_ms": 1e3 * files.publishing / (rounds * servers),
-        "memory_rounds_per_s": rounds / in_memory.seconds,
-        "memory_messages_per_s": in_memory.messages / in_memory.seconds,
-        "memory_store_share": memory.seconds / in_memory.seconds,
-        "ratio": in_files.seconds / in_memory.seconds,
-        "small_server_rounds_per_s": SMALL_SERVERS * SMALL_ROUNDS / small.seconds,
-        "small_messages_per_s": small.messages / small.seconds,
+        "memory_rounds_per_s": rounds / memory_s,
+        "memory_messages_per_s": memory_sent / memory_s,
+        "memory_store_share": memory.seconds / memory_s,
+        "ratio": file_s / memory_s,
+        "small_server_rounds_per_s": SMALL_SERVERS * SMALL_ROUNDS / small_s,
+        "small_messages_per_s": small_sent / small_s,
     }
 
 
@@ -94,13 +98,9 @@ def _network(servers: int, length: int, rounds: int) -> tuple[Price, Problem]:
     return agreed(plan), problem
 
 
-class _Run:
-    seconds: float
-    messages: int
-
-
-def _timed(units: list[Any], watch: Callable[[], None]) -> _Run:
-    network, run, decided = Network(units), _Run(), 0
+def _timed(units: list[Any], watch: Callable[[], None]) -> tuple[float, int]:
+    """Seconds, and messages between servers."""
+    network, decided = Network(units), 0
 
     def progress() -> bool:
         nonlocal decided
@@ -112,12 +112,12 @@ def _timed(units: list[Any], watch: Callable[[], None]) -> _Run:
 
     begun = time.perf_counter()
     network.run(done=progress)
-    run.seconds, run.messages = time.perf_counter() - begun, network.messages
+    seconds = time.perf_counter() - begun
     if not all(u.server is not None and u.server.books.published == u.terms.rules.rounds for u in units):
         raise RunError("a server did not publish every round, though nothing went wrong")
     for unit in units:
         unit.store.close()
-    return run
+    return seconds, network.messages
 
 
 class _Clocked:
@@ -126,9 +126,6 @@ class _Clocked:
     def __init__(self) -> None:
         self.seconds = self.publishing = 0.0
         self.commits = 0
-
-    def of(self, store: Store) -> Store:
-        return _ClockedStore(store, self)
 
 
 class _ClockedStore:

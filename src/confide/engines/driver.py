@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -228,7 +228,7 @@ class _Course:
     broke: tuple[int, int] | None = None  # (round, repetition)
     evaluations: dict[str, Floats] = field(default_factory=dict)
 
-    def run(self, threads: int, tick: _Tick) -> None:
+    def run(self, threads: int, tick: Callable[[int], None]) -> None:
         chunk = 1
         with ThreadPoolExecutor(min(threads, len(self.states))) as pool:
             while self.done < self.rounds and self.broke is None:
@@ -333,18 +333,12 @@ def _graphs(graph: Graph | Sequence[Graph], problem: Problem) -> list[Graph]:
     if not graphs:
         raise InputError("graph", graph, "at least one graph is needed")
     for g in graphs:
-        if g.P != problem.federation.P:
-            remedy = f"the problem has {problem.federation.P} units; the graph needs one server for each"
-            raise InputError("graph", f"{g.name} with {g.P} servers", remedy)
+        g.check_units(problem.federation.P)
     return graphs
 
 
-class _Tick(Protocol):
-    def __call__(self, done: int, /) -> None: ...
-
-
 @contextmanager
-def _bar(progress: bool | None, rounds: int, repeats: int, price: Price | None) -> Iterator[_Tick]:
+def _bar(progress: bool | None, rounds: int, repeats: int, price: Price | None) -> Iterator[Callable[[int], None]]:
     if not (sys.stderr.isatty() if progress is None else progress):
         yield lambda done: None
         return

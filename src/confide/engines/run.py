@@ -207,9 +207,7 @@ class Run:
         tests.pop("metric", None)
         if tests:
             lines.append("test           " + ", ".join(f"{k} {v:.4g}" for k, v in tests.items()))
-        if self.privacy is None:
-            lines.append(NOT_ACCOUNTED)
-        lines += self._release_lines()
+        lines += [NOT_ACCOUNTED] if self.privacy is None else self._release_lines(self.privacy["settings"])
         lines += [f"note           {note}" for note in self.notes]
         if self.interrupted:
             lines.append(
@@ -221,12 +219,10 @@ class Run:
             ))  # fmt: skip
         return lines
 
-    def _release_lines(self) -> list[str]:
-        if self.privacy is None:
-            return []
+    def _release_lines(self, settings: Mapping[str, Any]) -> list[str]:
         lines = []
         if self.released is not None or self.guarded:
-            what = "nothing" if self.released is None else self.privacy["settings"]["release"]
+            what = "nothing" if self.released is None else settings["release"]
             level = "" if self.released_db is None else f", {self.released_db:.1f} dB"
             lines.append(f"released       {what}{level}")
         if self.guarded:

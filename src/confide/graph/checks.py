@@ -15,23 +15,6 @@ from confide.base.errors import InputError
 RULES = ("lazy", "metropolis", "uniform", "constant", "given")
 
 
-def is_whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def whole(field: str, value: int, low: int = 1, high: int | None = None) -> int:
-    if not is_whole(value) or value < low or (high is not None and value > high):
-        bounds = f"{low} or more" if high is None else f"from {low} to {high}"
-        raise InputError(field, value, f"must be a whole number, {bounds}")
-    return int(value)
-
-
-def fraction(field: str, value: Any) -> float:
-    if not (is_whole(value) or isinstance(value, float | np.floating)) or not 0 <= value <= 1:
-        raise InputError(field, value, "must be a number from 0 to 1")
-    return float(value)
-
-
 def check_rule(rule: str) -> None:
     if rule not in RULES:
         raise InputError("graph.weights", rule, f"must be one of {', '.join(RULES)}")

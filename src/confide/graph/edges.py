@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Integral
 
 import numpy as np
 
 from confide.base.arrays import Ints
 from confide.base.errors import InputError
-from confide.graph.checks import is_whole, whole
+from confide.base.validation import whole
 
 _DRAWS = 100  # of a random graph, before giving up on a connected one
 
@@ -23,14 +24,14 @@ def canonical(i: Ints, j: Ints) -> Ints:
 
 def edge_array(P: int | None, edges: Iterable[Iterable[int]]) -> Ints:
     """The user's pairs, each checked, in canonical form."""
-    last = 2**31 - 1 if P is None else whole("graph.P", P) - 1
+    last = 2**31 - 1 if P is None else whole("graph.P", P, 1) - 1
     try:
         pairs = [tuple(pair) for pair in (edges.tolist() if isinstance(edges, np.ndarray) else edges)]
     except TypeError:
         raise InputError("graph.edges", edges, "must be pairs of servers, such as [(0, 1), (1, 2)]") from None
     for k, pair in enumerate(pairs):
         field = f"graph.edges[{k}]"
-        if len(pair) != 2 or not all(is_whole(p) for p in pair):
+        if len(pair) != 2 or not all(isinstance(p, Integral) and not isinstance(p, bool) for p in pair):
             raise InputError(field, pair, "must be a pair of whole numbers (i, j)")
         if not all(0 <= p <= last for p in pair):
             raise InputError(field, pair, f"servers are numbered from 0 to {last}")

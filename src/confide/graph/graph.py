@@ -24,18 +24,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from confide.base import validation
 from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
-from confide.graph.checks import (
-    check_connected,
-    check_parts,
-    check_rule,
-    check_sums,
-    edge_sums,
-    fraction,
-    symmetric,
-    whole,
-)
+from confide.base.validation import positive_int, whole
+from confide.graph.checks import check_connected, check_parts, check_rule, check_sums, edge_sums, symmetric
 from confide.graph.edges import canonical, draw, edge_array
 from confide.graph.file import adjacent_pairs, looks_like_edges, number, read_table
 from confide.graph.weights import DENSE, dense, frozen, leading, rule_weights, sparse
@@ -136,6 +129,12 @@ class Graph:
         ends = frozen(ends[np.lexsort((ends[:, 1], ends[:, 0]))])
         return np.split(ends[:, 1], np.cumsum(self.degrees)[:-1])
 
+    def check_units(self, units: int) -> None:
+        """Refuse a problem of so many units where that is not one for each server."""
+        if units != self.P:
+            remedy = f"the problem has {units} units; the graph needs one server for each"
+            raise InputError("graph", f"{self.name} with {self.P} servers", remedy)
+
     # ---- other forms
 
     def with_weights(self, rule: str) -> Self:
@@ -175,25 +174,25 @@ class Graph:
     @classmethod
     def ring(cls, P: int, weights: str = "lazy") -> Self:
         """Server p beside p - 1 and p + 1, modulo P."""
-        p = np.arange(whole("graph.P", P))
+        p = np.arange(positive_int("graph.P", P))
         return cls._build(P, canonical(p, np.roll(p, -1)), weights, f"ring:{P}")
 
     @classmethod
     def path(cls, P: int, weights: str = "lazy") -> Self:
         """A ring with one edge cut."""
-        p = np.arange(whole("graph.P", P))
+        p = np.arange(positive_int("graph.P", P))
         return cls._build(P, canonical(p[:-1], p[1:]), weights, f"path:{P}")
 
     @classmethod
     def star(cls, P: int, weights: str = "lazy") -> Self:
         """Server 0 beside all others."""
-        p = np.arange(whole("graph.P", P))
+        p = np.arange(positive_int("graph.P", P))
         return cls._build(P, canonical(0 * p, p), weights, f"star:{P}")
 
     @classmethod
     def complete(cls, P: int, weights: str = "lazy") -> Self:
         """All beside all; with weights="uniform" one combination is the exact average, A = 11'/P."""
-        i, j = np.triu_indices(whole("graph.P", P), 1)
+        i, j = np.triu_indices(positive_int("graph.P", P), 1)
         return cls._build(P, canonical(i, j), weights, f"complete:{P}")
 
     @classmethod
@@ -203,14 +202,14 @@ class Graph:
         >>> Graph.grid(2, 3).neighbours(1)
         array([0, 2, 4])
         """
-        p = np.arange(whole("graph.rows", rows) * whole("graph.cols", cols)).reshape(rows, cols)
+        p = np.arange(positive_int("graph.rows", rows) * positive_int("graph.cols", cols)).reshape(rows, cols)
         edges = canonical(np.r_[p[:-1].ravel(), p[:, :-1].ravel()], np.r_[p[1:].ravel(), p[:, 1:].ravel()])
         return cls._build(p.size, edges, weights, f"grid:{rows}x{cols}")
 
     @classmethod
     def torus(cls, rows: int, cols: int, weights: str = "lazy") -> Self:
         """A grid whose opposite sides touch."""
-        p = np.arange(whole("graph.rows", rows) * whole("graph.cols", cols)).reshape(rows, cols)
+        p = np.arange(positive_int("graph.rows", rows) * positive_int("graph.cols", cols)).reshape(rows, cols)
         below, right = np.roll(p, -1, axis=0), np.roll(p, -1, axis=1)
         edges = canonical(np.tile(p.ravel(), 2), np.r_[below.ravel(), right.ravel()])
         return cls._build(p.size, edges, weights, f"torus:{rows}x{cols}")
@@ -241,8 +240,8 @@ class Graph:
         Raises:
             InputError: none is connected, which happens below a probability of about log(P) / P.
         """
-        whole("graph.P", P)
-        if fraction("graph.probability", probability) == 0:
+        positive_int("graph.P", P)
+        if validation.probability("graph.probability", probability) == 0:
             raise InputError("graph.probability", probability, "must be above 0")
         remedy = f"raise graph.probability, above about {math.log(P) / P:.2g} for {P} servers"
         edges = draw("fast_gnp_random_graph", (P, probability), seed, remedy)
@@ -269,7 +268,7 @@ class Graph:
         """
         if whole("graph.neighbours", neighbours, 2, whole("graph.P", P, 3) - 1) % 2:
             raise InputError("graph.neighbours", neighbours, "must be even, as many on either side")
-        fraction("graph.rewire", rewire)
+        validation.probability("graph.rewire", rewire)
         remedy = "lower graph.rewire or raise graph.neighbours"
         edges = draw("watts_strogatz_graph", (P, neighbours, rewire), seed, remedy)
         return cls._build(P, edges, weights, f"small-world:{P}:{neighbours}:{rewire}")
@@ -340,7 +339,7 @@ class Graph:
         """A networkx graph. Nodes 0..P-1 keep their numbers, others are numbered in the order of g.nodes."""
         if g.is_directed() or g.is_multigraph():
             raise InputError("graph", g, "must be undirected with single edges, such as networkx.Graph(g)")
-        P = whole("graph.P", len(g))
+        P = positive_int("graph.P", len(g))
         numbered = set(g) == set(range(P))
         number = {node: int(node) if numbered else p for p, node in enumerate(g)}
         graph = cls.from_edges(P, [(number[u], number[v]) for u, v in g.edges], weights)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from confide.base.arrays import Ints
 from confide.base.errors import InputError
 from confide.graph import Graph
-from confide.plans.plan import Clients, Clocks, Deployment, Learning, Model, Network, Plan, SecureSum, Unit
+from confide.plans.plan import Clients, Clocks, Deployment, Learning, Model, Network, Plan, Unit
 from confide.plans.privacy import Privacy
 from confide.problems.models import GLM, Linear, Logistic
 from confide.problems.problem import Problem
@@ -100,10 +100,6 @@ def _assembled(
         remedy = "without a clip nothing bounds a client's influence; set algorithm.clip and algorithm.bound"
         raise InputError("algorithm.clip", "none", remedy)
     fixed, scheme = algorithm.arithmetic == "fixed", algorithm.scheme
-    secure = None
-    if algorithm.aggregation is not None:
-        s = algorithm.aggregation
-        secure = SecureSum(s.parameters(algorithm.sampled), s.ring_bits, float(s.sigma))
     return Plan(
         rounds=rounds,
         graph=Network(tuple(on_grid(g) for g in graphs) if fixed else tuple(graphs), algorithm.failures),
@@ -119,7 +115,7 @@ def _assembled(
         scheme=replace(scheme, law=scheme.law.discrete) if fixed else scheme,
         privacy=privacy,
         units=tuple(units),
-        secure=secure,
+        secure=None if algorithm.aggregation is None else algorithm.aggregation.sums(algorithm.sampled),
         deployment=deployment,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -12,10 +11,10 @@ from confide.base.errors import InputError
 from confide.plans.words import Amplified, Level, Random, check_servers
 from confide.rounds.arithmetic import WEIGHT_BITS
 from confide.rounds.schemes import Exchange, named
-from confide.secure.encoding import Encoding
 
 if TYPE_CHECKING:
-    from confide.plans.plan import Plan, SecureSum
+    from confide.plans.plan import Plan
+    from confide.secure.settings import SecureSum
 
 LARGEST_ROSTER: Final = 10**6  # clients in all that are written one by one
 
@@ -43,19 +42,6 @@ def check(plan: Plan) -> None:
         _check_deployment(plan)
 
 
-def encoding(plan: Plan, secure: SecureSum) -> Encoding:
-    """How a client's update enters the secure sum; refused where a sum could wrap."""
-    a = plan.algorithm
-    if a.fraction_bits is None:
-        remedy = "masks cancel in a ring of integers, not in floating point; use fixed"
-        raise InputError("algorithm.arithmetic", "float", remedy)
-    noise = math.ceil(20.0 * a.share_quanta(secure)) + 1 if secure.sigma else 0  # no share is beyond that
-    try:
-        return Encoding(secure.ring_bits, a.fraction_bits, a.update_bound, a.sampled, noise=noise)
-    except InputError as e:
-        raise InputError(f"algorithm.{e.field}", e.value, e.remedy) from None
-
-
 def _check_grid(plan: Plan) -> None:
     """Fixed point draws noise on its grid and has weights that are multiples of 2^-16; floats know no grid."""
     noisy = bool(plan.scheme.sigma or plan.scheme.sigma_pair)
@@ -77,7 +63,10 @@ def _check_secure(plan: Plan, secure: SecureSum) -> None:
     if secure.parameters.clients != plan.algorithm.sampled:
         remedy = f"must be the clients that are sampled, {plan.algorithm.sampled}"
         raise InputError("secure.parameters.clients", secure.parameters.clients, remedy)
-    encoding(plan, secure)
+    if plan.algorithm.fraction_bits is None:
+        remedy = "masks cancel in a ring of integers, not in floating point; use fixed"
+        raise InputError("algorithm.arithmetic", "float", remedy)
+    secure.encoding(plan.algorithm.update_bound, plan.algorithm.fraction_bits)
 
 
 def _check_deployment(plan: Plan) -> None:

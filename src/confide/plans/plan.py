@@ -9,7 +9,6 @@ made or read, and nothing in it is ever executed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +26,7 @@ from confide.plans.text import decoded, differences, encoded
 from confide.rounds.algorithm import Failures
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import Scheme
-from confide.secure.parameters import Parameters
+from confide.secure.settings import SecureSum
 
 VERSION: Final = 3
 PROTOCOL: Final = 1
@@ -103,38 +102,10 @@ class Learning:
         if self.fraction_bits is not None:
             whole("algorithm.fraction_bits", self.fraction_bits, 1, 52)
 
-    def share_quanta(self, secure: SecureSum) -> float:
-        """Standard deviation of a client's share of noise, in its quanta 2^-fraction_bits; psi's is one L-th of it."""
-        return secure.share * self.sampled * 2.0 ** (self.fraction_bits or 0)
-
     @property
     def update_bound(self) -> float:
         """mu B: what one client can add to a round's sum, in the clip's norm."""
         return self.clip.update_bound(self.step)
-
-
-@dataclass(frozen=True)
-class SecureSum:
-    """How a server learns the sum of its clients' updates and nothing else.
-
-    Attributes:
-        ring_bits: sums are taken modulo 2^ring_bits.
-        sigma: what the honest clients' shares of noise put on psi, per coordinate; 0 for none.
-    """
-
-    parameters: Parameters
-    ring_bits: int = 32
-    sigma: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.ring_bits not in (32, 64):
-            raise InputError("secure.ring_bits", self.ring_bits, "must be 32 or 64")
-        number("secure.sigma", self.sigma, 0.0)
-
-    @property
-    def share(self) -> float:
-        """Standard deviation that one client's share of noise puts on psi."""
-        return self.sigma / math.sqrt(self.parameters.honest_survivors)
 
 
 @dataclass(frozen=True)

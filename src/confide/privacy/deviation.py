@@ -11,7 +11,6 @@ from typing import Final, assert_never
 import numpy as np
 
 from confide.base.errors import InputError
-from confide.plans import checks
 from confide.plans.plan import Learning, Plan
 from confide.plans.words import ClippingAlone, ConvexGlm, PublicPoint, Regulariser
 from confide.privacy import monotone
@@ -68,7 +67,7 @@ def largest(plan: Plan, grid: FixedArithmetic) -> float:
     Raises:
         InputError: it could leave 64 bits.
     """
-    noise = 0 if plan.secure is None else checks.encoding(plan, plan.secure).noise
+    noise = 0 if plan.secure is None else plan.secure.encoding(plan.algorithm.update_bound, grid.fraction_bits).noise
     update = plan.algorithm.update_bound + noise * grid.client_quantum
     found = 0.0
     for graph in plan.graph.graphs:

@@ -90,11 +90,7 @@ def inside_sums(plan: Plan) -> SumNoise | None:
     secure, a = plan.secure, plan.algorithm
     if secure is None or secure.sigma == 0.0 or a.fraction_bits is None:
         return None
-    p = secure.parameters
-    return SumNoise.sized(
-        secure.sigma, p.honest_survivors, sampled=a.sampled, fraction_bits=a.fraction_bits, dim=a.model.length,
-        corrupted=p.corrupted, server=p.server,
-    )  # fmt: skip
+    return SumNoise.of(secure, a.fraction_bits, a.model.length)
 
 
 @dataclass(frozen=True)

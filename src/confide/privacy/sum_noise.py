@@ -49,7 +49,7 @@ from confide.privacy.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
     from confide.privacy.course import Account
-    from confide.secure.settings import Secure
+    from confide.secure.settings import SecureSum
 
 LEAST_SHARE = 0.5  # quanta: below, the correction is not proven
 
@@ -172,17 +172,17 @@ class SumNoise:
         return cls(sigma, honest, share, dim, corrupted, server)
 
     @classmethod
-    def of(cls, secure: Secure, sampled: int, fraction_bits: int, dim: int) -> Self:
-        """What the settings of secure aggregation give a cohort of L clients.
+    def of(cls, secure: SecureSum, fraction_bits: int, dim: int) -> Self:
+        """What a secure sum has inside.
 
         >>> from confide.secure.settings import Secure
-        >>> noise = SumNoise.of(Secure(sigma=0.01), 11, 24, 2)
+        >>> noise = SumNoise.of(Secure(sigma=0.01).sums(11), 24, 2)
         >>> noise.honest, noise.corrupted  # 6 clients at least, one of them corrupted
         (5, 1)
         """
         if secure.sigma == 0.0:
             raise InputError("secure.sigma", secure.sigma, "there is no noise inside the sum; give a sigma")
-        p, share = secure.parameters(sampled), secure.share_quanta(sampled, fraction_bits)
+        p, share = secure.parameters, secure.share_quanta(fraction_bits)
         try:
             return cls(secure.sigma, p.honest_survivors, share, dim, p.corrupted, p.server)
         except InputError as e:

@@ -5,8 +5,9 @@ Loaded when first used: reading tables needs polars, which the built-in regressi
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from confide.base.lazy import lazy
 
 if TYPE_CHECKING:
     from confide.problems.click_log import clicks as clicks
@@ -23,13 +24,4 @@ _HOME = {
     "table": "confide.problems.user_table",
 }
 __all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'confide.problems' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy(__name__, _HOME)

@@ -104,11 +104,6 @@ class FeatureMap:
         return tuple(c for c in self.categorical if c.categories is not None)
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of a table that `apply` reads."""
-        return tuple(c.name for c in self.numeric) + tuple(c.name for c in self.categorical)
-
-    @property
     def computed(self) -> bool:
         """Whether anything here was read off the data instead of declared."""
         return any(c.computed for c in self.numeric) or any(c.computed for c in self.categorical)

@@ -78,10 +78,6 @@ class Federation:
         rows = slice(int(self.client_offsets[c]), int(self.client_offsets[c + 1]))
         return self.X[rows], self.d[rows]
 
-    def unit_of_client(self) -> Ints:
-        """The unit p of every client, in the order of the clients."""
-        return np.repeat(np.arange(self.P), self.K)
-
     def __repr__(self) -> str:
         return f"Federation(units={self.P}, clients={self.clients}, samples={self.samples}, features={self.M})"
 

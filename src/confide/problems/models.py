@@ -116,10 +116,6 @@ class Linear(GLM):
     def curvature_bound(self) -> float:
         return 2.0
 
-    def strong_convexity(self, X: Floats) -> float:
-        """nu of the risk over these samples: 2 lambda_min(R) + 2 rho."""
-        return 2.0 * float(np.linalg.eigvalsh(X.T @ X / len(X))[0]) + 2.0 * self.rho
-
     def predict(self, w: Floats, X: Floats) -> Floats:
         return X @ w
 
@@ -149,10 +145,6 @@ class Logistic(GLM):
 
     def curvature_bound(self) -> float:
         return 0.25
-
-    def strong_convexity(self, X: Floats) -> float:
-        """nu: only the regulariser is sure, the loss is flat far out."""
-        return 2.0 * self.rho
 
     def predict(self, w: Floats, X: Floats) -> Floats:
         """Probability of the label +1."""

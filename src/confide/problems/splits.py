@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, generator
-from confide.base.validation import number, positive, whole
+from confide.base.validation import positive, whole
 
 _IID, _UNEQUAL, _DIRICHLET = 0, 1, 2  # one stream each
 
@@ -31,20 +31,18 @@ def iid(rows: int, units: int, clients: int, seed: int) -> Ints:
     return client_of_row
 
 
-def unequal(rows: int, units: int, clients: int, seed: int, spread: float = 1.0, min_size: int = 1) -> Ints:
-    """Rows dealt at random, in shares proportional to exp(spread z), z standard normal.
+def unequal(rows: int, units: int, clients: int, seed: int) -> Ints:
+    """Rows dealt at random, in shares proportional to exp(z), z standard normal.
 
-    Every client gets `min_size` rows first, so none is empty; ``spread = 0`` gives equal sizes.
+    Every client gets one row first, so none is empty.
 
     >>> np.bincount(unequal(100, units=1, clients=4, seed=0)).min() >= 1
     np.True_
     """
-    min_size = whole("problem.min_size", min_size, 1)
-    spread = number("problem.spread", spread, 0.0)
-    total = _total(rows, units, clients, min_size)
+    total = _total(rows, units, clients)
     z = generator(_seed(seed), Purpose.SPLIT, _UNEQUAL, 1).standard_normal(total)
-    shares = np.exp(spread * (z - z.max()))  # the largest is 1, whatever the spread
-    sizes = min_size + _apportion(rows - min_size * total, shares / shares.sum())
+    shares = np.exp(z - z.max())
+    sizes = 1 + _apportion(rows - total, shares / shares.sum())
     client_of_row = np.empty(rows, dtype=np.int64)
     client_of_row[_shuffled(rows, seed, _UNEQUAL)] = np.repeat(np.arange(total), sizes)
     return client_of_row
@@ -79,11 +77,11 @@ def _seed(seed: int) -> int:
     return whole("problem.seed", seed, 0)
 
 
-def _total(rows: int, units: int, clients: int, each: int = 1) -> int:
-    """units * clients, if there are `each` rows for every one of them."""
+def _total(rows: int, units: int, clients: int) -> int:
+    """units * clients, if there is a row for every one of them."""
     total = whole("problem.units", units, 1) * whole("problem.clients", clients, 1)
-    if rows < each * total:
-        need = f"{units} units of {clients} clients need at least {each * total} rows and there are {rows}"
+    if rows < total:
+        need = f"{units} units of {clients} clients need at least {total} rows and there are {rows}"
         raise InputError("problem.clients", clients, f"{need}; use fewer clients or more rows")
     return total
 

@@ -127,11 +127,7 @@ class GFL:
         """How a client's update enters the secure sum; refused where a sum could wrap."""
         assert self.clip is not None  # noqa: S101 - fixed point has a clip
         bound = self.clip.update_bound(self.step)  # of the norm, hence of every coordinate
-        noise = secure.largest_share(self.sampled, self.fraction_bits)
-        try:
-            return Encoding(secure.ring_bits, self.fraction_bits, bound, self.sampled, noise=noise)
-        except InputError as e:
-            raise InputError(f"algorithm.{e.field}", e.value, e.remedy) from None
+        return secure.sums(self.sampled).encoding(bound, self.fraction_bits)
 
     def per_client(self, clients: int, seed: int) -> tuple[Ints, Ints]:
         """E_{p,k} and batch size of so many clients, unit by unit."""

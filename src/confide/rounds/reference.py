@@ -187,7 +187,7 @@ class Reference:
         """The paper's noise on client links, or a share of the noise inside the secure sum."""
         alg = self.algorithm
         if alg.aggregation is not None and alg.aggregation.sigma:
-            law, sigma = GAUSSIAN, alg.aggregation.share(alg.sampled)
+            law, sigma = GAUSSIAN, alg.aggregation.sums(alg.sampled).share
         elif alg.scheme.sigma_client:
             law, sigma = alg.scheme.law, alg.scheme.sigma_client
         else:

@@ -183,7 +183,7 @@ def _share(state: Advertised, roster: Roster) -> tuple[Shared, Shares]:
     by_holder = {j: Secret(b"".join(both)) for j, both in zip(holders, parts, strict=True)}
     own = by_holder.pop(me.client, None)
     sealed = tuple(
-        (j, _seal(channel_key(secret, session.id, me.client, j), by_holder[j], session.id))
+        (j, ChaCha20Poly1305(channel_key(secret, session.id, me.client, j)).encrypt(NONCE, by_holder[j], session.id))
         for j, secret in zip(neighbours, agreed, strict=True)
     )
     incoming = {j: channel_key(secret, session.id, j, me.client) for j, secret in zip(neighbours, agreed, strict=True)}
@@ -269,10 +269,6 @@ def _answer(state: Sent, question: Question, answered: int) -> tuple[Answered, A
     keys = tuple((owner, both[:SHARE_BYTES]) for owner, both in sorted(state.held.items()) if owner not in alive)
     done = Answered(state.task, state.me, state.session)
     return done, Answer(state.session.id, state.me.client, seeds, keys)
-
-
-def _seal(key: Secret, both: bytes, session: bytes) -> bytes:
-    return ChaCha20Poly1305(key).encrypt(NONCE, both, session)
 
 
 def _open(key: Secret, sealed: bytes, session: bytes) -> Secret:

@@ -42,9 +42,16 @@ class BadKeyError(ValueError):
 
 
 @dataclass(frozen=True, repr=False)
-class KeyPair:
+class _Pair:
     secret: Secret
     public: bytes
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.public.hex()[:8]})"
+
+
+class KeyPair(_Pair):
+    """Of one session, to agree on secrets with (X25519)."""
 
     @classmethod
     def of(cls, secret: bytes) -> Self:
@@ -64,9 +71,6 @@ class KeyPair:
             return [Secret(own.exchange(X25519PublicKey.from_public_bytes(other))) for other in others]
         except ValueError:  # a point of small order, whose "secret" everybody knows
             raise BadKeyError("a public key admits no secret") from None
-
-    def __repr__(self) -> str:
-        return f"KeyPair({self.public.hex()[:8]})"
 
 
 _PROBE: Final = KeyPair.of(bytes(KEY_BYTES))
@@ -98,12 +102,8 @@ def channel_key(shared: bytes, session: bytes, sender: int, receiver: int) -> Se
     return derive(shared, session, CHANNEL, sender, receiver)
 
 
-@dataclass(frozen=True, repr=False)
-class Identity:
+class Identity(_Pair):
     """The long-term Ed25519 key of a client or a server; the public halves are in the plan's roster."""
-
-    secret: Secret
-    public: bytes
 
     @classmethod
     def of(cls, secret: bytes) -> Self:
@@ -111,9 +111,6 @@ class Identity:
 
     def sign(self, statement: bytes) -> bytes:
         return Ed25519PrivateKey.from_private_bytes(self.secret).sign(statement)
-
-    def __repr__(self) -> str:
-        return f"Identity({self.public.hex()[:8]})"
 
 
 def signed_by(public: bytes, signature: bytes, statement: bytes) -> bool:

@@ -73,20 +73,20 @@ class Masking(_InSession):
 
 
 @dataclass(frozen=True, repr=False)
-class Consenting(_InSession):
+class _Asked(_InSession):
     commitments: dict[int, bytes]
     total: Words
     question: Question
     asked: frozenset[int]
+
+
+@dataclass(frozen=True, repr=False)
+class Consenting(_Asked):
     signatures: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
-class Unmasking(_InSession):
-    commitments: dict[int, bytes]
-    total: Words
-    question: Question
-    asked: frozenset[int]
+class Unmasking(_Asked):
     answers: dict[int, Answer] = field(default_factory=dict)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from confide.base.errors import InputError
 from confide.base.validation import number, one_of, whole
+from confide.secure.encoding import Encoding
 from confide.secure.parameters import SERVERS, Parameters, choose
 
 
@@ -49,14 +50,41 @@ class Secure:
             field = "algorithm.sampled" if e.field == "clients" else f"secure.{e.field}"
             raise InputError(field, e.value, e.remedy) from None
 
-    def share(self, cohort: int) -> float:
+    def sums(self, cohort: int) -> SecureSum:
+        return SecureSum(self.parameters(cohort), self.ring_bits, float(self.sigma))
+
+
+@dataclass(frozen=True)
+class SecureSum:
+    """How a server learns the sum of its clients' updates and nothing else.
+
+    Attributes:
+        ring_bits: sums are taken modulo 2^ring_bits.
+        sigma: what the honest clients' shares of noise put on psi, per coordinate; 0 for none.
+    """
+
+    parameters: Parameters
+    ring_bits: int = 32
+    sigma: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.ring_bits not in (32, 64):
+            raise InputError("secure.ring_bits", self.ring_bits, "must be 32 or 64")
+        number("secure.sigma", self.sigma, 0.0)
+
+    @property
+    def share(self) -> float:
         """Standard deviation that one client's share of noise puts on psi."""
-        return self.sigma / math.sqrt(self.parameters(cohort).honest_survivors)
+        return self.sigma / math.sqrt(self.parameters.honest_survivors)
 
-    def share_quanta(self, cohort: int, fraction_bits: int) -> float:
+    def share_quanta(self, fraction_bits: int) -> float:
         """The same in the client's quanta 2^-fraction_bits, of which psi's is one L-th."""
-        return self.share(cohort) * cohort * 2.0**fraction_bits
+        return self.share * self.parameters.clients * 2.0**fraction_bits
 
-    def largest_share(self, cohort: int, fraction_bits: int) -> int:
-        """No share of noise is beyond this, in quanta (`laws.noise.discrete_gaussian`)."""
-        return math.ceil(20.0 * self.share_quanta(cohort, fraction_bits)) + 1 if self.sigma else 0
+    def encoding(self, bound: float, fraction_bits: int) -> Encoding:
+        """How an update of at most this norm enters the sum; refused where a sum could wrap."""
+        noise = math.ceil(20.0 * self.share_quanta(fraction_bits)) + 1 if self.sigma else 0  # no share is beyond that
+        try:
+            return Encoding(self.ring_bits, fraction_bits, bound, self.parameters.clients, noise=noise)
+        except InputError as e:
+            raise InputError(f"algorithm.{e.field}", e.value, e.remedy) from None

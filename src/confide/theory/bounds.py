@@ -34,7 +34,7 @@ from confide.rounds.local import sgd
 from confide.rounds.schemes import Exchange
 from confide.theory.bounds_noise import gradient_noise
 from confide.theory.bounds_round import Round, mixing, one_round, overflows
-from confide.theory.constants import check_units, of_clients
+from confide.theory.constants import of_clients
 from confide.theory.constants_clients import Clients, clients
 
 NOT_MIXING = 1.0 - 1e-12
@@ -64,13 +64,6 @@ class Bounds:
     incremental_noise: Floats
     limits: Mapping[str, Any]
     radius: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
-        curves = ("centroid", "disagreement", "individual", "individual_units", "gradient_noise", "incremental_noise")
-        plain = {name: getattr(self, name).tolist() for name in curves}
-        limits = {name: np.asarray(value).tolist() for name, value in self.limits.items()}
-        return plain | {"limits": limits, "radius": self.radius}
 
 
 def bounds(problem: Problem, graph: Graph, algorithm: GFL, rounds: int, seed: int) -> Bounds:
@@ -217,7 +210,7 @@ def _jacobian(step: Round, r: Floats) -> Floats:
 
 def _checked(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> Clients:
     """Refuse what the proofs do not cover."""
-    check_units(problem, graph)
+    graph.check_units(problem.federation.P)
     if algorithm.clip is not None:
         raise InputError("algorithm.clip", algorithm.clip.kind, "the bounds are for updates that are not clipped")
     if algorithm.failures:

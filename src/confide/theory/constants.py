@@ -138,7 +138,7 @@ def constants(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> Cons
     Raises:
         InputError: there is no unique optimum, the graph has other servers than the problem, or local steps overflow.
     """
-    check_units(problem, graph)
+    graph.check_units(problem.federation.P)
     c = clients(problem, algorithm, seed)
     if overflows(c, algorithm.step):
         raise InputError("algorithm.step", algorithm.step, "a client's local steps overflow; must be smaller")
@@ -169,12 +169,6 @@ def of_clients(c: Clients, round: Round, problem: Problem, graph: Graph, algorit
         printed=_printed(c, nu, delta, graph, algorithm, problem.M),
         repaired=_repaired(c, nu, delta, round, algorithm),
     )
-
-
-def check_units(problem: Problem, graph: Graph) -> None:
-    if graph.P != problem.federation.P:
-        remedy = f"the problem has {problem.federation.P} units; the graph needs one server for each"
-        raise InputError("graph", f"{graph.name} with {graph.P} servers", remedy)
 
 
 def _printed(c: Clients, nu: float, delta: float, graph: Graph, algorithm: GFL, M: int) -> Terms:

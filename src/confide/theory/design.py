@@ -31,12 +31,11 @@ from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import KEYS
 from confide.theory.fastest import Fastest, constant_weight, fastest_mixing
-from confide.theory.moments import Moments, blocks, moments
-from confide.theory.prediction import levels
+from confide.theory.moments import Moments
+from confide.theory.prediction import deviations, levels, with_limit
 from confide.theory.quadratics import LocalQuadratics, exact, linearise
-from confide.theory.smooth import bent
 from confide.theory.stability import max_stable_step
-from confide.theory.stationary import Limit, limit
+from confide.theory.stationary import Limit
 
 __all__ = ["BestStep", "Fastest", "best_step", "constant_weight", "fastest_mixing", "noise_allowed"]
 
@@ -129,14 +128,7 @@ class _Course:
         return linearise(self.problem)
 
     def at(self, step: float) -> tuple[Moments, Limit | None]:
-        algorithm = replace(self.algorithm, step=step)
-        round = moments(self.quadratics, self.graph, algorithm, self.seed)
-        end = limit(round)
-        if end is not None and not exact(self.problem):
-            curved = bent(self.quadratics, end.second_moments)
-            round = moments(curved, self.graph, algorithm, self.seed)
-            end = limit(round)
-        return round, end
+        return with_limit(self.quadratics, self.graph, replace(self.algorithm, step=step), self.seed)
 
     def level(self, end: Limit | None) -> float:
         return math.inf if end is None else float(getattr(levels(end), self.which).total)
@@ -175,28 +167,11 @@ class _Course:
         m, S = np.tile(-self.quadratics.optimum, (P, 1)), np.zeros((P, M, P, M))
         final, settled, i = self.level(end), _settled(end), 0
         while i % 10 or not settled(S, m):
-            S, m = _advance(round, S, m), round.mean(m)
-            yield self.error(S, m)
+            S, m = round.covariance(S, m), round.mean(m)
+            yield deviations(S, m)[WHICH.index(self.which)]
             i += 1
         while True:
             yield final
-
-    def error(self, S: Floats, m: Floats) -> float:
-        P, m_c = len(m), m.mean(axis=0)
-        if self.which == "centroid":
-            return float(max(np.einsum("piqi->", S) / P**2 + m_c @ m_c, 0.0))
-        return float((np.einsum("pii->", blocks(S)) + np.sum(m * m)) / P)
-
-
-def _advance(round: Moments, S: Floats, m: Floats) -> Floats:
-    """`Moments.covariance` in half the time, sampling being asked once: S+ from Y_p = E y_p y_p'."""
-    P, M = m.shape
-    Y = np.ones((P, M + 1, M + 1))
-    Y[:, :M, :M] = blocks(S) + m[:, :, None] * m[:, None, :]
-    Y[:, :M, M] = Y[:, M, :M] = m
-    S = round.carry(S, round.sampling(Y))
-    S[:, range(M), :, range(M)] += round.noise
-    return S
 
 
 def _settled(end: Limit | None) -> Callable[[Floats, Floats], bool]:

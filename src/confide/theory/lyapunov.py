@@ -1,12 +1,10 @@
-"""S = G S G' + Q for G = W Phi and many Q: S = sum_i G^i Q G'^i.
+"""S = G S G' + Q for G = W Phi and many Q: S = sum_i G^i Q G'^i, where G^i decays (stability in the mean).
 
 Squared Smith sums 2^j terms in j steps, whatever G is. Where Phi is positive definite (any step that is not large) G
 has the eigenvalues of the symmetric Phi^1/2 W Phi^1/2, and dividing by 1 - lambda_i lambda_j is several times quicker.
 """
 
 from __future__ import annotations
-
-from abc import ABC, abstractmethod
 
 import numpy as np
 
@@ -19,21 +17,7 @@ MARGIN = 1e-11  # a mode that loses less than this in a round is taken to stay f
 SMALL = 1e-9  # of G^(2^j), which enters S twice: what the rest of the sum adds is below rounding
 
 
-class Lyapunov(ABC):
-    """The equation for one G.
-
-    Attributes:
-        decays: whether G^i -> 0 (stability in the mean); without it there is nothing to solve.
-    """
-
-    decays: bool
-
-    @abstractmethod
-    def solve(self, Q: Floats) -> Floats:
-        """S, (P, M, P, M), for a symmetric Q."""
-
-
-class Doubling(Lyapunov):
+class Doubling:
     """S_{j+1} = S_j + G^(2^j) S_j G'^(2^j)"""
 
     def __init__(self, round: Moments) -> None:
@@ -53,7 +37,7 @@ class Doubling(Lyapunov):
         return S.reshape(Q.shape)
 
 
-class Modes(Lyapunov):
+class Modes:
     """G = X diag(lambda) X^-1 with X = Phi^-1/2 U, U and lambda from Phi^1/2 W Phi^1/2 = U diag(lambda) U'."""
 
     def __init__(self, round: Moments) -> None:
@@ -71,6 +55,9 @@ class Modes(Lyapunov):
     def solve(self, Q: Floats) -> Floats:
         modes = self.X_inverse @ Q.reshape(self.rest.shape) @ self.X_inverse.T / self.rest
         return np.asarray(self.X @ modes @ self.X.T).reshape(Q.shape)
+
+
+Lyapunov = Doubling | Modes
 
 
 def lyapunov(round: Moments) -> Lyapunov:

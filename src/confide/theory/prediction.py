@@ -18,7 +18,7 @@ from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.theory.moments import Moments, blocks, moments
-from confide.theory.quadratics import exact, linearise
+from confide.theory.quadratics import LocalQuadratics, exact, linearise
 from confide.theory.smooth import bent
 from confide.theory.stationary import Limit, limit
 
@@ -110,13 +110,19 @@ def predict(
     algorithm = algorithm if algorithm is not None else GFL()
     quadratics = linearise(problem)
     x0 = _start(w0, problem) - quadratics.optimum
-    round = moments(quadratics, graph, algorithm, whole("seed", seed, 0, 2**63 - 1))
-    end = limit(round)
-    if end is not None and not exact(problem):
-        round = moments(bent(quadratics, end.second_moments), graph, algorithm, seed)
-        end = limit(round)
+    round, end = with_limit(quadratics, graph, algorithm, whole("seed", seed, 0, 2**63 - 1))
     curves = transient(round, x0, 0 if rounds is None else positive_int("rounds", rounds))
     return Prediction(*curves, None if end is None else levels(end), exact(problem))
+
+
+def with_limit(quadratics: LocalQuadratics, graph: Graph, algorithm: GFL, seed: int) -> tuple[Moments, Limit | None]:
+    """A round, with the bias that curvature makes of the spread in its limit, and that limit."""
+    round = moments(quadratics, graph, algorithm, seed)
+    end = limit(round)
+    if end is not None and not exact(quadratics):
+        round = moments(bent(quadratics, end.second_moments), graph, algorithm, seed)
+        end = limit(round)
+    return round, end
 
 
 def _start(w0: Floats | None, problem: Problem) -> Floats:
@@ -136,7 +142,7 @@ def transient(round: Moments, x0: Floats, rounds: int) -> tuple[Floats, Floats]:
     centroid, individual = np.full(rounds, np.inf), np.full(rounds, np.inf)
     for i in range(rounds):
         S, m = round.covariance(S, m), round.mean(m)
-        centroid[i], individual[i] = _deviations(S, m)
+        centroid[i], individual[i] = deviations(S, m)
         if not individual[i] < HUGE:
             centroid[i:], individual[i:] = np.inf, np.inf
             break
@@ -146,11 +152,11 @@ def transient(round: Moments, x0: Floats, rounds: int) -> tuple[Floats, Floats]:
 def levels(end: Limit) -> Levels:
     nothing_known, nothing_drawn = np.zeros_like(end.mean), np.zeros_like(end.gradient)
     sources = ((nothing_drawn, end.mean), (end.gradient, nothing_known), (end.privacy, nothing_known))
-    centroid, individual = zip(*(_deviations(S, m) for S, m in sources), strict=True)
+    centroid, individual = zip(*(deviations(S, m) for S, m in sources), strict=True)
     return Levels(Level(*centroid), Level(*individual))
 
 
-def _deviations(S: Floats, m: Floats) -> tuple[float, float]:
+def deviations(S: Floats, m: Floats) -> tuple[float, float]:
     """(1/P^2) sum_pq Tr S_pq + |m_c|^2 and (1/P) sum_p (Tr S_pp + |m_p|^2)"""
     P, m_c = len(m), m.mean(axis=0)
     centroid = np.einsum("piqi->", S) / P**2 + m_c @ m_c

@@ -79,6 +79,6 @@ def linearise(problem: Problem) -> LocalQuadratics:
     return LocalQuadratics(f, model.curvature(z, f.d), model.slope(z, f.d), model, w)
 
 
-def exact(problem: Problem) -> bool:
+def exact(of: Problem | LocalQuadratics) -> bool:
     """Whether `linearise` is the loss itself."""
-    return isinstance(problem.model, Linear)
+    return isinstance(of.model, Linear)

@@ -18,6 +18,7 @@ from confide.theory.bounds import Bounds, bounds
 from confide.theory.bounds_printed import Printed, printed_centroid, printed_disagreement, printed_individual
 from confide.theory.constants import Constants, constants
 from confide.theory.design import WHICH, best_step, fastest_mixing, noise_allowed
+from confide.theory.fastest import RULES
 from confide.theory.foresight import contracts
 from confide.theory.moments import moments
 from confide.theory.prediction import Levels, Prediction, predict
@@ -29,7 +30,6 @@ WITHIN_DB = 0.5  # of the limit: there a transient is called over
 DOUBLED_DB = 10.0 * math.log10(2.0)  # the noise that doubles the error, where no target is given
 LONG = 6e10  # operations, about a minute: no part takes longer, unless it is the prediction itself
 LIMITS = {"max_stable_step": 30.0, "best_step": 15.0, "sigma_allowed": 3.0, "weights": 5.0}  # solved for, about
-RULES = ("lazy", "metropolis", "uniform", "constant")
 
 
 def summary(

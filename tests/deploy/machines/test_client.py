@@ -112,7 +112,7 @@ def terms_of(reference: Reference, k: int) -> ClientTerms:
     common = (a_plan().text, 1, ROUNDS, UNIT, k, arith.quantum, M, alg.fraction_bits)
     if alg.aggregation is None:
         return ClientTerms(*common)
-    quanta = alg.aggregation.share_quanta(K, alg.fraction_bits)
+    quanta = alg.aggregation.sums(K).share_quanta(alg.fraction_bits)
     return ClientTerms(*common, alg.encoding(alg.aggregation), alg.aggregation.parameters(K), quanta)
 
 

@@ -48,7 +48,6 @@ from confide.deploy.machines.client_messages import (
 from confide.deploy.machines.training import Trainer
 from confide.deploy.store.record import LAST_ROUND, Owner, Record
 from confide.laws.noise import SecretStream, discrete_gaussian
-from confide.plans.checks import encoding
 from confide.plans.plan import Plan
 from confide.plans.words import cap
 from confide.secure import client as secure
@@ -140,9 +139,9 @@ class ClientTerms:
             2.0**-bits / a.sampled,
             a.model.length,
             bits,
-            None if secure is None else encoding(plan, secure),
+            None if secure is None else secure.encoding(a.update_bound, bits),
             None if secure is None else secure.parameters,
-            0.0 if secure is None else a.share_quanta(secure),
+            0.0 if secure is None else secure.share_quanta(bits),
             cap(plan.privacy.participation),
         )
 

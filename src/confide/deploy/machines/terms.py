@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from confide.deploy.machines.cohort import CohortTerms
 from confide.deploy.machines.exchange import Rules
 from confide.graph.graph import Graph
-from confide.plans.checks import encoding
 from confide.privacy.ledger import Cost
 from confide.rounds.arithmetic import WEIGHT_BITS, FixedArithmetic
 from confide.rounds.local import remaining
@@ -107,7 +106,7 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
             length,
             d.clocks.adapt,
             math.ceil(a.update_bound / arithmetic.client_quantum),
-            None if plan.secure is None else encoding(plan, plan.secure),
+            None if plan.secure is None else plan.secure.encoding(a.update_bound, a.fraction_bits or 0),
             None if plan.secure is None else plan.secure.parameters,
             {k: bytes.fromhex(c.identity) for k, c in enumerate(clients)},
         ),
