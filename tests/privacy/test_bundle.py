@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confide.privacy.of_run import Pricing
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
 from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as elliptic_key
@@ -26,7 +26,8 @@ from confide.base import canonical
 from confide.base.errors import InputError, RunError
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon
-from confide.plans.plan import Plan, scheme_fields
+from confide.plans.plan import Plan
+from confide.plans.text import encoded
 from confide.privacy import bundle
 from confide.privacy.bundle import (
     Report,
@@ -39,12 +40,13 @@ from confide.privacy.bundle import (
     verify_bundle,
 )
 from confide.privacy.ledger import FREE, Cost, Event, dataset_id, lines, read, write_events
-from confide.rounds.schemes import scheme
+from confide.privacy.price import price
+from confide.rounds.schemes import Scheme, scheme
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 DATA = dataset_id("tests")
-NONE = {"epsilon": None, "rho": None}
+NONE: dict[str, Any] = {"epsilon": None, "rho": None}
 VERSIONS = {"confide": "0.1.0", "python": "3.11"}
 RHO = (2 * 0.1 * 1.0 / 5) ** 2 / 2  # of a round of `plan()`: (2 mu B / L)^2 / (2 sigma^2)
 PURE = 2 * 0.1 * 1.0 / 5 * math.sqrt(2)  # epsilon of a round of Laplace noise, of scale sigma / sqrt(2)
@@ -53,11 +55,11 @@ CHECKS = ["signature", "signer", "plan", "ledger", "events", "rounds", "prices",
 
 
 def plan(**changes: Any) -> Plan:
-    return a_shared_plan(**{"budget": {"epsilon": None, "rho": 4 * RHO}} | changes)
+    return a_shared_plan(**{"rho": 4 * RHO} | changes)
 
 
-def noisy(name: str, sigma: float, law: str = "gaussian") -> dict[str, Any]:
-    return scheme_fields(scheme(name, sigma, noise=law))
+def noisy(name: str, sigma: float, law: str = "gaussian") -> Scheme:
+    return scheme(name, sigma, noise=law)
 
 
 def priced(rho: float | None = RHO, epsilon: float | None = None, law: str = "gaussian", **changes: Any) -> Cost:
@@ -78,7 +80,7 @@ def bundled(folder: Path, p: Plan, found: list[Event], **more: Any) -> Path:
     book = read(ledger)
     content = {
         "format": 2,
-        "plan": p.to_dict(),
+        "plan": encoded(p),
         "others": [],
         "ledger": list(lines(book.header, book.events)),
         "versions": VERSIONS,
@@ -90,8 +92,7 @@ def bundled(folder: Path, p: Plan, found: list[Event], **more: Any) -> Path:
 
 def plan_of(found: list[Event], p: Plan) -> Any:
     """What `write_events` believes to be the plan of these events."""
-    words = {name: getattr(p, name) for name in ("level", "adjacency", "threat")}
-    return type("Any", (), {"hash": found[0].plan if found else p.hash} | words)
+    return SimpleNamespace(hash=found[0].plan if found else p.hash, privacy=p.privacy)
 
 
 def sign(path: Path, content: dict[str, Any], key: Ed25519PrivateKey = KEY) -> Path:
@@ -250,7 +251,7 @@ def test_events_of_another_plan(tmp_path: Path) -> None:
 def test_events_that_the_plan_does_not_allow(
     tmp_path: Path, event: dict[str, Any], names: tuple[str, ...], words: str
 ) -> None:
-    p = plan(budget=NONE)
+    p = plan(**NONE)
     extra = Event(**{"plan": p.hash, "kind": "message", "round": 1, "unit": 0, "cost": priced()} | event)
     report = failed(bundled(tmp_path, p, [*events(p), extra]), *names, words=words)
     if len(names) > 1:  # a price for what the plan does not have is no price either
@@ -278,7 +279,7 @@ def near(found: Sequence[Cost], expected: Sequence[Cost]) -> bool:
 
 
 def test_a_plan_costs_what_the_formula_says() -> None:
-    costs, release = Pricing.of_plan(plan()).costs(4)
+    costs, release = price(plan()).costs(4)
     assert near(costs, [priced()] * 4)
     assert release is None
 
@@ -300,7 +301,7 @@ FORGED = [
 @pytest.mark.parametrize("cost", FORGED, ids=range(len(FORGED)))
 def test_other_prices_than_the_plans_fail(tmp_path: Path, cost: Cost) -> None:
     """A ledger that asks for less, or for more, in every event or in the last one only."""
-    p = plan(budget=NONE)
+    p = plan(**NONE)
     for found, event in ((events(p, cost), 1), ([*events(p)[:-1], events(p, cost)[-1]], 12)):
         failed(bundled(tmp_path, p, found), "prices", words=f"event {event}, a message of unit")
         (tmp_path / "l").unlink(missing_ok=True)
@@ -312,8 +313,8 @@ def test_other_prices_than_the_plans_fail(tmp_path: Path, cost: Cost) -> None:
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
 def test_a_laplace_ledger_cannot_be_converted_as_if_it_were_gaussian(tmp_path: Path, law: str) -> None:
     """The law decides how a rho becomes an epsilon."""
-    p = plan(scheme=noisy("shared", 0.05, "laplace"), norm="l1", budget=NONE | {"epsilon": 4.0})
-    costs, _ = Pricing.of_plan(p).costs(4)
+    p = plan(scheme=noisy("shared", 0.05, "laplace"), norm="l1", **NONE | {"epsilon": 4.0})
+    costs, _ = price(p).costs(4)
     pure = 0.04 * math.sqrt(2) / 0.05
     assert near(costs, [Cost(min(pure, pure**2 / 2), pure, 0.04, 0.05, "laplace")] * 4)
     seen: list[bool] = []
@@ -330,8 +331,8 @@ def test_a_laplace_ledger_cannot_be_converted_as_if_it_were_gaussian(tmp_path: P
 def test_a_release_costs_what_the_plan_says(tmp_path: Path) -> None:
     """Unit level, homomorphic: after 4 rounds the state is 4 * 0.2 away, a third of that is the mean's, and all but one
     of three shares put 0.5 on it: all three, which who listens to links does not know, sqrt(3 / 2) times that."""
-    p = plan(scheme=noisy("homomorphic", 30.0), level="unit", release="centroid:0.5", budget=NONE)
-    costs, release = Pricing.of_plan(p).costs(4)
+    p = plan(scheme=noisy("homomorphic", 30.0), level="unit", release="centroid:0.5", **NONE)
+    costs, release = price(p).costs(4)
     assert near(costs, [Cost((0.2 * j / 30) ** 2 / 2, None, 0.2 * j, 30.0, "gaussian") for j in (1, 2, 3, 4)])
     rho = (0.8 / 3) ** 2 / (0.5**2 * 3 / 2) / 2
     assert release is not None
@@ -351,9 +352,9 @@ def test_graphs_that_take_turns_are_priced_round_by_round(tmp_path: Path) -> Non
     """Noise on every link, unit level: the worst server is the hub of the star, where it has three neighbours and in
     the ring two; what it keeps of a deviation is its own weight in the graph of that round."""
     star, ring = Graph.star(4), Graph.ring(4)
-    changes = {"graph": star.to_dict(), "scheme": noisy("per-link", 1.0), "level": "unit", "budget": NONE}
-    p = plan(**changes, turns=[ring.to_dict()])
-    costs, _ = Pricing.of_plan(p).costs(4)
+    changes = {"graph": star, "scheme": noisy("per-link", 1.0), "level": "unit"} | NONE
+    p = plan(**changes | {"graph": (star, ring)})
+    costs, _ = price(p).costs(4)
     deltas, expected = [0.2], []
     for t in range(4):
         graph = (star, ring)[t % 2]
@@ -362,7 +363,7 @@ def test_graphs_that_take_turns_are_priced_round_by_round(tmp_path: Path) -> Non
     assert [cost.rho for cost in costs] == pytest.approx(expected)
     book = [Event(p.hash, "message", t, unit, costs[t - 1]) for t in range(1, 5) for unit in range(4)]
     assert verify_bundle(bundled(tmp_path, p, book)).ok
-    once, _ = Pricing.of_plan(plan(**changes)).costs(4)  # as if the star stayed
+    once, _ = price(plan(**changes)).costs(4)  # as if the star stayed
     wrong = [Event(p.hash, "message", t, unit, once[t - 1]) for t in range(1, 5) for unit in range(4)]
     failed(bundled(tmp_path, p, wrong), "prices", words="event 5, a message of unit 0")
 
@@ -370,17 +371,12 @@ def test_graphs_that_take_turns_are_priced_round_by_round(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"delta": 0.0}, "by the plan None"),
-        ({"clip": "none", "bound": None}, "without a clip nothing has a price"),
-        ({"scheme": {"name": "mine", "law": "gaussian", "carry": 0.0, "noise_on": "server", "sigma": 1.0}}, "mine"),
-        (
-            {"scheme": {"name": "shared", "law": "gaussian", "carry": 0.0, "noise_on": "link", "sigma": 1.0}},
-            "of this name",
-        ),
+        ({"proof": "regulariser:0.5"}, "0.5"),
+        ({"undeclared": ("the scaling of age is computed from everybody's rows",)}, "by the plan None"),
     ],
 )
 def test_a_plan_without_a_price_passes_no_audit(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    p = plan(**{"budget": NONE} | changes)
+    p = plan(**NONE | changes)
     failed(bundled(tmp_path, p, events(p)), "prices", words=words)
     write_events(tmp_path / "l", DATA, p, events(p))
     with pytest.raises(InputError, match=r"bundle\.prices"):
@@ -448,14 +444,14 @@ COSTS = {
         ({"epsilon": 4 * PURE * (1 - 1e-6)}, LAPLACE, "only by a conversion"),
         ({"epsilon": 0.4}, SILENT, "no bound in epsilon"),
         ({"epsilon": 4.0}, {}, "only by a conversion"),
-        ({"epsilon": 4 * PURE, "rho": 2 * PURE**2}, LAPLACE, None),
-        ({"epsilon": 4 * PURE, "rho": 2 * PURE**2 * (1 - 1e-6)}, LAPLACE, "spent rho 0.0064"),
+        ({"rho": 2 * PURE**2}, LAPLACE, None),
+        ({"rho": 2 * PURE**2 * (1 - 1e-6)}, LAPLACE, "spent rho 0.0064"),
         ({}, SILENT, None),
     ],
 )
 def test_budgets(tmp_path: Path, budget: dict[str, float], changes: dict[str, Any], words: str | None) -> None:
-    p = plan(**changes, budget=NONE | budget)
-    law = p.scheme["law"] if p.scheme["sigma"] else "none"
+    p = plan(**changes, **NONE | budget)
+    law = p.scheme.law.name if p.scheme.sigma else "none"
     path = bundled(tmp_path, p, events(p, COSTS[law]))
     if words is None:
         assert verify_bundle(path).ok
@@ -463,24 +459,18 @@ def test_budgets(tmp_path: Path, budget: dict[str, float], changes: dict[str, An
         failed(path, "budget", words=words)
 
 
-@pytest.mark.parametrize(
-    ("budget", "law", "words"),
-    [
-        ({"epsilon": 4 * PURE}, "laplace", None),
-        ({"epsilon": 4 * PURE * (1 - 1e-6)}, "laplace", "spent epsilon 0.226274"),
-        ({"epsilon": 0.4}, "gaussian", "no bound in epsilon"),
-        ({"epsilon": PURE, "rho": 0.4}, "laplace", "spent epsilon 0.226274"),
-    ],
-)
-def test_budgets_without_a_delta(tmp_path: Path, budget: dict[str, float], law: str, words: str | None) -> None:
-    """No run has such a plan, and nothing prices one: whatever its budget says, it does not pass."""
-    p = plan(**LAPLACE if law == "laplace" else {}, budget=NONE | budget, delta=0.0)
-    path = bundled(tmp_path, p, events(p, COSTS[law]))
-    failed(path, "prices", *([] if words is None else ["budget"]), words=words or "by the plan None")
+def test_a_plan_without_a_delta_or_with_two_budgets_is_none(tmp_path: Path) -> None:
+    """Nobody can make such a plan: whatever its ledger says, it does not pass."""
+    p = plan()
+    for key, changes in (("delta", {"delta": 0.0}), ("rho", {"epsilon": 0.4})):
+        table = encoded(p)
+        table["privacy"] |= changes
+        report = failed(bundled(tmp_path, p, events(p), plan=table), "plan", words=f"privacy.{key}")
+        assert [c.ok for c in report.checks[-5:]] == [None] * 5
 
 
 def test_epsilon_at_a_delta_by_the_callers_conversion(tmp_path: Path) -> None:
-    p = plan(budget=NONE | {"epsilon": 0.04})
+    p = plan(**NONE | {"epsilon": 0.04})
     path = bundled(tmp_path, p, events(p))
     seen: list[tuple[float, float, bool]] = []
 
@@ -519,7 +509,7 @@ def test_a_statement_that_says_something_else(tmp_path: Path, spoil: Callable[[A
 
 def test_a_signed_plan_that_is_no_plan(tmp_path: Path) -> None:
     p = plan()
-    for wrong in ({}, p.to_dict() | {"rounds": -1}, p.to_dict() | {"more": 1}, p.to_dict() | {"step": 1}):
+    for wrong in ({}, encoded(p) | {"rounds": -1}, encoded(p) | {"more": 1}, encoded(p) | {"scheme": 1}):
         report = failed(bundled(tmp_path, p, events(p), plan=wrong), "plan")
         assert report.plan_hash is None
         assert [c.ok for c in report.checks[-5:]] == [None] * 5
@@ -604,7 +594,7 @@ def test_what_does_not_hold_together_is_not_signed(tmp_path: Path) -> None:
 
 
 def test_a_passed_budget_is_signed_for_the_auditor_to_see(tmp_path: Path) -> None:
-    p = plan(budget=NONE | {"rho": 3.9 * RHO})
+    p = plan(**NONE | {"rho": 3.9 * RHO})
     write_events(tmp_path / "l", DATA, p, events(p))
     save_bundle(tmp_path / "b", make_bundle(p, tmp_path / "l", {}, VERSIONS, KEY))
     failed(tmp_path / "b", "budget", words="spent rho 0.0032")
@@ -709,8 +699,8 @@ def test_what_a_bundle_cannot_show_is_said(tmp_path: Path, good: Path) -> None:
 
 
 def test_a_statement_must_say_first_what_has_no_price(tmp_path: Path) -> None:
-    p = plan(scheme=noisy("none", 0.0), budget={"epsilon": None, "rho": None})
-    said = Pricing.of_plan(p).statement(4).to_dict()
+    p = plan(scheme=noisy("none", 0.0), **NONE)
+    said = price(p).statement(4).to_dict()
     assert said["unprotected"]
     free = [Event(p.hash, "message", 1, 0, priced(None, None, "none", sensitivity=0.0, sigma=0.0))]
     write_events(tmp_path / "l", DATA, p, free)

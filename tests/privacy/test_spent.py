@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from confide.privacy.agreement import Prices, price
 
 from builders import deployed
 from confide.laws.conversion import zcdp_epsilon
 from confide.plans.config import parse
+from confide.privacy.price import Price, price
 from confide.privacy.spent import number, promise, so_far, status_of
 from confide.privacy.statement import table
 
@@ -24,16 +24,16 @@ CONFIG = {
 
 
 @pytest.fixture(scope="module")
-def prices() -> Prices:
+def prices() -> Price:
     return price(deployed(parse(CONFIG).build()))
 
 
-def test_messages_alone_have_the_finer_account(prices: Prices) -> None:
+def test_messages_alone_have_the_finer_account(prices: Price) -> None:
     for j in range(7):
-        assert status_of(prices, j, 0, 0.0)["epsilon"] == prices.epsilon_after(j)
+        assert status_of(prices, j, 0, 0.0)["epsilon"] == prices.after(j)
 
 
-def test_releases_and_earlier_ledgers_are_included(prices: Prices) -> None:
+def test_releases_and_earlier_ledgers_are_included(prices: Price) -> None:
     """Read as a promise, an epsilon of the messages alone is too small as soon as anything else has left."""
     assert prices.release is not None
     messages = sum(cost.rho or 0.0 for cost in prices.messages[:4])
@@ -43,16 +43,16 @@ def test_releases_and_earlier_ledgers_are_included(prices: Prices) -> None:
         found = status_of(prices, 4, releases, earlier)
         rho = messages + releases * release + earlier
         assert found["rho"] == pytest.approx(rho)
-        assert prices.epsilon_after(4) < found["epsilon"] <= zcdp_epsilon(rho, 1e-5) * (1 + 1e-8)
+        assert prices.after(4) < found["epsilon"] <= zcdp_epsilon(rho, 1e-5) * (1 + 1e-8)
     assert status_of(prices, 4, 1, 0.3)["epsilon"] == pytest.approx(zcdp_epsilon(messages + release + 0.3, 1e-5))
 
 
-def test_all_that_the_plan_allows_costs_no_more_than_it_promises(prices: Prices) -> None:
-    promised = next(a for a in prices.statement.accounts if a.threat == "neighbours")
+def test_all_that_the_plan_allows_costs_no_more_than_it_promises(prices: Price) -> None:
+    promised = next(a for a in prices.statement().accounts if a.threat == "neighbours")
     assert status_of(prices, 6, 1, 0.0)["epsilon"] <= (promised.epsilon or 0.0)
 
 
-def test_whose_number_it_is_stands_beside_it(prices: Prices) -> None:
+def test_whose_number_it_is_stands_beside_it(prices: Price) -> None:
     found = status_of(prices, 4, 1, 0.0)
     assert promise(found) == "against neighbours, client level, replace, delta 1e-05"
     assert found["adversary"].startswith("all neighbours of the server")
@@ -64,7 +64,7 @@ def test_whose_number_it_is_stands_beside_it(prices: Prices) -> None:
     assert number(found["epsilon"]).endswith(")")
 
 
-def test_what_has_no_bound_has_no_number(prices: Prices) -> None:
+def test_what_has_no_bound_has_no_number(prices: Price) -> None:
     """Not even the plan's own: what earlier ledgers spent without a bound stays spent."""
     found = so_far(prices, 4, 0, None)
     assert found["refused"] == [{"threat": "neighbours", "reason": "what was spent has no bound"}]

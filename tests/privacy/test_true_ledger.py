@@ -8,11 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from confide.privacy.of_run import check_folder, plans_in
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from builders import a_shared_plan, deployed
@@ -24,10 +24,11 @@ from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon, rho_epsilon, zcdp_epsilon
 from confide.plans.plan import Plan
 from confide.plans.privacy import Privacy
-from confide.privacy import spending
+from confide.privacy import spent as spending
 from confide.privacy.asked import add_up, sum_line
 from confide.privacy.bundle import make_bundle, save_bundle, verify_bundle
 from confide.privacy.ledger import Cost, Event, dataset_id, read, read_all, spent, write_events
+from confide.privacy.run_ledger import check_folder, plans_in
 from confide.privacy.statement import rounded_up
 from confide.problems import regression
 from confide.problems.federation import Federation
@@ -364,8 +365,8 @@ def test_a_budget_is_of_all_runs_into_a_folder(tmp_path: Path) -> None:
 def test_a_ledger_promises_what_its_plan_does(tmp_path: Path) -> None:
     """A header about links over the events of a plan against neighbours."""
     p = plan(threat="neighbours")
-    words = {"hash": p.hash, "level": "client", "adjacency": "replace", "threat": "links"}
-    write_events(tmp_path / "l", DATA, type("Any", (), words), [Event(p.hash, "message", 1, 0)])  # type: ignore[arg-type]
+    stand_in: Any = SimpleNamespace(hash=p.hash, privacy=plan().privacy)
+    write_events(tmp_path / "l", DATA, stand_in, [Event(p.hash, "message", 1, 0)])
     with pytest.raises(InputError, match="the ledger is about client level, replace, against links"):
         make_bundle(p, tmp_path / "l", {}, {}, KEY)
 

@@ -117,7 +117,7 @@ def summed_epsilon(rho: float, delta: float) -> float:
 
 def smallest(options: Mapping[str, Callable[[float], float]], delta: float, draws: int = 0) -> tuple[float, str]:
     """The smallest epsilon of several conversions that all hold, and which it was."""
-    return min((with_draws(convert, delta, draws), name) for name, convert in options.items())
+    return min((with_draws(convert, delta, draws), str(name)) for name, convert in options.items())
 
 
 def laplace_renyi(ratio: Floats, order: float) -> Floats:
