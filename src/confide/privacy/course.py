@@ -311,7 +311,7 @@ class Worst:
         try:
             return np.asarray(np.max([target.epsilons(rounds) for target in self.targets], axis=0))
         except OverflowError:
-            raise self._too_thin() from None
+            raise too_thin(self.sigma) from None
 
     def _costs(self, found: list[Account]) -> tuple[float, ...]:
         costs = np.array([a.costs for a in found])
