@@ -158,7 +158,7 @@ def noise_by_n(moments: Callable[..., Moments]) -> Callable[..., Moments]:
 
     def wrong(quadratics: Any, graph: Graph, algorithm: GFL, seed: int) -> Moments:
         found, s = moments(quadratics, graph, algorithm, seed), algorithm.scheme.wiring(graph)
-        return replace(found, noise=s.N @ s.N.T) if s.N.shape[0] == graph.P else found
+        return replace(found, noise=s.N[0] @ s.N[0].T) if len(s.N[0]) == graph.P else found
 
     return wrong
 
