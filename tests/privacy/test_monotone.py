@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.privacy.of_run import Accounting
 from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.base.randomness import choose, words
 from confide.graph.graph import Graph
+from confide.plans.build import of_run
 from confide.plans.privacy import Privacy
 from confide.plans.words import Always, Cap, ClippingAlone, ConvexGlm, Random
-from confide.privacy import monotone
+from confide.privacy import deviation, monotone
 from confide.privacy.accountant import account
+from confide.privacy.price import Price, price
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.federation import Federation
@@ -152,8 +153,7 @@ class Case:
         privacy = Privacy(
             level=self.level, adjacency=self.adjacency, proof=f"convex-glm:{self.nu}", participation=self.participation
         )
-        pricing = Accounting.of(privacy, self.problem(data), [PAIR], self.algorithm, self.T, 0).pricing
-        return np.array(pricing.spend(self.T).deltas)
+        return np.array(priced(self, data, privacy).account(self.T).deltas)
 
     def gaps(self, data: Data, other: tuple[Floats, Floats], seed: int) -> Floats:
         """|psi_j - psi'_j| with the same messages, batches and survivors; everything is kept (carry 1)."""
@@ -175,6 +175,14 @@ class Case:
             flow = -(psi[0] + psi[1]) / 2 if self.bits is None else -(psi[0] + psi[1]) // 2
             w = [p + flow for p in psi]
         return np.array(found)
+
+
+def priced(case: Case, data: Data, privacy: Privacy) -> Price:
+    """What a run of these data costs, or why they break the proof."""
+    problem = case.problem(data)
+    plan = of_run(problem, [PAIR], case.algorithm, case.T, 0, privacy)
+    deviation.check_data(plan, problem)
+    return price(plan)
 
 
 def start(case: Case, rng: np.random.Generator) -> tuple[Data, tuple[Floats, Floats]]:
@@ -331,7 +339,7 @@ def test_floats_invert_steep_margins_by_no_more_than_is_counted() -> None:
     """<g - g', w - w'> >= -B e sqrt(M), however steep the example; in real numbers it would be 0."""
     rng = np.random.default_rng(0)
     M, B, largest, worst = 50, 1.0, 100.0, 0.0
-    e = Rounding.error(1, 1, M, "convex-glm", largest, 0.0)
+    e = Rounding.error(1, 1, M, True, largest, 0.0)
     for _ in range(20_000):
         w = rng.uniform(-largest, largest, M)
         u = rng.normal(size=M) * 10.0 ** rng.uniform(0, 40)
@@ -365,6 +373,6 @@ def test_who_only_declares_convexity_declares_a_smoothness_too_and_both_are_list
     with pytest.raises(InputError, match="Declared only declares a convex loss"):
         case.promised(data)
     privacy = Privacy(proof="convex-glm:0.2", smoothness=1e2)
-    a = Accounting.of(privacy, case.problem(data), [PAIR], replace(case.algorithm, step=0.01), 2, 0)
-    assert "declared, not checked: Declared has a convex loss of u'w (convex = True)" in a.pricing.spend(2).assumptions
-    assert a.plan(2).facts["convex"] == "Declared"
+    made = priced(replace(case, step=0.01), data, privacy)
+    assert "declared, not checked: Declared has a convex loss of u'w (convex = True)" in made.account(2).assumptions
+    assert made.plan.algorithm.model.convex == "Declared"
