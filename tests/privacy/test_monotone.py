@@ -41,7 +41,7 @@ PAIR = Graph.path(2)
 
 
 def homomorphic(**given: Any) -> Sensitivity:
-    return Sensitivity(0.1, 1.0, proof=ConvexGlm(), **given)
+    return Sensitivity(0.1, 1.0, proof=ConvexGlm(0.0), **given)
 
 
 # ---- the numbers
@@ -70,7 +70,7 @@ def test_one_example_among_several_local_steps() -> None:
 def test_the_recursion() -> None:
     """Delta_{j+1} = sqrt((c Delta_j)^2 + (2 mu B)^2 / E) + 2 mu B / L."""
     for E, carry, level in ((1, 1.0, "client"), (4, 0.5, "client"), (3, 1.0, "example")):
-        s = Sensitivity(0.5, 2.0, sampled=5, batch=4, local_steps=E, level=level, proof=ConvexGlm())
+        s = Sensitivity(0.5, 2.0, sampled=5, batch=4, local_steps=E, level=level, proof=ConvexGlm(0.0))
         found = s.deltas(lambda j, before, c=carry: c * before[-1], 9, True)
         assert found[0] == s.single
         expected = np.sqrt((carry * found[:-1]) ** 2 + 4.0 / E) + 2.0 / 5 / (4 if level == "example" else 1)
@@ -79,7 +79,7 @@ def test_the_recursion() -> None:
 
 def test_a_cap_is_no_larger_than_all_and_no_smaller_than_any_way_to_use_it() -> None:
     T, N, full = 7, 2, 0.9
-    given = {"sampled": 5, "bound": 0.9, "step": 0.5, "proof": ConvexGlm()}
+    given = {"sampled": 5, "bound": 0.9, "step": 0.5, "proof": ConvexGlm(0.0)}
     capped = Sensitivity(**given, participation=Cap(N))
     found = capped.deltas(lambda j, before: before[-1], T, True)
     everybody = Sensitivity(**given).deltas(lambda j, before: before[-1], T, True)
@@ -297,7 +297,7 @@ def test_the_drift_of_unchanged_data_is_attained(E: int) -> None:
         X[row, [0, 1 + e]] = 1e4, 1e9
     task = LocalTask(Linear(), step, E, 1, False, Clip("example", 1.0), drawn[-1])
     a, b = (v + sgd(v, X, np.zeros(rows), task) for v in (np.eye(E + 1)[0] * side * d / 2 for side in (1, -1)))
-    s = Sensitivity(step, 1.0, sampled=1, local_steps=E, proof=ConvexGlm())
+    s = Sensitivity(step, 1.0, sampled=1, local_steps=E, proof=ConvexGlm(0.0))
     h = float(monotone.drift(s, np.array(d)))
     assert h == pytest.approx(math.hypot(d, 2 * step / math.sqrt(E)))
     assert 0.999 * h < np.linalg.norm(a - b) <= h
@@ -311,7 +311,7 @@ def _drawn(n: int, E: int, rows: int) -> list[int]:
 def test_the_whole_recursion_is_nearly_attained() -> None:
     """Others answer at right angles in every round, the target pulls along what is apart."""
     T, L, step = 5, 40, 0.5
-    s = Sensitivity(step, 1.0, sampled=L, proof=ConvexGlm())
+    s = Sensitivity(step, 1.0, sampled=L, proof=ConvexGlm(0.0))
     promised = s.deltas(lambda j, before: before[-1], T, True)
     M = T + 1
     w = [np.zeros(M), np.zeros(M)]
