@@ -160,7 +160,8 @@ def test_local_training_pays_for_the_release_alone(noise: str) -> None:
     found = calibrate("local-only", RING, unit(), budget, rounds=5, noise=noise, release="centroid")
     assert found.scheme.sigma == 0.0
     assert allows(budget, found.account)
-    assert not allows(budget, 
+    assert not allows(
+        budget,
         account(
             found.scheme,
             RING,
@@ -168,7 +169,7 @@ def test_local_training_pays_for_the_release_alone(noise: str) -> None:
             rounds=5,
             noise=noise,
             release=Reveal(Centroid(0.999 * found.release.sigma)),
-        )
+        ),
     )
 
 

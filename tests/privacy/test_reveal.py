@@ -52,7 +52,8 @@ def test_what_is_said_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "field"), [({"colluders": 0}, "release.colluders"), ({"count": 0}, "releases"), ({"count": 1.5}, "releases")]
+    ("given", "field"),
+    [({"colluders": 0}, "release.colluders"), ({"count": 0}, "releases"), ({"count": 1.5}, "releases")],
 )
 def test_nonsense_is_refused_by_name(given: dict[str, int], field: str) -> None:
     with pytest.raises(InputError) as e:

@@ -40,7 +40,18 @@ from confide.plans.words import (
     Threat,
 )
 from confide.privacy.closed_forms import Target, covers, leak, own_server, roundings, seen, seen_sigma, targets
-from confide.privacy.course import Account, Bound, ByChance, Course, EitherNoise, Leaked, Shares, Smallest, Worst, too_thin
+from confide.privacy.course import (
+    Account,
+    Bound,
+    ByChance,
+    Course,
+    EitherNoise,
+    Leaked,
+    Shares,
+    Smallest,
+    Worst,
+    too_thin,
+)
 from confide.privacy.general import TOLERANCE, Exposure, expose_each, rounds_of
 from confide.privacy.participation import Curve, amplified_curve, random_curve
 from confide.privacy.reveal import Reveal, known_shares
