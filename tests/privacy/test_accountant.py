@@ -528,8 +528,8 @@ def test_the_own_server_has_a_number(level: str, adjacency: str, norm: str) -> N
     assert len(a.deltas) == 20
     assert a.adversary == "the unit's own server, with up to 2 corrupted clients"
     said = " | ".join(a.assumptions)
-    for words in ("at least 5 honest clients", "one sum a round", "Kairouz", "clips and truncates", "drops out"):
-        assert words in said
+    for part in ("at least 5 honest clients", "one sum a round", "Kairouz", "clips and truncates", "drops out"):
+        assert part in said
     assert ("but those of the adversary's own" in said) == (level == "unit")
     assert ("takes part all the same" in said) == (adjacency == "zero-out")
     assert ("l1 clipping" in said) == (norm == "l1")

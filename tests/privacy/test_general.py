@@ -497,6 +497,8 @@ def test_a_run_says_what_its_own_scheme_costs() -> None:
     plan = Plan.from_text(run.privacy["ledger"]["plan"])
     assert plan.scheme == CORRELATED
     assert price(plan).statement(6).to_dict() == run.privacy["statement"]  # from the file alone
+    disguised = price(replace(plan, scheme=replace(CORRELATED, name="shared")))  # a name is no price: rows are
+    assert disguised.account(6).epsilon == links["epsilon"]
     for broken in ({"failures": Failures(unit=0.1)}, {"failures": Failures(link=0.1)}):
         with pytest.raises(InputError, match="has no closed form"):
             simulate(problem, graph, replace(alg, **broken), rounds=6, privacy=settings, progress=False)

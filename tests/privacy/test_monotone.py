@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.privacy.of_run import Accounting
 from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.base.randomness import choose, words
 from confide.graph.graph import Graph
+from confide.plans.build import of_run
 from confide.plans.privacy import Privacy
 from confide.plans.words import Always, Cap, ClippingAlone, ConvexGlm, Random
-from confide.privacy import monotone
+from confide.privacy import deviation, monotone
 from confide.privacy.accountant import account
+from confide.privacy.price import Price, price
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.federation import Federation
@@ -40,7 +41,7 @@ PAIR = Graph.path(2)
 
 
 def homomorphic(**given: Any) -> Sensitivity:
-    return Sensitivity(0.1, 1.0, proof=ConvexGlm(), **given)
+    return Sensitivity(0.1, 1.0, proof=ConvexGlm(0.0), **given)
 
 
 # ---- the numbers
@@ -69,7 +70,7 @@ def test_one_example_among_several_local_steps() -> None:
 def test_the_recursion() -> None:
     """Delta_{j+1} = sqrt((c Delta_j)^2 + (2 mu B)^2 / E) + 2 mu B / L."""
     for E, carry, level in ((1, 1.0, "client"), (4, 0.5, "client"), (3, 1.0, "example")):
-        s = Sensitivity(0.5, 2.0, sampled=5, batch=4, local_steps=E, level=level, proof=ConvexGlm())
+        s = Sensitivity(0.5, 2.0, sampled=5, batch=4, local_steps=E, level=level, proof=ConvexGlm(0.0))
         found = s.deltas(lambda j, before, c=carry: c * before[-1], 9, True)
         assert found[0] == s.single
         expected = np.sqrt((carry * found[:-1]) ** 2 + 4.0 / E) + 2.0 / 5 / (4 if level == "example" else 1)
@@ -78,7 +79,7 @@ def test_the_recursion() -> None:
 
 def test_a_cap_is_no_larger_than_all_and_no_smaller_than_any_way_to_use_it() -> None:
     T, N, full = 7, 2, 0.9
-    given = {"sampled": 5, "bound": 0.9, "step": 0.5, "proof": ConvexGlm()}
+    given = {"sampled": 5, "bound": 0.9, "step": 0.5, "proof": ConvexGlm(0.0)}
     capped = Sensitivity(**given, participation=Cap(N))
     found = capped.deltas(lambda j, before: before[-1], T, True)
     everybody = Sensitivity(**given).deltas(lambda j, before: before[-1], T, True)
@@ -152,8 +153,7 @@ class Case:
         privacy = Privacy(
             level=self.level, adjacency=self.adjacency, proof=f"convex-glm:{self.nu}", participation=self.participation
         )
-        pricing = Accounting.of(privacy, self.problem(data), [PAIR], self.algorithm, self.T, 0).pricing
-        return np.array(pricing.spend(self.T).deltas)
+        return np.array(priced(self, data, privacy).account(self.T).deltas)
 
     def gaps(self, data: Data, other: tuple[Floats, Floats], seed: int) -> Floats:
         """|psi_j - psi'_j| with the same messages, batches and survivors; everything is kept (carry 1)."""
@@ -175,6 +175,14 @@ class Case:
             flow = -(psi[0] + psi[1]) / 2 if self.bits is None else -(psi[0] + psi[1]) // 2
             w = [p + flow for p in psi]
         return np.array(found)
+
+
+def priced(case: Case, data: Data, privacy: Privacy) -> Price:
+    """What a run of these data costs, or why they break the proof."""
+    problem = case.problem(data)
+    plan = of_run(problem, [PAIR], case.algorithm, case.T, 0, privacy)
+    deviation.check_data(plan, problem)
+    return price(plan)
 
 
 def start(case: Case, rng: np.random.Generator) -> tuple[Data, tuple[Floats, Floats]]:
@@ -289,7 +297,7 @@ def test_the_drift_of_unchanged_data_is_attained(E: int) -> None:
         X[row, [0, 1 + e]] = 1e4, 1e9
     task = LocalTask(Linear(), step, E, 1, False, Clip("example", 1.0), drawn[-1])
     a, b = (v + sgd(v, X, np.zeros(rows), task) for v in (np.eye(E + 1)[0] * side * d / 2 for side in (1, -1)))
-    s = Sensitivity(step, 1.0, sampled=1, local_steps=E, proof=ConvexGlm())
+    s = Sensitivity(step, 1.0, sampled=1, local_steps=E, proof=ConvexGlm(0.0))
     h = float(monotone.drift(s, np.array(d)))
     assert h == pytest.approx(math.hypot(d, 2 * step / math.sqrt(E)))
     assert 0.999 * h < np.linalg.norm(a - b) <= h
@@ -303,7 +311,7 @@ def _drawn(n: int, E: int, rows: int) -> list[int]:
 def test_the_whole_recursion_is_nearly_attained() -> None:
     """Others answer at right angles in every round, the target pulls along what is apart."""
     T, L, step = 5, 40, 0.5
-    s = Sensitivity(step, 1.0, sampled=L, proof=ConvexGlm())
+    s = Sensitivity(step, 1.0, sampled=L, proof=ConvexGlm(0.0))
     promised = s.deltas(lambda j, before: before[-1], T, True)
     M = T + 1
     w = [np.zeros(M), np.zeros(M)]
@@ -331,7 +339,7 @@ def test_floats_invert_steep_margins_by_no_more_than_is_counted() -> None:
     """<g - g', w - w'> >= -B e sqrt(M), however steep the example; in real numbers it would be 0."""
     rng = np.random.default_rng(0)
     M, B, largest, worst = 50, 1.0, 100.0, 0.0
-    e = Rounding.error(1, 1, M, "convex-glm", largest, 0.0)
+    e = Rounding.error(1, 1, M, True, largest, 0.0)
     for _ in range(20_000):
         w = rng.uniform(-largest, largest, M)
         u = rng.normal(size=M) * 10.0 ** rng.uniform(0, 40)
@@ -365,6 +373,6 @@ def test_who_only_declares_convexity_declares_a_smoothness_too_and_both_are_list
     with pytest.raises(InputError, match="Declared only declares a convex loss"):
         case.promised(data)
     privacy = Privacy(proof="convex-glm:0.2", smoothness=1e2)
-    a = Accounting.of(privacy, case.problem(data), [PAIR], replace(case.algorithm, step=0.01), 2, 0)
-    assert "declared, not checked: Declared has a convex loss of u'w (convex = True)" in a.pricing.spend(2).assumptions
-    assert a.plan(2).facts["convex"] == "Declared"
+    made = priced(replace(case, step=0.01), data, privacy)
+    assert "declared, not checked: Declared has a convex loss of u'w (convex = True)" in made.account(2).assumptions
+    assert made.plan.algorithm.model.convex == "Declared"

@@ -7,27 +7,27 @@ real training of real clients where a proof speaks of the map; any survivors, an
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from confide.privacy.agreement import Deployed, price, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import a_deployed_plan, announced, forged_units
+from builders import a_deployed_plan, forged_units, units
 from confide.base.randomness import Purpose
 from confide.graph.graph import Graph
-from confide.plans.plan import Plan
+from confide.plans.plan import Plan, SecureSum
 from confide.privacy.accountant import account
-from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.price import Price, agreed
 from confide.problems.models import Linear
 from confide.rounds.arithmetic import DECAY_BITS, on_grid, scaled
-from confide.rounds.clipping import Clip
 from confide.rounds.combine import Perturbed, perturb
 from confide.rounds.local import LocalTask, decay, sgd, shared_update
 from confide.rounds.schemes import scheme
+from confide.secure.parameters import Parameters
 from exploring import more
 
 T, P, RHO = 16, 4, 0.125
@@ -79,8 +79,7 @@ REACH = math.sqrt((CURVATURE - 2.0 * RHO) / 2.0)
 @lru_cache
 def plan(case: Case) -> Plan:
     clip = "example" if case.level == "example" or case.proof != "none" else "update"
-    secure = {"server": "curious", "ring_bits": 32, "fraction_bits": BITS, "threshold": 3, "corrupted": 0, "sigma": 0.0}
-    summed = {"aggregation": secure | {"quorum": case.quorum}, "degree": L - 1} if case.quorum else {}
+    summed = SecureSum(Parameters(L, L - 1, 3, case.quorum, 0)) if case.quorum else None
     return a_deployed_plan(
         graph=on_grid(Graph.ring(P, weights="metropolis")),
         scheme=scheme(case.name, 0.5, noise=case.law),
@@ -90,37 +89,36 @@ def plan(case: Case) -> Plan:
         norm=case.norm,
         clip=clip,
         sampled=L,
-        clients=L,
         dim=M,
-        local_steps=1,
-        batch=BATCH,
         level=case.level,
         proof=case.proof,
         unprotected=True,  # so little noise that no epsilon is left beside the sampler's distance
-        facts={"smoothness": CURVATURE} if case.proof.startswith("convex") else {},
+        smoothness=CURVATURE if case.proof.startswith("convex") else None,
         fraction_bits=BITS,
-        model={"kind": "linear", "rho": RHO if clip == "example" else 0.0},
-        units=announced(forged_units([L] * P), 1, BATCH),
-        **summed,
+        model="linear",
+        ridge=RHO if clip == "example" else 0.0,
+        units=units(forged_units([L] * P), 1, BATCH),
+        secure=summed,
     )
 
 
 @lru_cache
-def deployed(case: Case) -> Deployed:
-    return read(plan(case))
+def priced(case: Case) -> Price:
+    return agreed(plan(case))
 
 
 @lru_cache
 def promised(case: Case) -> tuple[float, ...]:
-    return tuple(cost.sensitivity for cost in price(plan(case)).messages)
+    return tuple(cost.sensitivity for cost in priced(case).messages)
 
 
 @lru_cache
 def in_real_numbers(case: Case) -> tuple[float, ...]:
     """What the accountant would say if nothing were ever rounded and everybody survived."""
-    d = deployed(case)
-    s = Sensitivity(**{**vars(d.sensitivity), "rounding": None})
-    return account(d.scheme, d.graph, s, rounds=T, noise=plan(case).scheme["law"]).deltas
+    found = priced(case)
+    assert found.sensitivity is not None
+    exact = replace(found.sensitivity, rounding=None)
+    return account(found.scheme, found.plan.graph.graphs, exact, rounds=T).deltas
 
 
 class Play(NamedTuple):
@@ -170,20 +168,20 @@ def unit(v: np.ndarray, case: Case) -> np.ndarray:
 def farthest(case: Case, seed: int) -> list[float]:
     """|psi_j - psi'_j|, j = 1..T, in the norm of the noise."""
     rng = np.random.default_rng(seed)
-    p, d = plan(case), deployed(case)
+    p, d = plan(case).algorithm, priced(case)
     axis = np.eye(M)[0] if case.level != "example" or case.proof != "none" else unit(rng.normal(size=M), case)
     play, arith, server = Play(case, rng, bool(rng.integers(2)), axis), d.arithmetic, 1
     order = 1 if case.law == "laplace" else 2
     clients = play.clients()
-    model = Linear(RHO if p.clip == "example" else 0.0)
-    task = LocalTask(model, p.step, 1, BATCH, False, Clip(p.clip, BOUND, case.norm), int(rng.integers(2**60)))
-    gone = 1.0 - decay(task) if p.clip == "example" else 0.0
+    model = Linear(RHO if p.clip.kind == "example" else 0.0)
+    task = LocalTask(model, p.step, 1, BATCH, False, p.clip, int(rng.integers(2**60)))
+    gone = 1.0 - decay(task) if p.clip.kind == "example" else 0.0
     w = [np.zeros(M, np.int64), np.zeros(M, np.int64)]
     found = []
     for _ in range(T):
         total, alive = [np.zeros(M, np.int64), np.zeros(M, np.int64)], play.survivors()
         for k in alive:
-            for side, update in enumerate(updates(play, p, k, clients[k], [arith.value(x) for x in w], task, gone)):
+            for side, update in enumerate(updates(play, k, clients[k], [arith.value(x) for x in w], task, gone)):
                 total[side] += arith.encode(update)
         psi = [arith.add(w[side], total[side], gone * len(alive) / L) for side in (0, 1)]
         found.append(float(np.linalg.norm((psi[0] - psi[1]) * arith.quantum, order)))
@@ -200,7 +198,7 @@ def farthest(case: Case, seed: int) -> list[float]:
 
 
 def updates(
-    play: Play, p: Plan, k: int, data: tuple[np.ndarray, ...], models: list[np.ndarray], task: LocalTask, gone: float
+    play: Play, k: int, data: tuple[np.ndarray, ...], models: list[np.ndarray], task: LocalTask, gone: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """What client k sends on either side."""
     case, X, y, X2, y2 = play.case, *data
@@ -223,9 +221,10 @@ def updates(
     return a, (a if same and case.level != "unit" and k else b)  # the same model, the same data
 
 
-def published(d: Deployed, server: int, psi: list[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
+def published(d: Price, server: int, psi: list[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
     """The states after one way in which noise and the network may fall, the same messages on both sides."""
-    row = {m: float(d.graph.A[server, m]) for m in d.graph.neighbours(server).tolist()}
+    (graph,) = d.plan.graph.graphs
+    row = {m: float(graph.A[server, m]) for m in graph.neighbours(server).tolist()}
     noise = {m: rng.integers(-5, 6, size=M) for m in (*row, server)}
 
     def side(own: np.ndarray) -> Perturbed:
@@ -237,7 +236,7 @@ def published(d: Deployed, server: int, psi: list[np.ndarray], rng: np.random.Ge
                 return noise[server]
             return psi[0] + noise[ids[-1]] - own  # what explains the message
 
-        return perturb(d.scheme, server, float(d.graph.own_weights[server]), row, own, draw, d.arithmetic)
+        return perturb(d.scheme, server, float(graph.own_weights[server]), row, own, draw, d.arithmetic)
 
     one, other = side(psi[0]), side(psi[1])
     for m in row:

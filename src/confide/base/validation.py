@@ -77,5 +77,5 @@ def one_of(field: str, value: object, known: Sequence[str] | Mapping[str, str]) 
     import difflib
 
     near = difflib.get_close_matches(str(value), known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = f"did you mean {str(near[0])!r}? " if near else ""
     raise InputError(field, value, f"{hint}known: {', '.join(known)}")

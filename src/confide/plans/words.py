@@ -151,9 +151,9 @@ class Colluders(Word):
     def __post_init__(self) -> None:
         if not self.servers:
             raise InputError("threat", self.name, "write colluders:1,2 with the servers' numbers")
-        if min(self.servers) < 0:
-            remedy = f"server {min(self.servers)} does not exist; they are numbered from 0"
-            raise InputError("threat", str(self), remedy)
+        for server in self.servers:
+            if isinstance(server, bool) or not isinstance(server, int) or server < 0:
+                raise InputError("threat", str(self), f"server {server} does not exist; they are numbered from 0")
 
     @property
     def adversary(self) -> str:
