@@ -66,7 +66,7 @@ class Account:
         """With the smallest epsilon of these conversions from delta, of so many discrete draws."""
         epsilon, how = conversion.smallest(convert, self.delta, draws)
         if math.isfinite(epsilon) or not draws:
-            return replace(self, epsilon=epsilon, conversion=how, draws=draws)
+            return replace(self, epsilon=epsilon, conversion=str(how), draws=draws)
         why = (
             f"leak: so little noise that no epsilon holds at delta {self.delta:g}: {draws:.3g} discrete draws, each "
             "within 2^-108 of its law, add more than that to delta"
