@@ -233,9 +233,8 @@ class Price:
         if total.leak and total.epsilon is None and total.rho is None:
             raise InputError(_key(budget), budget.limit, f"cannot be kept: {total.assumptions[0]}")
         if not total.costs:
-            remedy = (
-                f"participation {self.plan.privacy.participation} has no price for a single round; use all or cap:N"
-            )
+            part = self.plan.privacy.participation
+            remedy = f"participation {part} has no price for a single round; use all or cap:N"
             raise InputError(_key(budget), budget.limit, remedy)
         if not budgets.allows(budget, total):
             paid = largest(self.plan.rounds, lambda j: budgets.allows(budget, self.account(j, self.releases)))
