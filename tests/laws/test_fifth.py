@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confide.privacy.of_run import event_cost
 from numpy.typing import NDArray
 
 from confide.attacks import worlds
@@ -19,7 +18,7 @@ from confide.engines.compiled import CompiledEngine
 from confide.graph.graph import Graph
 from confide.laws.conversion import pure_epsilon, renyi_epsilon
 from confide.laws.law import LAPLACE, LAWS, Conversion, Law, Norm, Spent
-from confide.plans.plan import scheme_fields
+from confide.plans.text import encoded
 from confide.plans.words import Always, Random
 from confide.privacy.accountant import account
 from confide.privacy.ledger import Cost
@@ -99,7 +98,7 @@ def test_edge_noise_and_amplification_are_refused(fifth: Law) -> None:
     with pytest.raises(InputError, match="proof for Gaussian noise only"):
         account(pairs, RING, ONCE, rounds=2)
     with pytest.raises(InputError, match="implemented for Gaussian"):
-        amplified_curve(ONCE, fifth, np.ones(2))
+        amplified_curve(ONCE, 0.1, fifth, np.ones(2))
 
 
 def test_participation_by_chance_asks_for_a_curve(fifth: Law, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +114,10 @@ def test_participation_by_chance_asks_for_a_curve(fifth: Law, monkeypatch: pytes
 
 
 def test_a_ledger_holds_what_it_charges(fifth: Law) -> None:
-    charged = event_cost(0.3, 1.0, SIGMA, fifth)
+    charged = Cost.of(0.3, 1.0, SIGMA, fifth)
     rho, pure = (0.3**2 / 2.0, 0.3) if fifth.pure else (0.3, None)
     assert charged == Cost(rho, pure, 1.0, SIGMA, fifth.name)
-    assert event_cost(None, 1.0, SIGMA, fifth) == Cost(None, None, 1.0, SIGMA, fifth.name)
+    assert Cost.of(None, 1.0, SIGMA, fifth) == Cost(None, None, 1.0, SIGMA, fifth.name)
 
 
 def test_a_ledger_refuses_what_is_no_law() -> None:
@@ -133,7 +132,7 @@ def test_a_ledger_refuses_what_is_no_law() -> None:
 def test_a_statement_and_a_plan_name_it(fifth: Law) -> None:
     made = scheme("shared", SIGMA, noise=fifth.name)
     assert made.law is fifth
-    assert statement(made, RING, ONCE, rounds=2).noise == fifth.name == scheme_fields(made)["law"]
+    assert statement(made, RING, ONCE, rounds=2).noise == fifth.name == encoded(made)["law"]
 
 
 def test_no_machine_draws_it(fifth: Law) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from confide.privacy.of_run import Pricing
 
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose
@@ -18,6 +17,7 @@ from confide.plans.config import Config
 from confide.plans.plan import Plan
 from confide.plans.privacy import Privacy
 from confide.privacy.accountant import account
+from confide.privacy.price import price
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
@@ -96,8 +96,8 @@ def test_a_row_is_run_priced_planned_and_named(each_scheme: Scheme, ragged: Call
     priced = account(s, g, Sensitivity(0.1, 1.0, level="unit"), rounds=3)
     silent = s.sigma == 0.0 and s.exchange != Exchange.NOTHING
     assert priced.leak == silent
-    plan = Plan.from_json(run.privacy["ledger"]["plan"])
-    assert Pricing.of_plan(plan).scheme == s
+    plan = Plan.from_text(run.privacy["ledger"]["plan"])
+    assert price(plan).scheme == s
     table = {"name": s.name, "noise": s.law} | {key: getattr(s, key) for key in KEYS}
     assert Config.model_validate({"scheme": table}).build().algorithm.scheme == s
 
