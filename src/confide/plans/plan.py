@@ -290,4 +290,4 @@ class Plan:
         return differences("", encoded(self), encoded(other))
 
 
-_OTHER = f"this confide reads version {VERSION}; make the plan again from its config (confide agree)"
+_OTHER = f"this confide reads version {VERSION}; make the plan again from its config: confide agree or simulate"
