@@ -184,7 +184,9 @@ def test_what_a_plan_says_of_a_model(
     f = PROBLEM.federation
     problem = Problem(replace(f, d=np.sign(f.d)) if kind == "logistic" else f, model)
     found = model_of(problem, replace(CLIPPED, **changes))
-    assert (found.kind, found.built_in, found.convex, found.ridge) == (kind, built_in, convex, model.rho)
+    assert (found.kind, found.built_in, found.convex) == (kind, built_in, convex)
+    if built_in:  # what a step of one's own makes of the regulariser, nobody knows
+        assert found.ridge == model.rho
     assert found.length == PROBLEM.M
 
 
