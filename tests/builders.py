@@ -14,13 +14,11 @@ import numpy as np
 
 from confide.graph import Graph
 from confide.plans import words
-from confide.plans.build import Announced, model_of, of_deployment, of_run
+from confide.plans.build import Announced, model_of, of_deployment
 from confide.plans.config import Experiment
 from confide.plans.plan import Clients, Clocks, Deployment, Learning, Model, Network, Plan, Unit
 from confide.plans.privacy import Privacy
-from confide.privacy.deviation import check_data
-from confide.privacy.price import Price, price
-from confide.privacy.run_ledger import check_declared
+from confide.privacy.price import Price, price_run
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import on_grid
@@ -137,10 +135,7 @@ def priced(
     privacy: Privacy, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int = 0
 ) -> Price:
     """As a simulation is priced before its first round."""
-    check_declared(problem, privacy)
-    found = price(of_run(problem, graphs, algorithm, rounds, seed, privacy))
-    check_data(found.plan, problem)
-    return found
+    return price_run(problem, graphs, algorithm, rounds, seed, privacy)
 
 
 # ---- units
