@@ -314,12 +314,14 @@ class Worst:
             raise too_thin(self.sigma) from None
 
     def _costs(self, found: list[Account]) -> tuple[float, ...]:
+        if not all(a.costs for a in found):  # a target that leaks has none
+            return ()
         costs = np.array([a.costs for a in found])
         if self.pure:  # a pure epsilon has a rho too, and neither may add up to less
             costs = costs.max(axis=0)
-        elif costs.size:
+        else:
             costs = np.diff(np.cumsum(costs, axis=1).max(axis=0), prepend=0.0)
-        return tuple(costs.tolist()) if costs.size else ()
+        return tuple(costs.tolist())
 
 
 def too_thin(sigma: float) -> InputError:
