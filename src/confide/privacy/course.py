@@ -318,10 +318,8 @@ class Worst:
             return ()
         costs = np.array([a.costs for a in found])
         if self.pure:  # a pure epsilon has a rho too, and neither may add up to less
-            costs = costs.max(axis=0)
-        else:
-            costs = np.diff(np.cumsum(costs, axis=1).max(axis=0), prepend=0.0)
-        return tuple(costs.tolist())
+            return tuple(costs.max(axis=0).tolist())
+        return tuple(np.diff(np.cumsum(costs, axis=1).max(axis=0), prepend=0.0).tolist())
 
 
 def too_thin(sigma: float) -> InputError:

@@ -213,9 +213,6 @@ class Price:
         budget = self.plan.privacy.budget
         if budget is None:
             return rounds
-<<<<<<< HEAD
-        allowed = largest(rounds, lambda j: budgets.allows(budget, self.account(j, self.releases)))
-=======
         # Graphs that take turns keep more of a deviation in one round than in the next, and a release tells of what is
         # kept: the last rounds of all turns are looked at, so that a run may end after any of its rounds.
         turns = len(self.plan.graph.graphs) if self.releases else 1
@@ -225,8 +222,7 @@ class Price:
                 budgets.allows(budget, self.account(i, self.releases)) for i in range(max(1, j - turns + 1), j + 1)
             )
 
-        allowed = most(rounds, allows)
->>>>>>> contract
+        allowed = largest(rounds, allows)
         if allowed == 0:
             one = self.account(1, self.releases)
             spent = "a leak" if one.leak else f"{budgets.used(budget, one):.4g}"
