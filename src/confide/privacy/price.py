@@ -300,7 +300,7 @@ class Price:
 
     @cached_property
     def release(self) -> Cost | None:
-        """Of each release; None where the plan has none."""
+        """Of each release after all rounds; None where the plan has none."""
         return self.costs()[1]
 
     def by_sums(self, rounds: int) -> bool:
