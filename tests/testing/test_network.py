@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from builders import deployed, reference_bits
 from confide.deploy.machines import training
 from confide.deploy.machines.draws import edge_secret, secret_noise
