@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -47,11 +48,15 @@ def check_parts(edges: Ints, a: Floats, own: Floats) -> None:
 
 
 def check_connected(P: int, edges: Ints) -> None:
-    import networkx as nx
-
-    g: nx.Graph[int] = nx.empty_graph(1)
-    g.add_edges_from(edges.tolist())
-    reached = nx.node_connected_component(g, 0)
+    beside: dict[int, list[int]] = defaultdict(list)
+    for i, j in edges.tolist():
+        beside[i].append(j)
+        beside[j].append(i)
+    reached, left = {0}, [0]
+    while left:  # every client reads the plan's graph: networkx would be most of its memory
+        new = set(beside[left.pop()]) - reached
+        reached |= new
+        left += new
     if len(reached) < P:
         inside = _some(sorted(reached), len(reached))
         outside = _some((p for p in range(P) if p not in reached), P - len(reached))

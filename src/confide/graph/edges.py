@@ -18,7 +18,8 @@ def canonical(i: Ints, j: Ints) -> Ints:
     """Each pair once, i < j, in order; a server beside itself (a ring of one) drops out."""
     low, high = np.minimum(i, j), np.maximum(i, j)
     base = int(high.max(initial=0)) + 1
-    keys = np.unique((low * base + high)[low < high])  # one number for a pair: far faster than sorting rows
+    keys = np.sort((low * base + high)[low < high])  # one number for a pair: far faster than sorting rows
+    keys = keys[np.diff(keys, prepend=-1) > 0]  # np.unique loads numpy.ma, which takes memory in every client
     return np.stack(np.divmod(keys, base), axis=1).astype(np.int64)
 
 

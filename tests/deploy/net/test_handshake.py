@@ -52,7 +52,7 @@ def test_what_differs_is_named(here: Common) -> None:
     there = Common(2, a_plan(rounds=7, step=0.5).text)
     lines = here.lines(there.differs)
     assert lines[0] == "protocol: 1 here, 2 there"
-    assert {line.split(":")[0] for line in lines[1:]} == {"rounds", "step"}
+    assert {line.split(":")[0] for line in lines[1:]} == {"rounds", "algorithm.step"}
     assert here.lines(Common(2, here.text).differs) == ["protocol: 1 here, 2 there"]
 
 

@@ -329,13 +329,17 @@ def _resident(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
-def test_a_client_loads_no_heavy_library() -> None:
+def test_a_client_loads_no_heavy_library(site: Site) -> None:
+    """Neither when it is imported nor for its plan and its trainer."""
     heavy = ("scipy", "numba", "networkx", "polars", "dp_accounting", "typer", "rich")
     program = (
-        "import sys, confide.deploy.node.client_main, confide.deploy.node.client_process, confide.deploy.node.seeded, "
-        f"confide.deploy.node.config; print(*(m for m in {heavy} if m in sys.modules))"
+        "import sys, confide.deploy.node.client_process; from confide.deploy.node.client_main import Client; "
+        "from confide.deploy.node.client_setup import ClientSetup; "
+        "ClientSetup.load(Client(sys.argv[1]).config).trainer(1); "
+        f"print(*(m for m in {heavy} if m in sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    command = [sys.executable, "-c", program, site.toml("alpha-c0")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == ""
 
 
@@ -467,12 +471,12 @@ def test_earlier_ledgers_reduce_what_may_be_published(site: Site) -> None:
 
     setup = ServerSetup.load(load_server(site.toml("alpha")))
     assert setup.allowance.publications == ROUNDS
-    each = setup.prices.messages[0].rho
-    release = setup.prices.release
+    each = setup.price.messages[0].rho
+    release = setup.price.release
     assert each is not None
     assert release is not None
     assert release.rho is not None
-    total = sum(cost.rho or 0.0 for cost in setup.prices.messages)
+    total = sum(cost.rho or 0.0 for cost in setup.price.messages)
     room = BUDGET - total - release.rho  # of the budget
 
     def with_ledger(rho: float | None, name: str = "alpha 2026") -> ServerSetup:
@@ -485,7 +489,7 @@ def test_earlier_ledgers_reduce_what_may_be_published(site: Site) -> None:
         return ServerSetup.load(load_server(toml))
 
     assert with_ledger(room * 0.999).allowance.publications == ROUNDS
-    costs = [cost.rho or 0.0 for cost in setup.prices.messages]
+    costs = [cost.rho or 0.0 for cost in setup.price.messages]
     short = with_ledger(room + costs[-1] * 0.5)
     assert short.allowance.publications == ROUNDS - 1
     assert short.terms.allowed == ROUNDS - 1
