@@ -98,7 +98,7 @@ def test_a_row_is_run_priced_planned_and_named(each_scheme: Scheme, ragged: Call
     assert priced.leak == silent
     plan = Plan.from_text(run.privacy["ledger"]["plan"])
     assert price(plan).scheme == s
-    table = {"name": s.name, "noise": s.law} | {key: getattr(s, key) for key in KEYS}
+    table = {"name": s.name, "noise": str(s.law)} | {key: getattr(s, key) for key in KEYS}
     assert Config.model_validate({"scheme": table}).build().algorithm.scheme == s
 
 
