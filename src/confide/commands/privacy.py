@@ -98,7 +98,7 @@ def account(
         list[Path] | None,
         typer.Argument(
             metavar="X",
-            help="A config, run.json or plan.json to price; or ledgers (run folders, names or files of data) to add up.",
+            help="A config, run.json or plan.json to price, or ledgers (run folders, data by name or file) to add up.",
         ),
     ] = None,
     scheme: Annotated[

@@ -73,7 +73,8 @@ class Reservation:
             RunError: the disk is full. All that was reserved then counts as spent.
         """
         with self.ledger.held() as book:
-            self.ledger.add(book, self.price, self.spending.run, rounds, self.spending.repeats, self.n)
+            if book is None or all(s.of != self.n for s in book.spendings):
+                self.ledger.add(book, self.price, self.spending.run, rounds, self.spending.repeats, self.n)
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,7 @@ class DataLedger:
     @contextmanager
     def held(self) -> Iterator[Book | None]:
         """The ledger as it stays until this is over: nobody else writes meanwhile."""
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with locked(self.path.with_name(f".{self.path.name}.lock")):
+        with _held(self.path):
             yield self.book()
 
     def reserve(self, found: Price, rounds: int, run: str, repeats: int = 1) -> Reservation:
@@ -121,18 +121,20 @@ class DataLedger:
             return Reservation(self, found, spending, earlier, 1 if book is None else len(book.spendings) + 1)
 
     def reserve_whole(self, found: Price, run: str) -> None:
-        """As `reserve`, all of a plan or nothing, and once: who comes back has paid.
+        """As `reserve`, all of a plan or nothing.
 
         Raises:
             InputError: after what earlier plans spent the budget does not pay for all rounds and releases.
         """
         plan = found.plan
         with self.held() as book:
-            if book is not None and any((s.plan, s.run) == (plan.hash, run) for s in book.spendings):
-                return
             earlier = spent_before(book, self.path, plan)
-            if found.affordable(plan.rounds, earlier) < plan.rounds:
-                remedy = f"has no budget left for this plan: {said(earlier, plan)}; take no part in it"
+            remedy = f"cannot pay for this plan, since {said(earlier, plan)}; take no part in it"
+            try:
+                paid_for = found.affordable(plan.rounds, earlier) == plan.rounds
+            except InputError as e:
+                raise InputError("ledger", str(self.path), f"{remedy} ({e})") from None
+            if not paid_for:
                 raise InputError("ledger", str(self.path), remedy)
             self.add(book, found, run, plan.rounds, 1)
 
@@ -170,11 +172,10 @@ def of_data(name: str | None, source: str | Path | None) -> DataLedger:
     Raises:
         InputError: the file has changed, and no name says whose data it holds now.
     """
-    folder().mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder() / INDEX
-    with locked(path.with_name(f".{INDEX}.lock")):
+    with _held(path):
         index = _index()
-        id = _identity(index["names"], index["sources"], name, None if source is None else os.path.realpath(source))
+        id = _identity(index["names"], index["sources"], name, None if source is None else _source(source))
         _write(path, json.dumps(index, indent=1) + "\n")
     return DataLedger(folder() / f"{id}{ENDING}", id)
 
@@ -187,14 +188,33 @@ def of_run(private: bool, spec: Mapping[str, Any], privacy: Privacy, given: str 
     source = spec.get("path")
     if not private or (source is None and privacy.dataset is None):
         return None
-    return of_data(privacy.dataset, source)
+    return of_data(privacy.dataset, None if source is None else Path(source))
+
+
+def enrol(found: Price, run: str, given: Path | None, name: str | None, source: str | Path) -> None:
+    """Pay for all of a plan of a deployment, once: who comes back has paid, whatever the data are by then.
+
+    Args:
+        run: whose client it is.
+        given: the ledger, where it is not that of these data in the state folder.
+
+    Raises:
+        InputError: the ledger cannot pay for the plan, or the data have changed since an earlier plan.
+    """
+    there = known(name or source) if given is None else given
+    book = None if there is None else DataLedger(there).book()
+    if book is not None and any((s.plan, s.run) == (found.plan.hash, run) for s in book.spendings):
+        return
+    dataset = None if name is None else dataset_id(name)
+    ledger = of_data(name, source) if given is None else DataLedger(Path(os.path.realpath(given)), dataset)
+    ledger.reserve_whole(found, run)
 
 
 def known(name: str | Path) -> Path | None:
     """The ledger of the data with this name or from this file; None where there is none."""
     index = _index()
-    source = index["sources"].get(os.path.realpath(name), {})
-    id = index["names"].get(str(name)) or source.get("id")
+    sources = index["sources"]
+    id = index["names"].get(str(name)) or sources.get(_source(name), sources.get(os.path.realpath(name), {})).get("id")
     return folder() / f"{id}{ENDING}" if id and (folder() / f"{id}{ENDING}").exists() else None
 
 
@@ -248,6 +268,22 @@ def said(earlier: Paid, plan: Plan) -> str:
     epsilon = None if budget is None or budget.rho is not None else earlier.at(budget.delta)
     beside = "" if epsilon is None else f" (epsilon {epsilon:.4g})"
     return f"earlier plans on the same data spent {rho}{beside} against {plan.privacy.threat}"
+
+
+def _source(data: str | Path) -> str:
+    """How the index names a file, or what is none."""
+    return os.path.realpath(data) if isinstance(data, Path) else data
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with locked(path.with_name(f".{path.name}.lock")):
+            yield
+    except OSError as e:
+        remedy = f"cannot be kept ({e.strerror or e}); name another file, or set CONFIDE_STATE to a folder of yours"
+        raise InputError("ledger", str(path), remedy) from None
 
 
 def _plan(ledger: Path, hash: str) -> Plan | None:

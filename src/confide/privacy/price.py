@@ -344,7 +344,11 @@ class Price:
         plan, alone = self.plan, self.plan.P == 1
         pairs = bool(plan.scheme.sigma_pair) or not covers(plan.scheme)
         single = [Colluders(frozenset({m})) for m in range(plan.P if pairs else min(2, plan.P))]
-        found = {"links": self._paid(Links(), rounds, 0), "receiver": self._paid(Links(), rounds, self.releases)}
+        silent = Paid(0.0, 0.0, True, proof="one server sends no messages")
+        found = {
+            "links": silent if alone else self._paid(Links(), rounds, 0),
+            "receiver": silent if alone and not self.releases else self._paid(Links(), rounds, self.releases),
+        }
         for name, threats in (
             ("colluder", [] if alone else single),
             ("neighbours", [] if alone else [Neighbours()]),
