@@ -20,6 +20,7 @@ from confide.deploy.net.endpoints import Credentials, Limits, Target
 from confide.deploy.net.handshake import Common
 from confide.deploy.node import client_data
 from confide.deploy.node.config import ClientConfig
+from confide.deploy.node.memory import apart
 from confide.plans.plan import Plan
 from confide.problems.models import MODELS
 from confide.secure.client import Member
@@ -88,7 +89,6 @@ class ClientSetup:
             InputError: the ledger cannot pay for all of it.
         """
         from confide.privacy import data_ledger
-        from confide.privacy.price import agreed
 
         config = self.config
         source: str | Path = f"train {config.train} {json.dumps(config.train_config, default=str)} in {config.folder}"
@@ -96,7 +96,8 @@ class ClientSetup:
             source = config.path(config.data)
         given = None if config.ledger is None else config.path(config.ledger)
         run = f"client {self.node.identity.public.hex()}"
-        data_ledger.enrol(agreed(self.plan), run, given, config.dataset, source)
+        if not data_ledger.has_paid(self.plan, run, given, config.dataset, source):
+            apart(data_ledger.enrol, self.plan, run, given, config.dataset, source)
 
     def trainer(self, test_seed: int | None, told: Callable[[int, int], None] = lambda bad, rows: None) -> Trainer:
         """What this client computes; a `DataError` where its data fail a check as a whole.
