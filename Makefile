@@ -5,6 +5,8 @@ SECONDS ?= 600
 TIMES ?= 5
 VENV := .venv
 export PYTHONDONTWRITEBYTECODE= # or every process of the tests compiles everything again
+# What runs here writes no ledger into anybody's home.
+export CONFIDE_STATE ?= $(abspath $(VENV))/state
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed$(if $(EXTRAS),-$(EXTRAS))
 DEV := $(VENV)/.dev

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 
 # Before NumPy is loaded: on matrices as small as these its threads wait for those of the other worker.
@@ -30,6 +32,9 @@ settings.register_profile("steady", anytime, derandomize=True)
 settings.register_profile("explore", anytime, print_blob=True)
 settings.load_profile("explore" if "CONFIDE_EXPLORE" in os.environ else "steady")
 
+# No test writes into a home: each has a state folder of its own, and what is shared by several a temporary one.
+os.environ["CONFIDE_STATE"] = tempfile.mkdtemp(prefix="confide-state-")
+
 Outcome = tuple[int, str, str]
 commands = cache(typer.main.get_command)  # every call of the app would read all its options again
 
@@ -46,6 +51,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(of, cases.SCHEMES[of], ids=cases.label)
     elif on:
         metafunc.parametrize(on, [cases.graph(spec) for spec in cases.GRAPHS], ids=cases.GRAPHS)
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's ledgers of data sets are."""
+    folder = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("CONFIDE_STATE", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -69,11 +69,9 @@ def test_units_by_number_mean_nothing_across_plans(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"level": "example"}, "example level"),
-        ({"level": "unit"}, "unit level"),
-        ({"adjacency": "zero-out"}, "zero-out"),
         ({"threat": "neighbours"}, "against neighbours"),
         ({"threat": "own-server"}, "against own-server"),
+        ({"threat": "own-server", "level": "example"}, "against own-server"),
     ],
 )
 def test_unlike_promises_have_no_sum(tmp_path: Path, changes: dict[str, str], words: str) -> None:
@@ -143,8 +141,10 @@ def test_the_plan_beside_it_says_what_an_older_ledger_promised(tmp_path: Path) -
     old = older(tmp_path / "old" / "ledger.jsonl")
     plan().save(tmp_path / "old" / "plan.json")
     assert add_up([old, written(tmp_path / "a")], 1e-5)["rho"] == 1.0
-    with pytest.raises(InputError, match="example level"):
-        read_all([old, written(tmp_path / "b", level="example")])
+    with pytest.raises(InputError, match=r"against links; this one about .* against neighbours"):
+        read_all([old, written(tmp_path / "n", threat="neighbours")])
+    weaker = add_up([old, written(tmp_path / "b", level="example")], 1e-5)  # a client's data hold the example
+    assert (weaker["rho"], weaker["level"]) == (1.0, "example")
     plan(rounds=7).save(tmp_path / "old" / "plan.json")  # another plan than that of its events
     with pytest.raises(InputError, match="promise is not known"):
         read_all([old, tmp_path / "a"])

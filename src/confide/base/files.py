@@ -42,7 +42,7 @@ def atomic_folder(folder: str | Path, marker: str) -> Iterator[Path]:
     writer at a time: what the body reads of the old folder is what will be replaced.
     """
     folder = check_replaceable(folder, marker)
-    with _translated(folder), _locked(folder.with_name(f".{folder.name}.lock")):
+    with _translated(folder), locked(folder.with_name(f".{folder.name}.lock")):
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         os.chmod(temporary, 0o777 & ~_umask())
         try:
@@ -57,7 +57,7 @@ def atomic_folder(folder: str | Path, marker: str) -> Iterator[Path]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Held by one at a time, others wait. The file goes with its last holder; who waited for that one tries again."""
     if sys.platform == "win32":  # it has no flock
         yield

@@ -220,6 +220,7 @@ class Layout:
             "plan": "../../plan.json",
             "node": f"../../pki/{unit}/client-{node.rpartition('-')[2]}",
             "record": "record",
+            "ledger": "spent.jsonl",
             "data": "data.npz",
             "authority": f"../../pki/{unit}/ca.crt",
             "grace": 5.0,

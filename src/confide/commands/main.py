@@ -152,6 +152,7 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
             privacy=experiment.privacy,
             evaluate_every=parsed.output.evaluate_every,
             engine=parsed.output.engine,
+            ledger=parsed.output.ledger,
         )
     run = replace(run, config=config)
     files = run.save(folder, parsed.output.unreleased_models, curves=True)

@@ -97,7 +97,8 @@ def account(
     x: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="X", help="A config, run.json or plan.json to price, or ledgers (run folders) to add up."
+            metavar="X",
+            help="A config, run.json or plan.json to price, or ledgers (run folders, data by name or file) to add up.",
         ),
     ] = None,
     scheme: Annotated[
@@ -108,15 +109,16 @@ def account(
     release: Annotated[str, typer.Option(help="none, centroid:SIGMA or local")] = "none",
     sum_sigma: Annotated[float | None, typer.Option(help="on psi, of the noise inside the secure sum")] = None,
     theorem: Annotated[str, typer.Option(help="'paper' prints the paper's Theorem 2, with its gaps")] = "confide",
+    rows: Annotated[
+        str | None, typer.Option(help="N or N:M, rows of a client and of another: a sum about examples for clients")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """epsilon for a named adversary, with the assumptions it rests on; or of a config, a plan, or ledgers together."""
     from confide.base.validation import one_of
 
     if x:
-        _account_of(
-            x, asked.delta, as_json, {name for name in context.params if _given(context, name)} - {"x", "as_json"}
-        )
+        _account_of(x, asked, rows, as_json, {name for name in context.params if _given(context, name)})
         return
     if one_of("theorem", theorem, ("confide", "paper")) == "paper":
         _paper(asked, sigma, as_json)
@@ -379,16 +381,25 @@ def _given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _account_of(paths: list[Path], delta: float, as_json: bool, given: set[str]) -> None:
-    from confide.privacy import asked
+def _account_of(paths: list[Path], options: Asked, rows: str | None, as_json: bool, given: set[str]) -> None:
+    from confide.plans import words
+    from confide.privacy import asked, data_ledger
+    from confide.privacy.paid import Terms
     from confide.privacy.statement import lines
 
+    paths = [data_ledger.known(path) or path for path in paths]
     kind = asked.kind_of_all(paths)
-    if wrong := sorted(given - ({"delta"} if kind == "ledger" else set())):
+    allowed = {"x", "as_json"} | ({"delta", "level", "adjacency", "rows"} if kind == "ledger" else set())
+    if wrong := sorted(given - allowed):
         name = f"--{wrong[0].replace('_', '-')}"
         raise InputError(name, str(paths[0]), f"is a {kind}, which says all of this itself; leave {name} out")
+    to = None
+    if given & {"level", "adjacency"}:
+        _needed("level", options.level if "level" in given else None, "say whose data may change: give --level too")
+        level = words.chosen(words.Level, options.level, "level")
+        to = Terms(level, words.chosen(words.Adjacency, options.adjacency, "adjacency"))
     if kind == "ledger":
-        answer = asked.add_up(paths, delta)
+        answer = asked.add_up(paths, options.delta, to, None if rows is None else _rows(rows))
         said = asked.sum_lines(answer)
     else:
         answer = asked.price_plan(paths[0]) if kind == "plan" else asked.price_config(paths[0])
@@ -399,6 +410,13 @@ def _account_of(paths: list[Path], delta: float, as_json: bool, given: set[str])
         return
     for line in said:
         print(line)
+
+
+def _rows(text: str) -> tuple[int, int]:
+    first, _, second = text.partition(":")
+    if not all(n.isdecimal() and int(n) > 0 for n in (first, second or first)):
+        raise InputError("--rows", text, "write N, or N:M for clients of N and of M rows")
+    return int(first), int(second or first)
 
 
 @app.command()

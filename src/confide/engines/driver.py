@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from confide.base.arrays import Floats
-from confide.base.errors import InputError
+from confide.base.errors import InputError, RunError
 from confide.base.randomness import repetition_seed
 from confide.base.validation import one_of, positive_int, whole
 from confide.engines.recording import Recording
@@ -40,6 +41,7 @@ from confide.theory.foresight import foresee
 if TYPE_CHECKING:
     from confide.engines.release import Releasing
     from confide.plans.privacy import Privacy
+    from confide.privacy.data_ledger import Reservation
     from confide.privacy.price import Price
     from confide.secure.secret import RunSecret
 
@@ -72,6 +74,7 @@ def simulate(
     engine: str = "auto",
     threads: int | None = None,
     progress: bool | None = None,
+    ledger: str | Path | None = None,
 ) -> Run:
     """Run graph federated learning.
 
@@ -87,6 +90,8 @@ def simulate(
         engine: "compiled" (linear and logistic models, float), "reference" (anything), or "auto".
         threads: repetitions run at once (default: the cores); the results do not depend on it.
         progress: show a bar on stderr (default: only on a terminal).
+        ledger: file that says what plans on these data have spent, which an accounted run pays into (default: of
+            somebody's file or named data one in the state folder; else none).
 
     Returns:
         A `Run` of the rounds that were completed: all, or fewer after Ctrl-C or a divergence, and it says so.
@@ -97,7 +102,7 @@ def simulate(
     seed = whole("seed", seed, 0, 2**63 - 1)
     every = positive_int("evaluate_every", evaluate_every if evaluate_every is not None else max(1, rounds // 100))
     check_failures(algorithm.failures, graphs, rounds)
-    planned, price, releasing, secret, cap = rounds, None, None, None, None
+    planned, price, releasing, secret, cap, paid = rounds, None, None, None, None, None
     if privacy is not None:
         from confide.engines.release import Releasing
         from confide.privacy.price import price_run
@@ -108,18 +113,24 @@ def simulate(
         if problem.private:
             secret = _secret(privacy, repeats)
     name = choose_engine(engine, problem, algorithm)
-    work = make_engine(name, problem, graphs, algorithm, rounds, seed, cap, secret=secret)
     threads = positive_int("threads", threads if threads is not None else (os.cpu_count() or 1))
-
     unstable = foresee(problem, graphs, algorithm, seed)
-    if unstable is not None:
-        warnings.warn(StabilityWarning(unstable), stacklevel=2)
-
-    recording = Recording.empty(repeats, rounds, problem.M, every)
-    course = _Course(problem, work, recording, rounds, [work.start() for _ in range(repeats)])
+    if price is not None and (paid := _reserved(ledger, price, problem, rounds, repeats, seed)) is not None:
+        rounds = paid.rounds
+    try:
+        work = make_engine(name, problem, graphs, algorithm, rounds, seed, cap, secret=secret)
+        if unstable is not None:
+            warnings.warn(StabilityWarning(unstable), stacklevel=2)
+        recording = Recording.empty(repeats, rounds, problem.M, every)
+        course = _Course(problem, work, recording, rounds, [work.start() for _ in range(repeats)])
+    except BaseException:
+        if paid is not None:  # nothing has been computed
+            paid.end(0)
+        raise
     began = time.perf_counter()
     with _bar(progress, rounds, repeats, price) as tick:
         course.run(threads if name == "compiled" else 1, tick)
+    unended = None if paid is None or course.broke else _end(paid, course.done)
     if course.done == 0 and course.interrupted:
         raise KeyboardInterrupt
     if course.broke:
@@ -130,6 +141,8 @@ def simulate(
         notes += (unstable if course.broke else f"{unstable}. {MAY_LOOK_FINE}",)
     if rounds < planned:
         notes += (f"budget: stopped before round {rounds + 1} of {planned}, which would have passed it",)
+    notes += () if paid is None else paid.notes
+    notes += () if unended is None else (unended,)
     metrics = course.metrics()
     if price is not None and course.done:
         metrics |= _epsilon_so_far(price, recording, course.done, rounds)
@@ -156,21 +169,41 @@ def simulate(
         ),
         model=describe_model(problem),
         notes=notes,
-        privacy=None if price is None or course.done == 0 else _accounted(price, problem, course.done, seed),
+        privacy=None if price is None or course.done == 0 else _accounted(price, course.done, paid, problem, seed),
         seconds=time.perf_counter() - began,
         interrupted=course.interrupted,
         diverged=Divergence(*course.broke, algorithm.step, unstable) if course.broke else None,
     )
 
 
-def _accounted(price: Price, problem: Problem, done: int, seed: int) -> dict[str, Any]:
+def _reserved(
+    ledger: str | Path | None, price: Price, problem: Problem, rounds: int, repeats: int, seed: int
+) -> Reservation | None:
+    """Paid in the ledger of the data, where they have one."""
+    from confide.privacy import data_ledger
+    from confide.privacy.run_ledger import run_name
+
+    of_data = data_ledger.of_run(problem.private, problem.spec, price.plan.privacy, ledger)
+    return None if of_data is None else of_data.reserve(price, rounds, run_name(problem, seed), repeats)
+
+
+def _end(paid: Reservation, done: int) -> str | None:
+    """Say what was really spent; a word where that cannot be written, since the run itself is whole."""
+    try:
+        paid.end(done)
+    except (InputError, RunError) as e:
+        return f"the ledger of the data counts all rounds that were reserved, since the end could not be written: {e}"
+    return None
+
+
+def _accounted(price: Price, done: int, paid: Reservation | None, problem: Problem, seed: int) -> dict[str, Any]:
     """What the run says about privacy: it is the plan of the rounds that were done."""
     from confide.privacy.price import price as price_of
     from confide.privacy.run_ledger import run_name, summary
 
     if done != price.plan.rounds:
         price = price_of(replace(price.plan, rounds=done))
-    return summary(price, run_name(problem, seed))
+    return summary(price, run_name(problem, seed) if paid is None else paid.spending.run)
 
 
 def _secret(privacy: Privacy, repeats: int) -> RunSecret:

@@ -138,6 +138,10 @@ class PrivacyConfig(Table):
 
 class OutputConfig(Table):
     folder: str | None = Field(None, description="where results go; results/CONFIG-NAME by default")
+    ledger: str | None = Field(
+        None,
+        description="file of what was spent on the data; by default one for each data set in the state folder",
+    )
     evaluate_every: int | None = Field(None, description="rounds between evaluations; rounds / 100 by default")
     engine: str = Field("auto", description="auto, compiled or reference")
     unreleased_models: bool = Field(

@@ -8,13 +8,28 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any, Literal
 
 from confide.base import canonical
 from confide.base.errors import InputError
+from confide.plans import words
 from confide.plans.plan import LARGEST, Plan
-from confide.privacy.ledger import LONGEST, Book, compose, epsilon_of, promise_of, read, read_all, sharing, spent
+from confide.plans.words import Links
+from confide.privacy import data_ledger
+from confide.privacy.ledger import (
+    LONGEST,
+    Book,
+    Promise,
+    paid_by,
+    promise_of,
+    read,
+    read_all,
+    sharing,
+)
+from confide.privacy.paid import ADVERSARIES, Paid, Terms, adversary
 from confide.privacy.run_ledger import LEDGER, check_whole
 from confide.privacy.statement import Statement, rounded_up
 
@@ -89,54 +104,120 @@ def _priced(statement: Statement, plan: Plan, kind: Kind) -> dict[str, Any]:
     return statement.to_dict() | {"of": kind, "plan": plan.hash} | promise
 
 
-def add_up(paths: Sequence[Path], delta: float) -> dict[str, Any]:
-    """What all runs in these ledgers, or folders of runs, cost together: of each run its worst unit."""
+def add_up(
+    paths: Sequence[Path], delta: float, to: Terms | None = None, rows: tuple[int, int] | None = None
+) -> dict[str, Any]:
+    """What all plans in these ledgers, or folders of runs, cost together: of each its worst unit.
+
+    Args:
+        to: whose data may change, and how; by default as the first of the ledgers that the others can be added to.
+        rows: of a client, and of the one that takes its place: what examples cost, clients then do.
+    """
     for folder in (path for path in paths if path.is_dir()):
         check_whole(folder, read(folder / LEDGER))
     books = read_all(path / LEDGER if path.is_dir() else path for path in paths)
-    promise = promise_of(books[0])
-    runs = [(book.where, run) for book in books for run in book.runs]
-    units: dict[int, int] = {}
-    for run, _ in compose(books):
-        units[run] = units.get(run, 0) + 1
-    total = spent(books)
-    epsilon = epsilon_of(books, delta)
+    promises = [promise_of(book) for book in books]
+    threat = next((p.threat for p in promises if p is not None and p.threat is not None), None)
+    of_data = any(book.header.of_data for book in books)
+    if of_data and threat is None:
+        threat = Links.name
+    terms, sums = _sums(books, [p.terms for p in promises if p is not None], to, rows)
+    paid = sums[_key(threat)]
+    epsilon = paid.at(delta)
+    runs = [told for book in books for told in _runs(book)]
     assumptions = ["what the plan of each run assumes (`confide account plan.json`)"]
     if len(runs) > 1:
-        who = "client, unit or example" if promise is None else promise.level
+        who = "client, unit or example" if terms is None else str(terms.level)
         assumptions += [f"a {who} is the same in all runs", "the runs drew their noise independently"]
-    said = {"level": None, "adjacency": None, "threat": None} if promise is None else promise.to_dict()
+    if rows is not None:
+        assumptions += [f"a client has at most {rows[0]} rows, and one that takes its place {rows[1]}"]
+    said = {"level": None, "adjacency": None} if terms is None else {"level": terms.level, "adjacency": terms.adjacency}
     return {
         "of": "ledger",
         "dataset": books[0].dataset,
         "epsilon": epsilon,
         "delta": delta,
-        "rho": total.rho,
+        "rho": paid.rho,
         "leak": epsilon is None,
-        "unbounded": _why_unbounded(books, epsilon),
+        "unbounded": None if epsilon is not None else _why_unbounded(books, paid),
         **said,
-        "adversary": None if promise is None else promise.adversary,
+        "threat": threat,
+        "adversary": None if threat is None else words.threat(threat).adversary,
+        "adversaries": {k: {"rho": p.rho, "epsilon": p.at(delta), "proof": p.proof} for k, p in sums.items()}
+        if of_data
+        else {},
         "assumptions": assumptions,
-        "runs": [
-            {"ledger": where, "run": run.header.run, "plan": run.plan, "units": units.get(n, 0)}
-            | {"events": len(run.events)}
-            for n, (where, run) in enumerate(runs)
-        ],
+        "runs": runs,
     }
 
 
-def _why_unbounded(books: Sequence[Book], epsilon: float | None) -> str | None:
-    if epsilon is not None:
-        return None
+def _sums(
+    books: Sequence[Book], known: Sequence[Terms], to: Terms | None, rows: tuple[int, int] | None
+) -> tuple[Terms | None, dict[str, Paid]]:
+    """What all of it cost against each adversary, under the first terms under which all has a cost."""
+    refused: InputError | None = None
+    for terms in [to] if to is not None else dict.fromkeys(known):
+        try:
+            return terms, _sums_under(books, terms, rows)
+        except InputError as e:
+            refused = refused or e
+    if refused is not None:
+        raise refused
+    return None, {_key(None): paid_by(books)}  # one older ledger, whose promise nobody knows
+
+
+def _sums_under(books: Sequence[Book], to: Terms, rows: tuple[int, int] | None) -> dict[str, Paid]:
+    found = [data_ledger.added_up(book, to, rows) for book in books if book.header.of_data]
+    alike: dict[Promise, list[Book]] = {}
+    for book in books:
+        if not book.header.of_data and (promise := promise_of(book)) is not None:
+            alike.setdefault(promise, []).append(book)
+    for promise, these in alike.items():
+        steps = promise.terms.steps(to, rows)
+        if steps is None:
+            remedy = f"is about {promise.terms}, which says nothing about {to}; ask for it alone"
+            raise InputError("ledger", these[0].where, remedy)
+        found.append({_key(promise.threat): paid_by(these).over(steps)})
+    if sharing(books) is not None:
+        found.append(dict.fromkeys(found[0], Paid.unknown("")))
+    common = [name for name in found[0] if all(name in one for one in found)]
+    return {name: reduce(add, (one[name] for one in found)) for name in common}
+
+
+def _key(threat: str | None) -> str:
+    """Under which name a sum is about this adversary; servers by number stand alone."""
+    return str(threat) if threat is None else adversary(words.threat(threat)) or threat
+
+
+def _runs(book: Book) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"ledger": book.where, "run": s.run, "plan": s.plan, "rounds": s.rounds, "repeats": s.repeats}
+        | {"ended": s.of is not None}
+        for s in book.standing
+    ]
+    for run in book.runs:
+        if not run.header.of_data:
+            units = len({event.unit for event in run.events})
+            told = {"ledger": book.where, "run": run.header.run, "plan": run.plan, "units": units}
+            found.append(told | {"events": len(run.events)})
+    return found
+
+
+def _why_unbounded(books: Sequence[Book], paid: Paid) -> str:
     if (seed := sharing(books)) is not None:
         return f"runs with {seed} share their noise: give each run another seed"
-    return "some event has none, or there is so little noise that no epsilon is left beside the sampler's distance"
+    why = "some event has none, or there is so little noise that no epsilon is left beside the sampler's distance"
+    return why if not paid.proof or paid.rho is not None else paid.proof
 
 
 def sum_lines(answer: Mapping[str, Any]) -> list[str]:
     """A sum in words; what one run assumes is in its statement, what a sum assumes is said here."""
     many = len(answer["runs"]) > 1
-    return [sum_line(answer), *(f"  assumes {x}" for x in answer["assumptions"] if many)]
+    others = [
+        f"  against {ADVERSARIES[name]}: {_number(sum['epsilon'], answer['delta'], 'some plan has none')}"
+        for name, sum in answer["adversaries"].items()
+    ]
+    return [sum_line(answer), *others, *(f"  assumes {x}" for x in answer["assumptions"] if many)]
 
 
 def sum_line(answer: Mapping[str, Any]) -> str:
@@ -145,14 +226,14 @@ def sum_line(answer: Mapping[str, Any]) -> str:
         if answer["level"] is None
         else f"{answer['level']} level, {answer['adjacency']}; against {answer['adversary']}"
     )
-    number = (
-        f"NO BOUND, since {answer['unbounded']}"
-        if answer["epsilon"] is None
-        else f"at most epsilon {rounded_up(answer['epsilon'])} at delta {answer['delta']:g}"
-    )
+    number = _number(answer["epsilon"], answer["delta"], answer["unbounded"])
     n = len(answer["runs"])
     worst = "its worst unit" if n == 1 else "the worst unit of each added up"
-    return f"data set {answer['dataset'][:12]}, {n} run{'s' if n > 1 else ''}: {number} ({about}; {worst})"
+    return f"data set {answer['dataset'][:12]}, {n} run{'s' * (n != 1)}: {number} ({about}; {worst})"
+
+
+def _number(epsilon: float | None, delta: float, why: str | None) -> str:
+    return f"NO BOUND, since {why}" if epsilon is None else f"at most epsilon {rounded_up(epsilon)} at delta {delta:g}"
 
 
 def _json(raw: bytes) -> dict[str, Any]:

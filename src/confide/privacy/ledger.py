@@ -4,9 +4,11 @@
                  hash = sha256(the rest of the line), previous = null or the last hash of the run before
     event n      {"event", "hash", "n", "previous"}                hash = sha256(previous + canonical(event))
 
-A ledger belongs to a data set and keeps one promise: whose data may change, how, and who looks. A file holds one run
-(header, events) or several, one after the other, as they were made. What unlike promises cost has no sum, so the
-promise is in the header and `read_all` refuses to add what is unlike; `spent` adds what is like.
+A run's ledger (format 2) keeps one promise: whose data may change, how, and who looks. Its file holds one run (header,
+events) or several, one after the other, as they were made.
+
+A data set's ledger (format 3, `data_ledger.py`) says what whole plans cost: its promise names no adversary, and every
+event has a cost for each. An event is a reservation, made before the first round, or the end of one.
 
 A line that was changed, added, removed, moved or torn is refused with its number. What no chain of hashes can show is
 that whole lines at the END are gone: a finished run therefore states its number of events in its header, the `head` of
@@ -19,9 +21,9 @@ import math
 import os
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, Self
 
@@ -34,9 +36,11 @@ from confide.plans import words
 from confide.plans.plan import Plan
 from confide.plans.privacy import Privacy
 from confide.plans.words import Adjacency, Colluders, Level
+from confide.privacy.paid import ADVERSARIES, Paid, Terms
 
 FORMAT = 2
 OLD = 1  # a ledger of this format says nothing about its promise
+OF_DATA = 3  # of a data set: its events are `Spending`s
 KINDS = ("message", "release", "skip", "sum")
 LARGEST = 2**30  # bytes of a ledger: more than a million events
 LONGEST = 2**16  # bytes of a line
@@ -44,6 +48,7 @@ _EVENT = ("plan", "kind", "round", "unit", "cost", "sha256", "time")
 _COST = ("rho", "epsilon", "sensitivity", "sigma", "law")
 SEED = "seed "  # begins the name of a run whose noise follows from a seed, which built-in problems have
 _PROMISE = ("level", "adjacency", "threat")
+_SPENDING = ("plan", "run", "rounds", "repeats", "costs", "of", "time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +138,64 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Spending:
+    """What a plan costs the worst of its units: before its first round all of it, at its end what was done of it.
+
+    Attributes:
+        plan: its hash.
+        run: tells two runs of one plan apart.
+        rounds: that may be published, or were.
+        repeats: runs with noise of their own.
+        costs: of all of it, by adversary of `ADVERSARIES`.
+        of: of an end, the number of its reservation; None of a reservation.
+        time: seconds since 1970.
+    """
+
+    plan: str
+    run: str
+    rounds: int
+    repeats: int
+    costs: Mapping[str, Paid]
+    of: int | None = None
+    time: int | None = None
+
+    def __post_init__(self) -> None:
+        check_digest("event.plan", self.plan)
+        _check_name("event.run", self.run)
+        whole("event.rounds", self.rounds, 0)
+        whole("event.repeats", self.repeats, 1)
+        canonical.check_keys("event.costs", self.costs, ADVERSARIES)
+        for name in ("of", "time"):
+            if getattr(self, name) is not None:
+                whole(f"event.{name}", getattr(self, name), 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        costs = {name: paid.to_dict() for name, paid in self.costs.items()}
+        return {name: getattr(self, name) for name in _SPENDING} | {"costs": costs}
+
+    @classmethod
+    def from_dict(cls, data: object) -> Self:
+        table = canonical.check_keys("event", data, _SPENDING)
+        costs = canonical.check_keys("event.costs", table["costs"], ADVERSARIES)
+        return cls(**{**table, "costs": {name: Paid.from_dict(paid) for name, paid in costs.items()}})
+
+
+@dataclass(frozen=True, slots=True)
 class Promise:
-    """What the costs of a ledger are about: whose data may change, how, and who looks."""
+    """What the costs of a ledger are about: whose data may change, how, and who looks.
+
+    Attributes:
+        threat: None where each event has a cost for every adversary.
+    """
 
     level: str
     adjacency: str
-    threat: str
+    threat: str | None
 
     def __post_init__(self) -> None:
         words.chosen(Level, self.level, "ledger.promise.level")
         words.chosen(Adjacency, self.adjacency, "ledger.promise.adjacency")
-        if str(words.threat(self.threat)) != self.threat:
+        if self.threat is not None and str(words.threat(self.threat)) != self.threat:
             raise InputError("ledger.promise.threat", self.threat, f"is spelled {words.threat(self.threat)}")
 
     @classmethod
@@ -151,19 +203,24 @@ class Promise:
         return cls(str(privacy.level), str(privacy.adjacency), str(privacy.threat))
 
     @property
-    def by_number(self) -> bool:
-        """Whether the adversary is named by servers' numbers, which mean nothing in another plan."""
-        return isinstance(words.threat(self.threat), Colluders)
+    def terms(self) -> Terms:
+        return Terms(Level(self.level), Adjacency(self.adjacency))
 
     @property
-    def adversary(self) -> str:
-        return words.threat(self.threat).adversary
+    def by_number(self) -> bool:
+        """Whether the adversary is named by servers' numbers, which mean nothing in another plan."""
+        return self.threat is not None and isinstance(words.threat(self.threat), Colluders)
 
     def __str__(self) -> str:
-        return f"{self.level} level, {self.adjacency}, against {self.threat}"
+        return f"{self.terms}, against {self.threat or 'every adversary'}"
 
     def to_dict(self) -> dict[str, str]:
-        return {name: getattr(self, name) for name in _PROMISE}
+        return {name: getattr(self, name) for name in _PROMISE if getattr(self, name) is not None}
+
+    @classmethod
+    def from_dict(cls, data: object, format: int) -> Self:
+        names = _PROMISE if format == FORMAT else _PROMISE[:2]
+        return cls(**{"threat": None} | dict(canonical.check_keys("ledger.promise", data, names)))
 
 
 @dataclass(frozen=True)
@@ -185,12 +242,15 @@ class Header:
 
     def __post_init__(self) -> None:
         check_digest("ledger.dataset", self.dataset)
-        if not isinstance(self.run, str) or len(self.run) > 200:
-            raise InputError("ledger.run", self.run, "must be a name of at most 200 letters")
+        _check_name("ledger.run", self.run)
         if self.events is not None:
             whole("ledger.events", self.events, 0)
         if self.previous is not None:
             check_digest("ledger.previous", self.previous)
+
+    @property
+    def of_data(self) -> bool:
+        return self.promise is not None and self.promise.threat is None
 
     @property
     def hash(self) -> str:
@@ -204,7 +264,8 @@ class Header:
         table = {"dataset": self.dataset, "run": self.run, "events": self.events}
         if self.promise is None:
             return table | {"format": OLD}
-        return table | {"format": FORMAT, "promise": self.promise.to_dict(), "previous": self.previous}
+        format = OF_DATA if self.promise.threat is None else FORMAT
+        return table | {"format": format, "promise": self.promise.to_dict(), "previous": self.previous}
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Self:
@@ -213,18 +274,18 @@ class Header:
             canonical.check_keys("ledger", table, names)
             return cls(table["dataset"], None, table["run"], table["events"])
         canonical.check_keys("ledger", table, (*names, "promise", "previous"))
-        promise = Promise(**canonical.check_keys("ledger.promise", table["promise"], _PROMISE))
+        promise = Promise.from_dict(table["promise"], table["format"])
         return cls(table["dataset"], promise, table["run"], table["events"], table["previous"])
 
 
-def link(n: int, previous: str, event: Event) -> tuple[str, str]:
+def link(n: int, previous: str, event: Event | Spending) -> tuple[str, str]:
     """Line and hash of event n (from 1) after the line with the hash `previous`; the first follows `Header.hash`."""
     text = canonical.dumps(event.to_dict(), "event")
     hash = canonical.digest(previous + text)
     return f'{{"event":{text},"hash":"{hash}","n":{n},"previous":"{previous}"}}', hash
 
 
-def lines(header: Header, events: Iterable[Event]) -> Iterator[str]:
+def lines(header: Header, events: Iterable[Event | Spending]) -> Iterator[str]:
     """A ledger's lines, without their ends: how a store exports its rows."""
     yield header.line
     head = header.hash
@@ -234,10 +295,11 @@ def lines(header: Header, events: Iterable[Event]) -> Iterator[str]:
 
 
 class Part(NamedTuple):
-    """One run in a ledger."""
+    """One run in a ledger, or what the plans on a data set spent."""
 
     header: Header
     events: tuple[Event, ...]
+    spendings: tuple[Spending, ...] = ()
 
     @property
     def plan(self) -> str | None:
@@ -261,6 +323,23 @@ class Book:
     @property
     def events(self) -> tuple[Event, ...]:
         return tuple(event for run in self.runs for event in run.events)
+
+    @property
+    def terms(self) -> Terms:
+        """Of a data set's ledger, which always has some."""
+        if self.promise is None:
+            raise InputError("ledger", self.where, "is an older ledger, whose promise is not known")
+        return self.promise.terms
+
+    @property
+    def spendings(self) -> tuple[Spending, ...]:
+        return self.runs[0].spendings
+
+    @property
+    def standing(self) -> tuple[Spending, ...]:
+        """What counts: of every reservation its end, and all that was reserved where it has none."""
+        ends = {s.of: s for s in self.spendings if s.of is not None}
+        return tuple(ends.get(n, s) for n, s in enumerate(self.spendings, 1) if s.of is None)
 
     @property
     def dataset(self) -> str:
@@ -315,34 +394,23 @@ def spent(books: Iterable[Book]) -> Total:
 def sharing(books: Iterable[Book]) -> str | None:
     """The seed that several of these runs drew their noise from, under unlike plans; None where there is none."""
     plans: dict[str, set[str]] = defaultdict(set)
-    for run in (run for book in books for run in book.runs):
-        if run.header.run.startswith(SEED) and run.plan is not None:
-            plans[run.header.run].add(run.plan)
+    for book in books:
+        made = [(run.header.run, run.plan) for run in book.runs] + [(s.run, s.plan) for s in book.standing]
+        for name, plan in made:
+            if name.startswith(SEED) and plan is not None:
+                plans[name].add(plan)
     return next((name for name, of in plans.items() if len(of) > 1), None)
+
+
+def paid_by(books: Sequence[Book]) -> Paid:
+    """All that was spent by these runs, each of them about one adversary."""
+    total = spent(books)
+    return Paid(total.rho, total.epsilon, all_gaussian(books), draws_of(books))
 
 
 def epsilon_of(books: Sequence[Book], delta: float) -> float | None:
     """epsilon at delta of all that was spent: by its pure epsilon or by its rho; None where there is no bound."""
-    from confide.laws.conversion import smallest
-
-    options = conversions(spent(books), all_gaussian(books))
-    if not options or delta == 0.0:
-        return options["pure"](delta) if "pure" in options else None
-    epsilon, _ = smallest(options, delta, draws_of(books))
-    return epsilon if math.isfinite(epsilon) else None
-
-
-def conversions(total: Total, gaussian: bool) -> dict[str, Callable[[float], float]]:
-    """delta -> epsilon, in the ways that hold for this total with ideal noise."""
-    from confide.laws.conversion import rho_epsilon
-
-    rho, epsilon = total.rho, total.epsilon
-    found: dict[str, Callable[[float], float]] = {}
-    if epsilon is not None:
-        found["pure"] = lambda delta: epsilon
-    if rho is not None:
-        found["rho"] = lambda delta: rho_epsilon(rho, delta, gaussian)
-    return found
+    return paid_by(books).at(delta)
 
 
 def draws_of(books: Iterable[Book]) -> int:
@@ -395,7 +463,12 @@ def unlike(first: Book, other: Book) -> str | None:
             f"is of the data set {other.dataset[:12]}, and {first.where} of {first.dataset[:12]}: only runs on the "
             f"same data add up; give these one name (privacy.dataset) before they run, or ask for each ledger alone"
         )
-    return broken(promise_of(first), first.where, promise_of(other), "this one")
+    promise, another = promise_of(first), promise_of(other)
+    if promise is not None and another is not None:  # what one says under the other's terms, a sum asks itself
+        threat = promise.threat or another.threat
+        another = replace(promise, threat=another.threat or threat)
+        promise = replace(promise, threat=threat)
+    return broken(promise, first.where, another, "this one")
 
 
 def broken(first: Promise | None, where: str, other: Promise | None, what: str) -> str | None:
@@ -404,10 +477,9 @@ def broken(first: Promise | None, where: str, other: Promise | None, what: str) 
         if promise is None:
             remedy = "whose data, and against whom; keep its plan.json beside it, or ask for it alone"
             return f"cannot be added: {place} is an older ledger, whose promise is not known, {remedy}"
-    assert first is not None and other is not None  # noqa: S101, PT018 - just refused
     if first != other:
         return f"cannot be added: {where} is about {first}; {what} about {other}. Unlike promises have no sum"
-    if first.by_number:
+    if first is not None and first.by_number:
         remedy = "runs against servers by number stand alone, those against neighbours add up"
         return f"cannot be added: {first.threat} names servers by number, which mean nothing in another plan; {remedy}"
     return None
@@ -435,7 +507,7 @@ def verify_lines(texts: Sequence[str], where: str) -> Book:
 def book_lines(book: Book) -> Iterator[str]:
     """All lines of a ledger, as they were read."""
     for run in book.runs:
-        yield from lines(run.header, run.events)
+        yield from lines(run.header, (*run.events, *run.spendings))
 
 
 def write_events(
@@ -478,6 +550,11 @@ def random_id() -> str:
     return secrets.token_hex(32)
 
 
+def _check_name(field: str, value: object) -> None:
+    if not isinstance(value, str) or len(value) > 200:
+        raise InputError(field, value, "must be a name of at most 200 letters")
+
+
 def check_digest(field: str, value: object) -> None:
     if not canonical.is_digest(value):
         raise InputError(field, value, "must be a sha256 in 64 hex digits")
@@ -489,7 +566,7 @@ class _Reader:
     def __init__(self, where: str) -> None:
         self.where = where
         self.line = 0
-        self.runs: list[tuple[Header, list[Event]]] = []
+        self.runs: list[tuple[Header, list[Event | Spending]]] = []
         self.hashes: list[str] = []
 
     def read(self, raw: bytes) -> None:
@@ -507,7 +584,10 @@ class _Reader:
             self._begin(text, table)
         else:
             header, events = self.runs[-1]
-            events.append(self._event(text, table, header, len(events) + 1))
+            event = self._event(text, table, header, len(events) + 1)
+            if isinstance(event, Spending) and event.of is not None:
+                self._check_end(event, events)
+            events.append(event)
 
     def finish(self) -> None:
         if not self.runs:
@@ -521,8 +601,8 @@ class _Reader:
     def _begin(self, text: str, table: Any) -> None:
         if not isinstance(table, Mapping) or "format" not in table:
             self._fail("is not the first line of a ledger")
-        if table["format"] not in (OLD, FORMAT) or type(table["format"]) is not int:
-            self._fail(f"has format {table['format']!r}; this confide reads {OLD} and {FORMAT}")
+        if table["format"] not in (OLD, FORMAT, OF_DATA) or type(table["format"]) is not int:
+            self._fail(f"has format {table['format']!r}; this confide reads {OLD} to {OF_DATA}")
         try:
             header = Header.from_dict(table)
         except InputError as e:
@@ -542,7 +622,15 @@ class _Reader:
         self.runs.append((header, []))
         self.hashes.append(header.hash)
 
-    def _event(self, text: str, table: Any, header: Header, n: int) -> Event:
+    def _check_end(self, end: Spending, before: Sequence[Event | Spending]) -> None:
+        known = {n: s for n, s in enumerate(before, 1) if isinstance(s, Spending)}
+        begun = known.get(end.of or 0)
+        if begun is None or begun.of is not None or any(s.of == end.of for s in known.values()):
+            self._fail(f"ends event {end.of}, which is no reservation, or was ended before")
+        if (begun.plan, begun.run, begun.repeats) != (end.plan, end.run, end.repeats) or end.rounds > begun.rounds:
+            self._fail(f"ends event {end.of}, which reserved something else")
+
+    def _event(self, text: str, table: Any, header: Header, n: int) -> Event | Spending:
         previous = self.hashes[-1]
         if not isinstance(table, Mapping) or set(table) != {"event", "hash", "n", "previous"}:
             self._fail("is not an event: it was changed, or added")
@@ -552,7 +640,7 @@ class _Reader:
             self._fail("does not follow from the line before: a line was removed, added, moved or changed")
         problem = "was changed: its content does not have the hash it carries"
         try:
-            event = Event.from_dict(table["event"])
+            event = (Spending if header.of_data else Event).from_dict(table["event"])
             expected, hash = link(n, previous, event)
             if expected == text:
                 if header.events is not None and n > header.events:
@@ -576,7 +664,11 @@ def _book(raws: Iterable[bytes], where: str) -> Book:
     for raw in raws:
         reader.read(raw)
     reader.finish()
-    return Book(where, tuple(Part(header, tuple(events)) for header, events in reader.runs), tuple(reader.hashes))
+    parts = []
+    for header, events in reader.runs:
+        of_runs = tuple(e for e in events if isinstance(e, Event))
+        parts.append(Part(header, of_runs, tuple(e for e in events if isinstance(e, Spending))))
+    return Book(where, tuple(parts), tuple(reader.hashes))
 
 
 def _raw_lines(file: BinaryIO, where: str) -> Iterator[bytes]:

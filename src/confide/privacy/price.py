@@ -20,11 +20,24 @@ from confide.laws.noise import LARGEST_SCALE
 from confide.plans.build import of_run
 from confide.plans.plan import Plan
 from confide.plans.privacy import Budget, Privacy
-from confide.plans.words import Centroid, Links, Neighbours, Nothing, Threat
+from confide.plans.words import (
+    Always,
+    Amplified,
+    Centroid,
+    Colluders,
+    Links,
+    Neighbours,
+    Nothing,
+    OwnClient,
+    OwnServer,
+    Random,
+    Threat,
+)
 from confide.privacy import accountant, budgets, deviation
 from confide.privacy.closed_forms import covers
 from confide.privacy.course import Account, Bound
 from confide.privacy.ledger import FREE, Cost
+from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, worst
 from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import Statement, statement_of
@@ -204,8 +217,11 @@ class Price:
 
     # ---- budget
 
-    def affordable(self, rounds: int) -> int:
+    def affordable(self, rounds: int, earlier: Paid = NOTHING, repeats: int = 1) -> int:
         """Rounds that the budget pays for, all releases at their end included; all of them without a budget.
+
+        Args:
+            earlier: what other plans spent before.  repeats: runs that are each paid for.
 
         Raises:
             InputError: it does not pay for a single round, or there is no price to hold against it.
@@ -217,17 +233,24 @@ class Price:
         # kept: the last rounds of all turns are looked at, so that a run may end after any of its rounds.
         turns = len(self.plan.graph.graphs) if self.releases else 1
 
-        def allows(j: int) -> bool:
-            return all(
-                budgets.allows(budget, self.account(i, self.releases)) for i in range(max(1, j - turns + 1), j + 1)
-            )
+        def within(j: int) -> bool:
+            if earlier == NOTHING and repeats == 1:
+                return budgets.allows(budget, self.account(j, self.releases))
+            mine = self._paid(self.plan.privacy.threat, j, self.releases).times(repeats)
+            return (earlier + mine).used(budget) <= budget.limit * (1 + 1e-12)
 
-        allowed = largest(rounds, allows)
+        allowed = largest(rounds, lambda j: all(within(i) for i in range(max(1, j - turns + 1), j + 1)))
         if allowed == 0:
             one = self.account(1, self.releases)
             spent = "a leak" if one.leak else f"{budgets.used(budget, one):.4g}"
-            remedy = f"does not pay for a single round, which costs {spent}; add noise"
-            raise InputError(_key(budget), budget.limit, remedy)
+            remedy = f"does not pay for a single round, which costs {spent}"
+            if repeats > 1:
+                remedy += f" in each of {repeats} repeats"
+            if earlier != NOTHING:
+                before = earlier.used(budget)
+                remedy += f", after {'what has no bound' if math.isinf(before) else f'{before:.4g}'} that earlier runs "
+                remedy += "on the same data spent"
+            raise InputError(_key(budget), budget.limit, f"{remedy}; add noise")
         return allowed
 
     def check_budget(self) -> None:
@@ -350,6 +373,47 @@ class Price:
             return self.account(rounds, releases, with_sums=False)
         except InputError:
             return None
+
+    # ---- what a data set's ledger holds
+
+    def spent(self, rounds: int) -> dict[str, Paid]:
+        """What so many rounds and all releases at their end cost the worst unit, against each of `ADVERSARIES`."""
+        if rounds == 0:
+            return dict.fromkeys(ADVERSARIES, NOTHING)
+        plan, alone = self.plan, self.plan.P == 1
+        pairs = bool(plan.scheme.sigma_pair) or not covers(plan.scheme)
+        single = [Colluders(frozenset({m})) for m in range(plan.P if pairs else min(2, plan.P))]
+        silent = Paid(0.0, 0.0, True, proof="one server sends no messages")
+        found = {
+            "links": silent if alone else self._paid(Links(), rounds, 0),
+            "receiver": silent if alone and not self.releases else self._paid(Links(), rounds, self.releases),
+        }
+        for name, threats in (
+            ("colluder", [] if alone else single),
+            ("neighbours", [] if alone else [Neighbours()]),
+            ("own-client", [OwnClient()]),
+            ("own-server", [OwnServer()]),
+        ):
+            each = [self._paid(threat, rounds, self.releases) for threat in threats]
+            found[name] = worst(each) if each else found["receiver"]  # whose servers of other plans see what all see
+        return found
+
+    @cached_property
+    def _always(self) -> Price:
+        """As if every client always took part, which bounds a client that is drawn at random."""
+        return price(replace(self.plan, privacy=replace(self.plan.privacy, participation=Always())))
+
+    def _paid(self, threat: Threat, rounds: int, releases: int) -> Paid:
+        if rounds == 0:
+            return NOTHING
+        try:
+            found = self.account(rounds, releases, threat)
+            by_chance = isinstance(self.plan.privacy.participation, Random | Amplified)
+            if by_chance and found.rho is None and not found.leak:  # only the whole has a price, which does not add up
+                found = self._always.account(rounds, releases, threat)
+        except InputError as e:
+            return Paid.unknown(str(e))
+        return Paid.of(found)
 
     # ---- inside
 

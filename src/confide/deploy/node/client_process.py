@@ -41,6 +41,7 @@ class ClientProcess:
         until_finished: bool = False,
         observer: Observer | None = None,
     ) -> None:
+        setup.pay()
         self.setup, config, self._until_finished = setup, setup.config, until_finished
         self._observer = observer or Observer()
         self._clock = Clock()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Self
 
 from confide.base import canonical
@@ -18,6 +20,7 @@ from confide.deploy.net.endpoints import Credentials, Limits, Target
 from confide.deploy.net.handshake import Common
 from confide.deploy.node import client_data
 from confide.deploy.node.config import ClientConfig
+from confide.deploy.node.memory import apart
 from confide.plans.plan import Plan
 from confide.problems.models import MODELS
 from confide.secure.client import Member
@@ -78,6 +81,23 @@ class ClientSetup:
             return Member(self.client)
         roster = {k: bytes.fromhex(c.identity) for k, c in enumerate(self.plan.units[self.unit].clients)}
         return Member(self.client, self.node.identity, roster)
+
+    def pay(self) -> None:
+        """Write the plan into the ledger of this client's data, before it enrols.
+
+        Raises:
+            InputError: the ledger cannot pay for all of it.
+        """
+        from confide.privacy import data_ledger
+
+        config = self.config
+        source: str | Path = f"train {config.train} {json.dumps(config.train_config, default=str)} in {config.folder}"
+        if config.data is not None:
+            source = config.path(config.data)
+        given = None if config.ledger is None else config.path(config.ledger)
+        run = f"client {self.node.identity.public.hex()}"
+        if not data_ledger.has_paid(self.plan, run, given, config.dataset, source):
+            apart(data_ledger.enrol, self.plan, run, given, config.dataset, source)
 
     def trainer(self, test_seed: int | None, told: Callable[[int, int], None] = lambda bad, rows: None) -> Trainer:
         """What this client computes; a `DataError` where its data fail a check as a whole.

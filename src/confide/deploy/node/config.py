@@ -73,6 +73,8 @@ class ClientConfig(NodeTable):
     data: str | None = Field(None, description=".npz with X and y, or .csv: a line of names, then rows, target last")
     train: str | None = Field(None, description="package.module:function(weights, round, config), in place of data")
     train_config: dict[str, Any] = Field({}, description="[train_config]: given to the train function")
+    dataset: str | None = Field(None, description="name of the data, which stays theirs when the file changes")
+    ledger: str | None = Field(None, description="what was spent on the data; in the user's state folder by default")
 
 
 Config = TypeVar("Config", ServerConfig, ClientConfig)
@@ -101,6 +103,8 @@ def load_client(path: str | Path) -> ClientConfig:
     config = _load(Path(path), ClientConfig)
     _peer("server", config.server)
     _exists(config, "authority", config.authority, "copy the ca.crt of the server's organisation here")
+    if config.dataset is not None and not config.dataset.strip():
+        raise InputError("dataset", config.dataset, "must be a name: all plans on the same data use the same")
     if (config.data is None) == (config.train is None):
         remedy = "give either data = 'file.npz' (or .csv) for a built-in model, or train = 'package.module:function'"
         raise InputError("data", config.data, remedy)
