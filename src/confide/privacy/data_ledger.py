@@ -296,9 +296,8 @@ def _identity(names: dict[str, str], sources: dict[str, Any], name: str | None, 
     """The id of these data, noted in the index."""
     digest = _digest(source) if source is not None else None
     there = sources.get(source) if source is not None else None
-    same = [known["id"] for known in sources.values() if digest is not None and known["digest"] == digest]
-    if there is not None and there["digest"] == digest:
-        same.insert(0, there["id"])
+    moved = [k["id"] for path, k in sources.items() if digest and k["digest"] == digest and not os.path.exists(path)]
+    same = [there["id"]] if there is not None and there["digest"] == digest else moved
     if name is None:
         if there is not None and not same:
             remedy = (
