@@ -12,14 +12,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from builders import a_plan, a_shared_plan
+from builders import a_deployed_plan, a_plan, a_shared_plan
 from confide.base import canonical
 from confide.base.errors import InputError, RunError
+from confide.deploy.node.client_setup import ClientSetup
+from confide.deploy.node.config import ClientConfig, PeerConfig
+from confide.deploy.node.memory import apart
 from confide.engines import driver
 from confide.engines.driver import simulate
 from confide.engines.run import Run
@@ -210,14 +214,16 @@ def test_a_table_has_one_ledger_however_it_is_prepared(rows: Path, state: Path) 
     assert spent(path) == pytest.approx(11 * LINE)
 
 
-def test_a_copy_is_the_same_data(rows: Path, state: Path) -> None:
+def test_a_file_that_was_moved_is_the_same_data(rows: Path, state: Path) -> None:
     run(prepared(rows))
-    other = rows.with_name("copy.csv")
-    other.write_bytes(rows.read_bytes())
-    (rows.parent / "link.csv").symlink_to(other)
-    run(prepared(other))
+    rows.rename(rows.with_name("moved.csv"))
+    (rows.parent / "link.csv").symlink_to(rows.with_name("moved.csv"))
+    run(prepared(rows.with_name("moved.csv")))
     run(prepared(rows.parent / "link.csv"))
     assert spent(*ledgers(state)) == pytest.approx(12 * LINE)
+    rows.write_bytes(rows.with_name("moved.csv").read_bytes())  # of a copy nobody knows whose it is
+    run(prepared(rows))
+    assert spent(*ledgers(state)) == pytest.approx(16 * LINE)  # but this place is known
 
 
 def test_changed_bytes_need_a_name(rows: Path, state: Path) -> None:
@@ -643,3 +649,81 @@ def test_what_is_handed_out_again_costs_nothing(
     assert (code, "that earlier runs on the same data spent" in err) == (2, True)
     code, _, _ = command("simulate", "c.toml", "--out", "own", "--set", "output.ledger=own.jsonl")
     assert (code, len(read("own.jsonl").standing)) == (0, 1)
+
+
+# ---- deployments
+
+
+def client(folder: Path, plan: Plan, key: int = 1, **config: Any) -> ClientSetup:
+    """A client of this plan whose keys nobody asks for."""
+    server = PeerConfig(organisation="a", name="b", addresses=["c:1"])
+    given = {"plan": "p", "node": "n", "record": "r", "authority": "a", "data": "rows.csv"} | config
+    made = ClientConfig(folder=folder, server=server, **given)
+    node: Any = SimpleNamespace(identity=SimpleNamespace(public=bytes([key])))
+    return ClientSetup(made, plan, 0, 0, node, b"")
+
+
+def deployed(times: float = 1.0, **changes: Any) -> Plan:
+    """A plan with a budget for so many times its rounds."""
+    plan = a_deployed_plan(level="unit", rounds=4, **changes)
+    return replace(plan, privacy=replace(plan.privacy, rho=times * (price(plan).spent(4)["links"].rho or 0.0)))
+
+
+def test_a_client_pays_for_all_of_a_plan_once(rows: Path, state: Path) -> None:
+    plan = deployed()
+    for _ in range(2):
+        client(rows.parent, plan).pay()
+    rows.write_text("u,c,x,z,y\n")  # it comes back with other data in the middle of the plan: to stay away would tell
+    client(rows.parent, plan).pay()
+    [path] = ledgers(state)
+    assert [s.rounds for s in read(path).standing] == [4]
+    assert spent(path) == price(plan).spent(4)["links"].rho
+
+
+def test_a_client_refuses_a_plan_that_its_ledger_cannot_pay_for(rows: Path, state: Path) -> None:
+    client(rows.parent, deployed()).pay()
+    before = ledgers(state)[0].read_bytes()
+    for times in (1.9, 1.01):
+        with pytest.raises(InputError, match="cannot pay for this plan, since earlier plans on the same data") as e:
+            client(rows.parent, deployed(times)).pay()
+        assert e.value.field == "ledger"
+    assert ledgers(state)[0].read_bytes() == before
+    client(rows.parent, deployed(2.01)).pay()
+    client(rows.parent, a_deployed_plan(level="unit", rounds=4)).pay()  # without a budget it is written down
+    assert len(read(*ledgers(state)).standing) == 3
+
+
+def test_a_clients_data_keep_their_ledger_under_a_name(rows: Path, state: Path) -> None:
+    client(rows.parent, deployed(), dataset="visits").pay()
+    rows.write_text("u,c,x,z,y\n")
+    with pytest.raises(InputError, match="has changed since earlier runs"):
+        client(rows.parent, deployed(9.0)).pay()
+    client(rows.parent, deployed(9.0), dataset="visits").pay()
+    assert [len(read(path).standing) for path in ledgers(state)] == [2]
+    client(rows.parent, deployed(9.0), dataset="visits", ledger="own.jsonl").pay()
+    assert len(read(rows.parent / "own.jsonl").standing) == 1
+
+
+def test_a_train_functions_data_are_known_by_what_it_is_given(tmp_path: Path, state: Path) -> None:
+    function = {"data": None, "train": "mine:train"}
+    for where in ("a", "b", "a"):
+        client(tmp_path, deployed(), **function, train_config={"data": where}).pay()
+    assert len(ledgers(state)) == 2
+
+
+def test_what_is_done_apart_says_why_it_failed() -> None:
+    def refuse() -> None:
+        raise InputError("ledger", "x", "is not right")
+
+    with pytest.raises(InputError, match="ledger = 'x': is not right"):
+        apart(refuse)
+    with pytest.raises(RunError, match="failed, see the log"):
+        apart(os._exit, 1)
+    apart(len, ())
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CONFIDE_STATE", str(tmp_path / "file"))
+    with pytest.raises(InputError, match=r"cannot be kept .*; name another file, or set CONFIDE_STATE"):
+        run(array(), dataset="wards")

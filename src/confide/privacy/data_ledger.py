@@ -191,15 +191,8 @@ def of_run(private: bool, spec: Mapping[str, Any], privacy: Privacy, given: str 
     return of_data(privacy.dataset, None if source is None else Path(source))
 
 
-def has_paid(plan: Plan, run: str, given: Path | None, name: str | None, source: str | Path) -> bool:
-    """Whether `enrol` has paid for this already: then it counts, whatever the data are by now."""
-    there = known(name or source) if given is None else given
-    book = None if there is None else DataLedger(there).book()
-    return book is not None and any((s.plan, s.run) == (plan.hash, run) for s in book.spendings)
-
-
 def enrol(plan: Plan, run: str, given: Path | None, name: str | None, source: str | Path) -> None:
-    """Pay for all of a plan of a deployment.
+    """Pay for all of a plan of a deployment, once: who comes back has paid, whatever the data are by then.
 
     Args:
         run: whose client it is.
@@ -208,6 +201,10 @@ def enrol(plan: Plan, run: str, given: Path | None, name: str | None, source: st
     Raises:
         InputError: the ledger cannot pay for the plan, or the data have changed since an earlier plan.
     """
+    there = known(name or source) if given is None else given
+    book = None if there is None else DataLedger(there).book()
+    if book is not None and any((s.plan, s.run) == (plan.hash, run) for s in book.spendings):
+        return
     dataset = None if name is None else dataset_id(name)
     ledger = of_data(name, source) if given is None else DataLedger(Path(os.path.realpath(given)), dataset)
     ledger.reserve_whole(price(plan), run)
@@ -299,9 +296,8 @@ def _identity(names: dict[str, str], sources: dict[str, Any], name: str | None, 
     """The id of these data, noted in the index."""
     digest = _digest(source) if source is not None else None
     there = sources.get(source) if source is not None else None
-    same = [known["id"] for known in sources.values() if digest is not None and known["digest"] == digest]
-    if there is not None and there["digest"] == digest:
-        same.insert(0, there["id"])
+    moved = [k["id"] for path, k in sources.items() if digest and k["digest"] == digest and not os.path.exists(path)]
+    same = [there["id"]] if there is not None and there["digest"] == digest else moved
     if name is None:
         if there is not None and not same:
             remedy = (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from confide.base import canonical
 from confide.base.errors import InputError
@@ -88,16 +88,13 @@ class ClientSetup:
         Raises:
             InputError: the ledger cannot pay for all of it.
         """
-        from confide.privacy import data_ledger
-
         config = self.config
         source: str | Path = f"train {config.train} {json.dumps(config.train_config, default=str)} in {config.folder}"
         if config.data is not None:
             source = config.path(config.data)
         given = None if config.ledger is None else config.path(config.ledger)
         run = f"client {self.node.identity.public.hex()}"
-        if not data_ledger.has_paid(self.plan, run, given, config.dataset, source):
-            apart(data_ledger.enrol, self.plan, run, given, config.dataset, source)
+        apart(_enrol, self.plan, run, given, config.dataset, source)
 
     def trainer(self, test_seed: int | None, told: Callable[[int, int], None] = lambda bad, rows: None) -> Trainer:
         """What this client computes; a `DataError` where its data fail a check as a whole.
@@ -120,6 +117,12 @@ class ClientSetup:
 
             key = seeded.batches(test_seed, self.unit, self.client)
         return training.of_plan(plan, self.unit, self.client, X, y, key, told)
+
+
+def _enrol(*arguments: Any) -> None:
+    from confide.privacy import data_ledger
+
+    data_ledger.enrol(*arguments)
 
 
 def _place(plan: Plan, node: NodeKeys) -> tuple[int, int]:
