@@ -671,7 +671,8 @@ def deployed(times: float = 1.0, **changes: Any) -> Plan:
 
 def test_a_client_pays_for_all_of_a_plan_once(rows: Path, state: Path) -> None:
     plan = deployed()
-    for _ in range(2):
+    for said in ("nothing was spent on these data", "this plan is paid for"):
+        assert client(rows.parent, plan).enrolment.outlook() == said
         client(rows.parent, plan).pay()
     rows.write_text("u,c,x,z,y\n")  # it comes back with other data in the middle of the plan: to stay away would tell
     client(rows.parent, plan).pay()
@@ -687,6 +688,9 @@ def test_a_client_refuses_a_plan_that_its_ledger_cannot_pay_for(rows: Path, stat
         with pytest.raises(InputError, match="cannot pay for this plan, since earlier plans on the same data") as e:
             client(rows.parent, deployed(times)).pay()
         assert e.value.field == "ledger"
+        with pytest.raises(InputError, match="cannot pay for this plan"):
+            client(rows.parent, deployed(times)).enrolment.outlook()
+    assert client(rows.parent, deployed(3)).enrolment.outlook().startswith("pays for this plan; earlier plans on the")
     assert ledgers(state)[0].read_bytes() == before
     client(rows.parent, deployed(2.01)).pay()
     client(rows.parent, a_deployed_plan(level="unit", rounds=4)).pay()  # without a budget it is written down
