@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -34,6 +36,7 @@ settings.load_profile("explore" if "CONFIDE_EXPLORE" in os.environ else "steady"
 
 # No test writes into a home: each has a state folder of its own, and what is shared by several a temporary one.
 os.environ["CONFIDE_STATE"] = tempfile.mkdtemp(prefix="confide-state-")
+atexit.register(shutil.rmtree, os.environ["CONFIDE_STATE"], ignore_errors=True)
 
 Outcome = tuple[int, str, str]
 commands = cache(typer.main.get_command)  # every call of the app would read all its options again

@@ -39,6 +39,7 @@ from confide.privacy.bundle import (
     unit_totals,
     verify_bundle,
 )
+from confide.privacy.data_ledger import DataLedger
 from confide.privacy.ledger import FREE, Cost, Event, dataset_id, lines, read, write_events
 from confide.privacy.price import price
 from confide.rounds.schemes import Scheme, scheme
@@ -528,6 +529,16 @@ def test_a_signed_ledger_that_is_broken(tmp_path: Path) -> None:
     ):
         report = failed(bundled(tmp_path, p, events(p), ledger=wrong), "ledger", words=words)
         assert (report.dataset, report.totals) == (None, ())
+
+
+def test_the_ledger_of_a_data_set_is_not_that_of_a_run(tmp_path: Path) -> None:
+    """It has no events whose prices could be compared, and would pass as a run that did nothing."""
+    p = plan()
+    DataLedger(tmp_path / "d").reserve(price(p), 4, "r")
+    texts = (tmp_path / "d").read_text().splitlines()
+    failed(bundled(tmp_path, p, events(p), ledger=texts), "ledger", words="is the ledger of a data set")
+    with pytest.raises(InputError, match=r"bundle\.ledger.*is the ledger of a data set"):
+        make_bundle(p, tmp_path / "d", {}, VERSIONS, KEY)
 
 
 # ---- files

@@ -26,7 +26,7 @@ from confide.deploy.node.config import ClientConfig, PeerConfig
 from confide.deploy.node.memory import apart
 from confide.engines import driver
 from confide.engines.driver import simulate
-from confide.engines.run import Run
+from confide.engines.run import DivergenceWarning, Run
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon
 from confide.laws.law import LAWS
@@ -439,15 +439,35 @@ def test_processes_see_each_other(tmp_path: Path) -> None:
     assert len(read(tmp_path / "l").standing) == 10
 
 
-def test_a_crash_in_a_round_has_spent_all(rows: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(*_: object, **__: object) -> None:
-        raise MemoryError
+def ends(monkeypatch: pytest.MonkeyPatch, after: int, how: type[BaseException] | None) -> None:
+    """Every engine from now on gives up after so many rounds; None: its states blow up."""
+    make = driver.make_engine
 
+    def engine(*arguments: Any, **more: Any) -> Any:
+        made = make(*arguments, **more)
+
+        def advance(repetition: int, w: Any, first: int, last: int, out: Any) -> int:
+            if first > after and how is None:
+                return first
+            if first > after:
+                raise how
+            return made.advance(repetition, w, first, last, out)
+
+        return SimpleNamespace(start=made.start, advance=advance, models=made.models)
+
+    monkeypatch.setattr(driver, "make_engine", engine)
+
+
+def test_a_crash_in_a_round_has_spent_all(rows: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(driver._Course, "run", crash)
+        ends(patched, 1, MemoryError)
         with pytest.raises(MemoryError):
             run(prepared(rows))
     assert spent(*ledgers(state)) == pytest.approx(4 * LINE)
+
+    def crash(*_: object, **__: object) -> None:
+        raise MemoryError
+
     with monkeypatch.context() as patched:
         patched.setattr(driver, "make_engine", crash)
         with pytest.raises(MemoryError):
@@ -456,16 +476,22 @@ def test_a_crash_in_a_round_has_spent_all(rows: Path, state: Path, monkeypatch: 
 
 
 def test_ctrl_c_spends_what_was_done(rows: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(course: Any, *_: object) -> None:
-        course.done, course.interrupted = at, True
-
-    monkeypatch.setattr(driver._Course, "run", stop)
-    at = 3
-    assert run(prepared(rows)).interrupted
-    at = 0
+    with monkeypatch.context() as patched:
+        ends(patched, 1, KeyboardInterrupt)
+        assert run(prepared(rows)).interrupted
+    ends(monkeypatch, 0, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         run(prepared(rows))
-    assert [s.rounds for s in read(*ledgers(state)).standing] == [3, 0]
+    assert [s.rounds for s in read(*ledgers(state)).standing] == [1, 0]
+
+
+def test_a_run_that_diverged_has_spent_all(rows: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In which round it broke follows from the data."""
+    ends(monkeypatch, 1, None)
+    with pytest.warns(DivergenceWarning):
+        assert run(prepared(rows)).diverged
+    [spending] = read(*ledgers(state)).standing
+    assert (spending.rounds, spending.of) == (4, None)
 
 
 def test_a_full_disk_loses_nothing(rows: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -671,7 +697,8 @@ def deployed(times: float = 1.0, **changes: Any) -> Plan:
 
 def test_a_client_pays_for_all_of_a_plan_once(rows: Path, state: Path) -> None:
     plan = deployed()
-    for _ in range(2):
+    for said in ("nothing was spent on these data", "this plan is paid for"):
+        assert client(rows.parent, plan).enrolment.outlook() == said
         client(rows.parent, plan).pay()
     rows.write_text("u,c,x,z,y\n")  # it comes back with other data in the middle of the plan: to stay away would tell
     client(rows.parent, plan).pay()
@@ -687,6 +714,9 @@ def test_a_client_refuses_a_plan_that_its_ledger_cannot_pay_for(rows: Path, stat
         with pytest.raises(InputError, match="cannot pay for this plan, since earlier plans on the same data") as e:
             client(rows.parent, deployed(times)).pay()
         assert e.value.field == "ledger"
+        with pytest.raises(InputError, match="cannot pay for this plan"):
+            client(rows.parent, deployed(times)).enrolment.outlook()
+    assert client(rows.parent, deployed(3)).enrolment.outlook().startswith("pays for this plan; earlier plans on the")
     assert ledgers(state)[0].read_bytes() == before
     client(rows.parent, deployed(2.01)).pay()
     client(rows.parent, a_deployed_plan(level="unit", rounds=4)).pay()  # without a budget it is written down
@@ -718,7 +748,7 @@ def test_what_is_done_apart_says_why_it_failed() -> None:
     with pytest.raises(InputError, match="ledger = 'x': is not right"):
         apart(refuse)
     with pytest.raises(RunError, match="failed, see the log"):
-        apart(os._exit, 1)
+        apart(lambda: os.kill(os.getpid(), 9))
     apart(len, ())
 
 

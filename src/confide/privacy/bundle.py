@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 FORMAT = 2
 LARGEST = 256 * 2**20  # bytes of a bundle
 LARGEST_KEY = 2**14
+OF_DATA = "is the ledger of a data set, which has no messages; a bundle is about the ledger of a run"
 TOLERANCE = 1e-9  # of sums of costs: relative, far above rounding and far below meaning
 _PARTS = {  # the fields of a bundle and their types
     "format": int,
@@ -121,6 +122,8 @@ def make_bundle(
     hold together is not signed; a budget that was passed is, for the auditor to see.
     """
     book = read(ledger_path)
+    if book.header.of_data:
+        raise InputError("bundle.ledger", str(ledger_path), OF_DATA)
     statement = {"totals": unit_totals(book)} | dict(statement)
     plans = {p.hash: p for p in (*others, plan)}
     priced = {hash: _priced(p) for hash, p in plans.items()}
@@ -325,6 +328,8 @@ def _ledger(texts: Sequence[Any]) -> tuple[Book | None, Check]:
         book = verify_lines(texts, "bundle")
     except InputError as e:
         return None, Check("ledger", False, e.remedy)
+    if book.header.of_data:
+        return None, Check("ledger", False, OF_DATA)
     return book, Check("ledger", True, f"{len(book.events)} events in an unbroken chain")
 
 

@@ -121,22 +121,27 @@ class DataLedger:
             return Reservation(self, found, spending, earlier, 1 if book is None else len(book.spendings) + 1)
 
     def reserve_whole(self, found: Price, run: str) -> None:
-        """As `reserve`, all of a plan or nothing.
+        """As `reserve`, all of a plan or nothing."""
+        with self.held() as book:
+            self.check_pays(book, found)
+            self.add(book, found, run, found.plan.rounds, 1)
+
+    def check_pays(self, book: Book | None, found: Price) -> Paid:
+        """What was spent before.
 
         Raises:
-            InputError: after what earlier plans spent the budget does not pay for all rounds and releases.
+            InputError: after that the budget does not pay for all rounds and releases.
         """
         plan = found.plan
-        with self.held() as book:
-            earlier = spent_before(book, self.path, plan)
-            remedy = f"cannot pay for this plan, since {said(earlier, plan)}; take no part in it"
-            try:
-                paid_for = found.affordable(plan.rounds, earlier) == plan.rounds
-            except InputError as e:
-                raise InputError("ledger", str(self.path), f"{remedy} ({e})") from None
-            if not paid_for:
-                raise InputError("ledger", str(self.path), remedy)
-            self.add(book, found, run, plan.rounds, 1)
+        earlier = spent_before(book, self.path, plan)
+        remedy = f"cannot pay for this plan, since {said(earlier, plan)}; take no part in it"
+        try:
+            paid_for = found.affordable(plan.rounds, earlier) == plan.rounds
+        except InputError as e:
+            raise InputError("ledger", str(self.path), f"{remedy} ({e})") from None
+        if not paid_for:
+            raise InputError("ledger", str(self.path), remedy)
+        return earlier
 
     def add(
         self, book: Book | None, found: Price, run: str, rounds: int, repeats: int, of: int | None = None
@@ -184,30 +189,62 @@ def of_run(private: bool, spec: Mapping[str, Any], privacy: Privacy, given: str 
     """The ledger that a simulation pays into: the given one, or that of somebody's named data or file."""
     if given is not None:
         name = privacy.dataset
-        return DataLedger(Path(os.path.realpath(given)), None if name is None else dataset_id(name))
+        return DataLedger(_real(given), None if name is None else dataset_id(name))
     source = spec.get("path")
     if not private or (source is None and privacy.dataset is None):
         return None
     return of_data(privacy.dataset, None if source is None else Path(source))
 
 
-def enrol(plan: Plan, run: str, given: Path | None, name: str | None, source: str | Path) -> None:
-    """Pay for all of a plan of a deployment, once: who comes back has paid, whatever the data are by then.
+@dataclass(frozen=True)
+class Enrolment:
+    """A client of a deployment, who pays for all of a plan, once.
 
-    Args:
+    Who comes back has paid, whatever the data are by then.
+
+    Attributes:
         run: whose client it is.
         given: the ledger, where it is not that of these data in the state folder.
-
-    Raises:
-        InputError: the ledger cannot pay for the plan, or the data have changed since an earlier plan.
+        name, source: of the data, see `of_data`.
     """
-    there = known(name or source) if given is None else given
-    book = None if there is None else DataLedger(there).book()
-    if book is not None and any((s.plan, s.run) == (plan.hash, run) for s in book.spendings):
-        return
-    dataset = None if name is None else dataset_id(name)
-    ledger = of_data(name, source) if given is None else DataLedger(Path(os.path.realpath(given)), dataset)
-    ledger.reserve_whole(price(plan), run)
+
+    plan: Plan
+    run: str
+    given: Path | None
+    name: str | None
+    source: str | Path
+
+    def pay(self) -> None:
+        """Before it enrols.
+
+        Raises:
+            InputError: the ledger cannot pay for the plan, or the data have changed since an earlier plan.
+        """
+        if not self._paid(self._there()):
+            dataset = None if self.name is None else dataset_id(self.name)
+            given = self.given
+            ledger = of_data(self.name, self.source) if given is None else DataLedger(_real(given), dataset)
+            ledger.reserve_whole(price(self.plan), self.run)
+
+    def outlook(self) -> str:
+        """What `pay` would find; nothing is written. It raises what `pay` does, but for data that have changed."""
+        book = self._there()
+        if self._paid(book):
+            return "this plan is paid for"
+        ledger = DataLedger(Path("it") if book is None else Path(book.where))
+        earlier = ledger.check_pays(book, price(self.plan))
+        return (
+            "nothing was spent on these data"
+            if earlier == NOTHING
+            else f"pays for this plan; {said(earlier, self.plan)}"
+        )
+
+    def _there(self) -> Book | None:
+        path = known(self.name or self.source) if self.given is None else self.given
+        return None if path is None else DataLedger(path).book()
+
+    def _paid(self, book: Book | None) -> bool:
+        return book is not None and any((s.plan, s.run) == (self.plan.hash, self.run) for s in book.spendings)
 
 
 def known(name: str | Path) -> Path | None:
@@ -268,6 +305,11 @@ def said(earlier: Paid, plan: Plan) -> str:
     epsilon = None if budget is None or budget.rho is not None else earlier.at(budget.delta)
     beside = "" if epsilon is None else f" (epsilon {epsilon:.4g})"
     return f"earlier plans on the same data spent {rho}{beside} against {plan.privacy.threat}"
+
+
+def _real(path: str | Path) -> Path:
+    """Behind a link, what it points to is replaced, not the link."""
+    return Path(os.path.realpath(path))
 
 
 def _source(data: str | Path) -> str:

@@ -452,7 +452,8 @@ def test_check_of_a_client(site: Site) -> None:
     code, found = checked()
     assert code == 0
     assert {name: level for name, (level, _) in found.items()} == {
-        "plan": "ok", "privacy": "ok", "certificate": "ok", "data": "ok", "record": "ok", "server": "warn",
+        "plan": "ok", "privacy": "ok", "certificate": "ok", "data": "ok", "ledger": "ok", "record": "ok",
+        "server": "warn",
     }  # fmt: skip
     assert "not reached" in found["server"][1]
     assert not (site.folder / "alpha-c0.record").exists()

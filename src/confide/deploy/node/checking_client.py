@@ -36,6 +36,7 @@ def check(config: ClientConfig, *, strict_peers: bool = False) -> Iterator[Findi
     yield privacy(agreed(setup.plan))
     yield _certificate(setup)
     yield _data(setup)
+    yield _ledger(setup)
     record, running = _record(setup)
     yield record
     if running:  # dialing again would take the place of the stream that is open
@@ -69,6 +70,13 @@ def _data(setup: ClientSetup) -> Finding:
     if doubts:
         return Finding("data", WARN, f"{config.data}: {'; '.join(doubts)}")
     return Finding("data", OK, f"{config.data or config.train} fits the plan")
+
+
+def _ledger(setup: ClientSetup) -> Finding:
+    try:
+        return Finding("ledger", OK, setup.enrolment.outlook())
+    except (InputError, RunError) as e:
+        return Finding("ledger", FAIL, str(e))
 
 
 def _record(setup: ClientSetup) -> tuple[Finding, bool]:

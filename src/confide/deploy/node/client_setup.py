@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from confide.base import canonical
 from confide.base.errors import InputError
@@ -24,6 +24,9 @@ from confide.deploy.node.memory import apart
 from confide.plans.plan import Plan
 from confide.problems.models import MODELS
 from confide.secure.client import Member
+
+if TYPE_CHECKING:
+    from confide.privacy.data_ledger import Enrolment
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,19 +85,25 @@ class ClientSetup:
         roster = {k: bytes.fromhex(c.identity) for k, c in enumerate(self.plan.units[self.unit].clients)}
         return Member(self.client, self.node.identity, roster)
 
+    @property
+    def enrolment(self) -> Enrolment:
+        """How this client pays for the plan, in the ledger of its data."""
+        from confide.privacy.data_ledger import Enrolment
+
+        config = self.config
+        source: str | Path = f"train {config.train} {json.dumps(config.train_config, default=str)} in {config.folder}"
+        if config.data is not None:
+            source = config.path(config.data)
+        given = None if config.ledger is None else config.path(config.ledger)
+        return Enrolment(self.plan, f"client {self.node.identity.public.hex()}", given, config.dataset, source)
+
     def pay(self) -> None:
         """Write the plan into the ledger of this client's data, before it enrols.
 
         Raises:
             InputError: the ledger cannot pay for all of it.
         """
-        config = self.config
-        source: str | Path = f"train {config.train} {json.dumps(config.train_config, default=str)} in {config.folder}"
-        if config.data is not None:
-            source = config.path(config.data)
-        given = None if config.ledger is None else config.path(config.ledger)
-        run = f"client {self.node.identity.public.hex()}"
-        apart(_enrol, self.plan, run, given, config.dataset, source)
+        apart(lambda: self.enrolment.pay())  # what it imports is not kept
 
     def trainer(self, test_seed: int | None, told: Callable[[int, int], None] = lambda bad, rows: None) -> Trainer:
         """What this client computes; a `DataError` where its data fail a check as a whole.
@@ -117,12 +126,6 @@ class ClientSetup:
 
             key = seeded.batches(test_seed, self.unit, self.client)
         return training.of_plan(plan, self.unit, self.client, X, y, key, told)
-
-
-def _enrol(*arguments: Any) -> None:
-    from confide.privacy import data_ledger
-
-    data_ledger.enrol(*arguments)
 
 
 def _place(plan: Plan, node: NodeKeys) -> tuple[int, int]:
