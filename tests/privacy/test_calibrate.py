@@ -17,7 +17,7 @@ from confide.privacy.accountant import account
 from confide.privacy.budgets import allows
 from confide.privacy.calibrate import PAIR_RATIO, calibrate, calibrate_sum
 from confide.privacy.course import Account
-from confide.privacy.price import most
+from confide.privacy.price import largest
 from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
 from confide.rounds.schemes import scheme
@@ -258,7 +258,7 @@ def test_affordable_rounds(paid: int) -> None:
         return account(s, RING, unit(), rounds=T)
 
     budget = Budget(rho=(spend(paid).rho or 0.0) * 1.001 if paid else 1e-9)
-    assert most(50, lambda T: allows(budget, spend(T))) == min(paid, 50)
+    assert largest(50, lambda T: allows(budget, spend(T))) == min(paid, 50)
     if 0 < paid < 50:
         assert allows(budget, spend(paid))
         assert not allows(budget, spend(paid + 1))

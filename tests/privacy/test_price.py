@@ -181,7 +181,7 @@ def test_a_scheme_is_what_its_name_says() -> None:
         ({"threat": "everybody"}, "threat = 'everybody'"),
         ({"secure": {"quorum": 6}}, r"quorum = 6: must be between 3 and 5"),
         ({"secure": {}, "fraction_bits": 33}, "could wrap in a 32-bit ring"),
-        ({"secure": {"sigma": 1e-9}}, r"sum_noise\.sigma = 1e-09: a share of it"),
+        ({"secure": {"sigma": 1e-9}}, r"secure\.sigma = 1e-09: a share of it"),
         ({"epsilon": 0.0}, r"privacy\.epsilon = 0\.0: must be positive"),
     ],
 )  # fmt: skip

@@ -151,7 +151,7 @@ class Law:
 
         >>> from confide.base.randomness import Purpose, stream
         >>> LAWS["discrete-laplace"].grid(stream(0, Purpose.SERVER_NOISE, (1, 0), 4), sigma=8.0, quantum=0.5, size=4)
-        array([ 2, -1, -1, -1])
+        array([26, 15, -2,  1])
         """
         from confide.laws.noise import SecretStream
 
