@@ -60,5 +60,5 @@ def test_a_plan_of_another_version_is_named_with_what_to_do(histories: SimpleNam
     start = as_bytes(h.make_books().contribution)
     text = plan.text.replace('"version":3', '"version":2')
     version_one.write(tmp_path / "one.db", header, text, h.SERVER, start, h.make_books(), [])
-    with pytest.raises(InputError, match="has a plan of version 2, .* export its ledger"):
+    with pytest.raises(InputError, match=r"has a plan of version 2, .* export its ledger"):
         SqliteStore.open(tmp_path / "one.db", plan, h.SERVER)
