@@ -13,7 +13,6 @@ and a server keeps the rest, a_pp = 1 - sum over its neighbours of a_pm.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -396,6 +395,8 @@ class Graph:
         """
         kind, _, rest = str(spec).partition(":")
         if kind not in SPECS:
+            import difflib
+
             near = difflib.get_close_matches(kind.lower(), SPECS, 1, cutoff=0.0)[0]
             remedy = f"unknown topology; the nearest is {SPECS[near][0]} (known: {', '.join(SPECS)})"
             raise InputError("graph", spec, remedy)

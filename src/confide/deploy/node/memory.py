@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import json
-import multiprocessing
+import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from confide.base.errors import InputError, RunError
@@ -34,31 +34,36 @@ def apart(work: Callable[..., None], *arguments: Any) -> None:
     Raises:
         InputError, RunError: of the work.
     """
-    if "fork" not in multiprocessing.get_all_start_methods():
+    if not hasattr(os, "fork"):
         work(*arguments)
         return
-    forking = multiprocessing.get_context("fork")
-    answer, theirs = forking.Pipe(duplex=False)
-    child = forking.Process(target=_report, args=(theirs, work, arguments))
-    child.start()
-    theirs.close()
-    try:
-        said = json.loads(answer.recv_bytes())
-    except EOFError:
-        said = ["the process that reads the ledger failed, see the log"]
-    child.join()
+    answer, theirs = os.pipe()
+    child = os.fork()  # `multiprocessing` would stay in memory, which is what this is about
+    if child == 0:
+        try:
+            os.close(answer)
+            os.write(theirs, json.dumps(_said(work, arguments)).encode())
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with open(answer, "rb") as file:
+        raw = file.read()
+    os.waitpid(child, 0)
+    said = json.loads(raw) if raw else ["the process that reads the ledger failed, see the log"]
     if len(said) == 3:
         raise InputError(*said)
     if said:
         raise RunError(*said)
 
 
-def _report(answer: Connection, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    said: list[str] = []
+def _said(work: Callable[..., None], arguments: tuple[Any, ...]) -> list[str]:
+    """The error of the work, in words; nothing where there was none."""
     try:
         work(*arguments)
     except InputError as e:
-        said = [e.field, str(e.value), e.remedy]
+        return [e.field, str(e.value), e.remedy]
     except RunError as e:
-        said = [str(e)]
-    answer.send_bytes(json.dumps(said).encode())
+        return [str(e)]
+    return []
