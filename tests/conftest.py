@@ -15,6 +15,8 @@ from types import SimpleNamespace
 
 # Before NumPy is loaded: on matrices as small as these its threads wait for those of the other worker.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Where it is set (containers do), every process that a test starts compiles everything again, and is larger for it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import numpy as np
 import pytest
