@@ -90,6 +90,7 @@ def connect(path: Path) -> sqlite3.Connection:
     """The file, locked for the life of the connection, in this version, and whole as far as SQLite can tell."""
     _check_ours(path)
     with translated(path), closed_on_error(_connect(path, "rw")) as db:
+        _check_application(path, db)
         _lock(path, db)
         _check_log(path, db)
         _migrate(path, db)
@@ -143,32 +144,36 @@ def _check_ours(path: Path) -> None:
         raise InputError("store", str(path), f"cannot be opened ({e.strerror}); name this server's store") from None
     if not stat.S_ISREG(info.st_mode):
         raise InputError("store", str(path), "is not a file; name this server's store")
-    foreign = InputError("store", str(path), "is not a store of confide; it was left as it is, name another")
-    with translated(path):
-        try:
-            with _closed(_connect(path, "ro&immutable=1")) as db:  # immutable: no lock, no log, nothing is written
-                if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
-                    raise foreign
-        except sqlite3.DatabaseError as e:
-            if e.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-                raise foreign from None
-            raise
+    # Immutable: no lock, no log, nothing is written. Without its log a store may look damaged, and be whole with it.
+    with suppress(sqlite3.DatabaseError), _closed(_connect(path, "ro&immutable=1")) as db:
+        _check_application(path, db)
     if not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
         raise InputError("store", str(path), "the file and its folder must be writable; change their permissions")
+
+
+def _check_application(path: Path, db: sqlite3.Connection) -> None:
+    try:
+        ours = db.execute("PRAGMA application_id").fetchone()[0] == APPLICATION
+    except sqlite3.DatabaseError as e:
+        if e.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
+            raise
+        ours = False
+    if not ours:
+        raise InputError("store", str(path), "is not a store of confide; it was left as it is, name another")
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     db = sqlite3.connect(
         f"{path.as_uri()}?mode={mode}", uri=True, timeout=0, isolation_level=None, check_same_thread=False
     )
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")  # before anything is read: the log's index then stays in memory
     db.execute("PRAGMA trusted_schema = OFF")
     db.execute("PRAGMA temp_store = MEMORY")  # nothing secret in /tmp
     return db
 
 
 def _lock(path: Path, db: sqlite3.Connection) -> None:
-    """For the life of the connection, before anything is read: the index of the log then stays in memory."""
-    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    """For the life of the connection."""
     if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
         raise InputError("store", str(path), "this file system cannot hold it; name another folder")
     db.execute("PRAGMA synchronous = FULL")

@@ -1,0 +1,152 @@
+"""Run by `test_disk_faults`, on a disk that fails (`disk.py`): each fault at each step of a store's life.
+
+    python disk_faults.py FOLDER store|record FAULT EVERY FIRST
+
+prints one line for each life after which something was lost, or was told in the wrong words.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import disk
+import histories as h
+from confide.deploy.store import sqlite_file
+from confide.deploy.store.books import Books
+from confide.deploy.store.record import FileRecord, Given, Owner
+from confide.deploy.store.sqlite import SqliteStore
+
+Say = Callable[[str], None]
+SEED, BEFORE, COMMITS = 3, 20, 6
+OWNER = Owner(b"p" * 32, 0, 1)
+SMALL_LOG: Final = 30  # pages, so that it is written back in the middle of a life, too
+
+
+def commits(store: SqliteStore, seed: int, n: int, say: Say) -> None:
+    books, r = store.load(), random.Random(seed)  # noqa: S311
+    for _ in range(n):
+        changes = h.make_changes(books, store.plan, r)
+        store.commit(changes)
+        books.apply(changes)
+        say("+")
+
+
+def states(books: Books, seed: int, n: int) -> list[Books]:
+    r, plan, found = random.Random(seed), h.make_plan(200), [books.copy()]  # noqa: S311
+    for _ in range(n):
+        books.apply(h.make_changes(books, plan, r))
+        found.append(books.copy())
+    return found
+
+
+class Store:
+    """A server's store: one that was closed, and one whose process was killed with a log beside it."""
+
+    file = "store.db"
+
+    def __init__(self, folder: Path) -> None:
+        self.closed, self.killed = folder / "closed", folder / "killed"
+        for place in (self.closed, self.killed):
+            place.mkdir()
+            path = place / self.file
+            plan, books = h.make_plan(200).text, h.make_books(200)
+            SqliteStore.create(path, plan=plan, server=1, dataset=h.DATASET, books=books).close()
+            disk.forked(lambda say, path=path: commits(SqliteStore.open(path), SEED, BEFORE, say))  # type: ignore[misc]
+        sqlite_file.WAL_PAGES = SMALL_LOG
+        SqliteStore.open(self.closed / self.file).close()
+        assert not (self.closed / "store.db-wal").exists()
+        assert (self.killed / "store.db-wal").exists()
+        self.states = states(states(h.make_books(200), SEED, BEFORE)[-1], SEED + 1, COMMITS)
+        self.plain = [h.plain(books) for books in self.states]
+
+    def life(self, path: Path, say: Say) -> None:
+        with SqliteStore.open(path) as store:
+            commits(store, SEED + 1, COMMITS, say)
+
+    def after(self, path: Path, acknowledged: int, say: Say) -> None:
+        with SqliteStore.open(path) as store:
+            assert h.plain(store.load()) in self.plain[acknowledged : acknowledged + 2], "other books"
+            commits(store, SEED + 2, 2, lambda _: None)
+        SqliteStore.open(path).close()
+
+
+class Record:
+    """A client's record, which it has, and which it makes."""
+
+    file = "record.json"
+
+    def __init__(self, folder: Path) -> None:
+        self.closed, self.killed = folder / "closed", folder / "new"
+        for place in (self.closed, self.killed):
+            place.mkdir()
+        FileRecord(self.closed / self.file, OWNER).close()
+
+    def life(self, path: Path, say: Say) -> None:
+        with FileRecord(path, OWNER) as record:
+            for i in range(2, 5):
+                record.count(i)
+                say("+")
+                record.write(i)
+                say("+")
+
+    def after(self, path: Path, acknowledged: int, say: Say) -> None:
+        kept = [(0, Given())]
+        for i in range(2, 5):
+            kept += [(kept[-1][0], Given(i - 1, i)), (i, Given(i - 1, i))]
+        with FileRecord(path, OWNER) as record:
+            assert (record.answered, record.given) in kept[acknowledged : acknowledged + 2], "another record"
+            record.write(9)
+
+
+def wrong(kept: Store | Record, place: Path, work: Path, fault: str, step: int) -> tuple[str, bool]:
+    """What went wrong after this fault at this step ("" for nothing), and whether the life had such a step."""
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(place, work)
+    if fault == "lose":  # a fault of the test: commits that were acknowledged
+        (work / "store.db-wal").unlink(missing_ok=True)
+        said, _ = disk.forked(lambda say: kept.after(work / kept.file, 0, say))
+        return said and f"afterwards {said.strip()}", False
+
+    def life(say: Say) -> None:
+        disk.arm(work, fault, step)
+        try:
+            kept.life(work / kept.file, say)
+        finally:
+            say(f"steps {disk.steps()}")
+
+    said, status = disk.forked(life)
+    lines = said.splitlines()
+    acknowledged = lines.count("+")
+    reached = status < 0 or any(line.startswith("steps ") and int(line[6:]) > step for line in lines)
+    told = [line for line in lines if line.startswith("!")]
+    own = ("! StoreError", "! RunError", "! InputError")
+    problems = [line for line in told if not line.startswith(own) or "damaged" in line]
+    said, status = disk.forked(lambda say: kept.after(work / kept.file, acknowledged, say))
+    if status:
+        problems.append(f"afterwards {said.strip()}")
+    return "; ".join(problems), reached
+
+
+def main(folder: Path, which: str, fault: str, every: int, first: int) -> None:
+    kept = {"store": Store, "record": Record}[which](folder)
+    for place in (kept.closed, kept.killed):
+        step, lives = first, 0
+        while True:
+            problem, reached = wrong(kept, place, folder / "work", fault, step)
+            if problem:
+                print(f"{which}, {place.name}, {fault} at step {step}: {problem}")
+            if not reached:
+                break
+            step, lives = step + every, lives + 1
+        print(f"lives {lives}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))

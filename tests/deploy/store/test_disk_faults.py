@@ -1,0 +1,37 @@
+"""A disk that fails at any step of a life: afterwards the node starts, and has what it acknowledged."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import disk
+from exploring import more
+
+SCRIPT = Path(__file__).with_name("disk_faults.py")
+EVERY = 1 if more([], [1]) else 7  # steps; the record's few are always all tried
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="a failing disk needs a C compiler")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return disk.built(tmp_path_factory.mktemp("disk"))
+
+
+@pytest.mark.parametrize("fault", disk.FAULTS)
+@pytest.mark.parametrize(("kept", "every", "lives"), [("store", EVERY, 120), ("record", 1, 20)])
+def test_nothing_is_lost(library: Path, tmp_path: Path, fault: str, kept: str, every: int, lives: int) -> None:
+    first = list(disk.FAULTS).index(fault) % every  # each fault at other steps, where not at all
+    said = disk.under(library, SCRIPT, str(tmp_path), kept, fault, str(every), str(first)).splitlines()
+    wrong = [line for line in said if not line.startswith("lives ")]
+    assert not wrong, "\n".join(wrong)
+    assert sum(int(line[6:]) for line in said) >= lives / every
+
+
+def test_a_lost_log_is_seen(library: Path, tmp_path: Path) -> None:
+    """The test above can fail: the log of the killed store, in which its last commits are, is taken away."""
+    said = disk.under(library, SCRIPT, str(tmp_path), "store", "lose", "1000", "0")
+    assert "afterwards" in said
