@@ -52,11 +52,9 @@ def max_stable_step(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int
     >>> round(max_stable_step(regression(), Graph.random(10), GFL()), 1)
     6.8
     """
-    return _limit(linearise(problem), graph, algorithm, whole("seed", seed, 0))
-
-
-def _limit(quadratics: LocalQuadratics, graph: Graph, algorithm: GFL, seed: int) -> float:
-    check(quadratics, graph, algorithm)
+    quadratics = linearise(problem)
+    check(problem.federation, graph, algorithm)
+    whole("seed", seed, 0)
 
     def at(step: float) -> Moments:
         return moments(quadratics, graph, replace(algorithm, step=step), seed)
@@ -128,7 +126,7 @@ def explain(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) ->
         growth = radius(moments(quadratics, graph, algorithm, seed))
         if growth <= 1.0 + STEADY:
             return None
-        most = _limit(quadratics, graph, algorithm, seed) if TRIALS * cost <= AFFORDABLE else None
+        most = max_stable_step(problem, graph, algorithm, seed=seed) if TRIALS * cost <= AFFORDABLE else None
     except (
         InputError,
         RuntimeError,
