@@ -13,10 +13,8 @@ from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.theory.constants import Constants, Terms
 from confide.theory.moments import moments
-from confide.theory.quadratics import linearise
-from confide.theory.smooth import bent
-from confide.theory.spectrum import radius
-from confide.theory.stationary import limit
+from confide.theory.quadratics import bent, linearise
+from confide.theory.stationary import limit, radius
 
 Floats = NDArray[np.float64]
 

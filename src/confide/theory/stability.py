@@ -22,8 +22,7 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import Exchange
 from confide.theory.moments import DENSE, Moments, check, moments
 from confide.theory.quadratics import LocalQuadratics, exact, linearise
-from confide.theory.spectrum import STEADY, radius
-from confide.theory.stationary import bounded
+from confide.theory.stationary import STEADY, bounded, radius
 
 SCAN = 8  # steps below the limit at which stability is looked at, lest it is lost and found again on the way
 TRIALS = 30  # steps tried, at most or so, to find the limit
