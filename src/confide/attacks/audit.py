@@ -13,7 +13,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -62,7 +62,7 @@ class Row:
         printed: epsilon of so many rounds; None where the statement promises nothing.
         attained: a lower bound of the true epsilon; None where no attack is known, infinite where the view is certain.
         pure: (printed, attained) at delta = 0, of Laplace noise.
-        of_run: epsilon of the whole run.
+        printed_for_the_run: epsilon of the whole run.
     """
 
     adversary: str
@@ -70,7 +70,7 @@ class Row:
     printed: float | None
     attained: float | None
     how: str
-    of_run: float | None
+    printed_for_the_run: float | None
     pure: tuple[float, float] | None = None
 
     @property
@@ -91,15 +91,10 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         certain = self.attained == math.inf
-        return {
-            "adversary": self.adversary,
-            "rounds": self.rounds,
-            "printed": self.printed,
+        return asdict(self) | {
             "attained": None if certain else self.attained,
             "certain": certain,
             "verdict": self.verdict,
-            "how": self.how,
-            "printed_for_the_run": self.of_run,
             "pure": None if self.pure is None else [x if math.isfinite(x) else None for x in self.pure],
         }
 
