@@ -254,7 +254,7 @@ def test_steps_come_from_the_seed_of_the_run() -> None:
 def test_refusals(ragged: Callable[..., Problem]) -> None:
     graph = Graph.path(2)
     flat = Problem(Federation.from_clients([[([[1.0, 0.0]], [1.0])]] * 2), Linear(0.0))
-    with pytest.raises(InputError, match=r"problem\.rho = 0\.0: there is no unique optimum"):
+    with pytest.raises(InputError, match=r"problem\.rho = 0\.0: the optimum is not unique"):
         constants(flat, graph, settings(), 0)
     separable = Problem(Federation.from_clients([[([[1.0]], [1.0])], [([[1.0]], [-1.0])]]), Logistic(0.0))
     with pytest.raises(InputError, match=r"problem\.rho = 0\.0: client 0 of unit 0"):

@@ -32,7 +32,7 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import KEYS
 from confide.theory.fastest import Fastest, fastest_mixing
 from confide.theory.moments import Moments
-from confide.theory.prediction import course, deviations, levels, with_limit
+from confide.theory.prediction import course, decibels, deviations, levels, with_limit
 from confide.theory.quadratics import LocalQuadratics, exact, linearise
 from confide.theory.stability import max_stable_step
 from confide.theory.stationary import Limit
@@ -58,7 +58,7 @@ class BestStep(NamedTuple):
 
     @property
     def db(self) -> float | None:
-        return 10.0 * math.log10(self.msd) if self.msd > 0.0 else None
+        return decibels(self.msd)
 
 
 def best_step(

@@ -156,9 +156,12 @@ def deviations(S: Floats, m: Floats) -> tuple[float, float]:
     return float(max(centroid, 0.0)), float((np.einsum("pii->", blocks(S)) + np.sum(m * m)) / P)
 
 
+def decibels(level: float) -> float | None:
+    """10 log10, where there is one."""
+    return 10.0 * math.log10(level) if 0.0 < level < math.inf else None
+
+
 def _db(centroid: float, individual: float) -> dict[str, float] | None:
     """As `Run.steady_state`: None where a level has no dB."""
-    found = {"centroid_db": centroid, "individual_db": individual}
-    if not all(math.isfinite(x) and x > 0 for x in found.values()):
-        return None
-    return {name: 10.0 * math.log10(x) for name, x in found.items()}
+    c, i = decibels(centroid), decibels(individual)
+    return None if c is None or i is None else {"centroid_db": c, "individual_db": i}

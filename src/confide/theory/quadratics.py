@@ -81,15 +81,21 @@ class LocalQuadratics:
         return found
 
 
-def linearise(problem: Problem) -> LocalQuadratics:
-    """The quadratics of a problem at its optimum; an error where there is no optimum to linearise at."""
+def optimum(problem: Problem) -> tuple[GLM, Floats]:
+    """The model and w^o, from which all of the theory measures; refused where there is none or it is not known."""
     model, w = problem.model, problem.optimum
     if not isinstance(model, GLM):
-        remedy = "predictions are known for linear and logistic models; measure your own by `confide.simulate`"
+        remedy = "the theory knows linear and logistic models; measure your own by `confide.simulate`"
         raise InputError("problem.model", type(model).__name__, remedy)
     if w is None:
         remedy = "the optimum is not unique, so there is no error to predict; a positive regulariser gives one"
         raise InputError("problem.rho", model.rho, remedy)
+    return model, w
+
+
+def linearise(problem: Problem) -> LocalQuadratics:
+    """The quadratics of a problem at its optimum; an error where there is no optimum to linearise at."""
+    model, w = optimum(problem)
     f = problem.federation
     z = f.X @ w
     return LocalQuadratics(f, model.curvature(z, f.d), model.slope(z, f.d), model, w)

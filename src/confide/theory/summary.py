@@ -19,7 +19,7 @@ from confide.theory.design import WHICH, best_step, fastest_mixing, noise_allowe
 from confide.theory.fastest import RULES
 from confide.theory.foresight import contracts
 from confide.theory.moments import moments
-from confide.theory.prediction import Levels, Prediction, predict
+from confide.theory.prediction import Levels, Prediction, decibels, predict
 from confide.theory.quadratics import exact, linearise
 from confide.theory.stability import _cost, explain, max_stable_step
 
@@ -74,8 +74,8 @@ class _Summary:
         if part == "sigma_allowed" and not exact(self.problem):
             operations *= 10.0  # a root, not a line
         if operations > LONG:
-            minutes = operations * 60.0 / LONG / 60.0
-            self.refused[name] = f"would take about {minutes:.0f} minutes here; confide.theory does it in Python"
+            minutes = f"{operations / LONG:.0f} minutes"
+            self.refused[name] = f"would take about {minutes} here; confide.theory does it in Python"
         return operations <= LONG
 
     def part(self, name: str, compute: Callable[[], Any]) -> Any:
@@ -150,7 +150,7 @@ class _Summary:
             return None
         if target is None:
             level = getattr(end, which)
-            quiet = _db(level.bias_squared + level.gradient_noise)
+            quiet = decibels(level.bias_squared + level.gradient_noise)
             if quiet is None:
                 self.refused[name] = "the error is 0 without noise; name a target with --target-db"
                 return None
@@ -188,7 +188,9 @@ class _Summary:
         levels = levels and self.affordable("weights.levels")
         table: Json = {name: self._mixing(g, levels) for name, g in graphs.items()}
         fastest = self.part("weights.fastest", lambda: fastest_mixing(self.graph))
-        table["fastest"] = fastest and self._mixing(fastest.graph, levels) | {"lower_bound": fastest.bound}
+        table["fastest"] = None
+        if fastest is not None:
+            table["fastest"] = self._mixing(fastest.graph, levels) | {"lower_bound": fastest.bound}
         return table
 
     def _mixing(self, graph: Graph, levels: bool) -> Json:
@@ -205,7 +207,7 @@ def _bounds(b: Bounds, known: Constants | None) -> Json:
         "limits": {name: value.tolist() for name, value in b.limits.items()},
         "radius": b.radius,
         "last_round": last,
-        "limits_db": {name: _db(float(b.limits[name])) for name in last},
+        "limits_db": {name: decibels(float(b.limits[name])) for name in last},
         "printed": None if known is None else {name: _printed(make, known) for name, make in PRINTED.items()},
     }
 
@@ -223,7 +225,7 @@ def _transient(found: Prediction) -> Json:
     curves = {"centroid": found.centroid_msd, "individual": found.individual_msd}
     plain: Json = {
         "rounds": len(found.centroid_msd),
-        "last_round": {f"{name}_db": _db(float(curve[-1])) for name, curve in curves.items()},
+        "last_round": {f"{name}_db": decibels(float(curve[-1])) for name, curve in curves.items()},
         "last_fifth": found.steady_state,
         "settled_round": None,
     }
@@ -240,8 +242,4 @@ def _transient(found: Prediction) -> Json:
 
 
 def _level_db(end: Levels | None) -> Json:
-    return {f"{which}_db": None if end is None else _db(getattr(end, which).total) for which in WHICH}
-
-
-def _db(level: float) -> float | None:
-    return 10.0 * math.log10(level) if 0.0 < level < math.inf else None
+    return {f"{which}_db": None if end is None else decibels(getattr(end, which).total) for which in WHICH}
