@@ -134,11 +134,9 @@ class AuditReport:
         said += ["", *(f"note: {n}" for n in self.notes), "", "what schemes give away, on data made for it:"]
         said += [f"  {a.name:33} {a.words}" for a in self.attacks]
         wrong = [r.adversary for r in self.rows if r.verdict == "CONTRADICTED"]
-        end = (
-            f"THE PRINTED ACCOUNT IS CONTRADICTED about {', '.join(wrong)}"
-            if wrong
-            else "no printed epsilon is contradicted"
-        )
+        end = "no printed epsilon is contradicted"
+        if wrong:
+            end = f"THE PRINTED ACCOUNT IS CONTRADICTED about {', '.join(wrong)}"
         return "\n".join([*said, "", f"{end} ({self.seconds:.1f} s)"])
 
 
@@ -370,9 +368,8 @@ class Bench:
             return Found(rounds, math.inf)
         roundings, sizes = (self.L + 1) * self.quantum / noise, np.linalg.norm(self.moved(gaps), axis=1)
         if not by_chance:
-            return Found(
-                rounds, self.gaussian(float(np.linalg.norm(sizes)) / noise, int(np.count_nonzero(gaps)), roundings)
-            )
+            mu = float(np.linalg.norm(sizes)) / noise
+            return Found(rounds, self.gaussian(mu, int(np.count_nonzero(gaps)), roundings))
         if self.e.algorithm.dropout or self.e.algorithm.failures:
             return None
         q, mu = self.L / int(self.e.problem.federation.K[unit.p]), max(0.0, float(sizes[0]) / noise - roundings)

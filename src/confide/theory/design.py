@@ -163,25 +163,21 @@ class _Course:
 
     def errors(self, round: Moments, end: Limit | None) -> Iterator[float]:
         """After rounds 1, 2, ...; for ever the limit once it is reached."""
-        x0, settled = np.tile(-self.quadratics.optimum, (self.graph.P, 1)), _settled(end)
+        x0 = np.tile(-self.quadratics.optimum, (self.graph.P, 1))
         for i, (S, m) in enumerate(course(round, x0), start=1):
             yield deviations(S, m)[WHICH.index(self.which)]
-            if i % 10 == 0 and settled(S, m):
+            if i % 10 == 0 and _settled(end, S, m):
                 break
         yield from repeat(self.level(end))
 
 
-def _settled(end: Limit | None) -> Callable[[Floats, Floats], bool]:
+def _settled(end: Limit | None, S: Floats, m: Floats) -> bool:
     """Whether covariance and mean are those of the limit."""
     if end is None:
-        return lambda S, m: False
-    last, scale = end.gradient + end.privacy, float(np.einsum("pii->", end.second_moments)) / len(end.mean)
-
-    def near(S: Floats, m: Floats) -> bool:
-        far = max(float(np.abs(S - last).max()), float(np.max((m - end.mean) ** 2)) / SETTLED)
-        return far <= SETTLED * scale
-
-    return near
+        return False
+    scale = float(np.einsum("pii->", end.second_moments)) / len(end.mean)
+    off = float(np.abs(S - (end.gradient + end.privacy)).max())
+    return max(off, float(np.max((m - end.mean) ** 2)) / SETTLED) <= SETTLED * scale
 
 
 def _least(f: Callable[[float], float], most: float, least: float) -> tuple[float, float]:

@@ -126,11 +126,7 @@ def explain(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) ->
         if growth <= 1.0 + STEADY:
             return None
         most = max_stable_step(problem, graph, algorithm, seed=seed) if TRIALS * cost <= AFFORDABLE else None
-    except (
-        InputError,
-        RuntimeError,
-        np.linalg.LinAlgError,
-    ):  # no answer (RunError, ARPACK's) is no reason to stop a run
+    except (InputError, RuntimeError, np.linalg.LinAlgError):  # no answer (RunError, ARPACK's) stops no run
         return None
     right = f"a step up to {sure:.3g} certainly is" if most is None else f"the limit is {most:.4g}, half of it is safe"
     why = f"the expected error grows {growth:.3g}-fold in a round"
