@@ -208,8 +208,7 @@ class Bench:
 
     def gaps(self, unit: Unit, pair: Pair, rounds: int, public: bool = False) -> Gaps:
         """At equal messages, when the target takes part in every round."""
-        one, other = (Side(clients, lambda i: range(self.L)) for clients in (pair.one, pair.other))
-        make = partial(drive, self.e, unit, one, other, rounds, public=public)
+        make = partial(drive, self.e, unit, Side(pair.one), Side(pair.other), rounds, public=public)
         return self.once((unit, pair.name, rounds, public), make)
 
     def looks(self, threat: words.Threat, unit: Unit, rounds: int) -> list[Floats]:
@@ -353,9 +352,8 @@ class Bench:
 
     def effect(self, unit: Unit, clients: list[Client], at: int, rounds: int) -> Floats:
         """What it adds to the last psi that the target was drawn in round `at`, and in no other, at equal messages."""
-        others = range(1, self.L + 1)
-        there, never = Side(clients, lambda i: range(self.L) if i == at else others), Side(clients, lambda i: others)
-        return np.asarray(drive(self.e, unit, there, never, rounds).psi[-1])
+        once, never = Side(clients, lambda i: i == at), Side(clients, lambda i: False)
+        return np.asarray(drive(self.e, unit, once, never, rounds).psi[-1])
 
     def from_sums(self, unit: Unit, pair: Pair) -> Found | None:
         """The own server: it sees the noisy sum of every round, at a model that it knows."""
