@@ -56,9 +56,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from confide.base.arrays import Floats
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
@@ -244,7 +243,7 @@ def _repaired(c: Clients, nu: float, delta: float, round: Round, algorithm: GFL)
     )
 
 
-def geometric(lam: Floats, E: NDArray[np.int64]) -> tuple[Floats, Floats]:
+def geometric(lam: Floats, E: Ints) -> tuple[Floats, Floats]:
     """sum_{e<=E} sum_{f<e} lambda^f and sum_{e<=E} sum_{f<e} sum_{h<f} lambda^h, without dividing by 1 - lambda.
 
     >>> geometric(np.array([0.5]), np.array([3]))  # 1 + 1.5 + 1.75, and 0 + 1 + 2.5

@@ -20,9 +20,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from confide.base.arrays import Floats
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.graph.checks import edge_sums
 from confide.graph.graph import Graph
@@ -131,19 +130,19 @@ def _barrier(graph: Graph) -> tuple[Floats, Floats]:
     return w, Z1 - Z2
 
 
-def _diagonal(Z: Floats, edges: NDArray[np.int64]) -> Floats:
+def _diagonal(Z: Floats, edges: Ints) -> Floats:
     """b_e' Z b_e"""
     i, j = edges.T
     return np.asarray(Z[i, i] + Z[j, j] - 2.0 * Z[i, j])
 
 
-def _shared(edges: NDArray[np.int64], at: Floats) -> Floats:
+def _shared(edges: Ints, at: Floats) -> Floats:
     """The sum over the servers that edges e and f have in common."""
     incidence = _incidence(edges, len(at))
     return np.asarray((incidence * at) @ incidence.T)
 
 
-def _incidence(edges: NDArray[np.int64], P: int) -> Floats:
+def _incidence(edges: Ints, P: int) -> Floats:
     """1 where an edge (row) ends at a server (column)."""
     incidence = np.zeros((len(edges), P))
     incidence[np.arange(len(edges))[:, None], edges] = 1.0

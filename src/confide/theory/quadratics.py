@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from confide.base.arrays import Floats
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.problems.federation import Federation
 from confide.problems.models import GLM, Linear
@@ -57,7 +56,7 @@ class LocalQuadratics:
         first, end = self.federation.client_offsets[self.federation.unit_offsets[p : p + 2]].tolist()
         return slice(first, end)
 
-    def samples(self, p: int) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    def samples(self, p: int) -> tuple[Floats, Floats, Ints]:
         """u_n and a_n of unit p, one a row, and where the rows of each of its clients begin (and the last ends)."""
         f, rows = self.federation, self.rows(p)
         offsets = f.client_offsets[f.unit_offsets[p] : f.unit_offsets[p + 1] + 1]

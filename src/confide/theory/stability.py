@@ -22,7 +22,7 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import Exchange
 from confide.theory.moments import DENSE, Moments, check, moments
 from confide.theory.quadratics import LocalQuadratics, exact, linearise
-from confide.theory.stationary import STEADY, bounded, radius
+from confide.theory.stationary import STEADY, Feedback, radius
 
 SCAN = 8  # steps below the limit at which stability is looked at, lest it is lost and found again on the way
 TRIALS = 30  # steps tried, at most or so, to find the limit
@@ -62,7 +62,7 @@ def max_stable_step(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int
     def excess(step: float) -> float:
         return math.log(radius(at(step)))
 
-    stable, unstable = _bracket(lambda step: bounded(at(step)), _scale(quadratics, algorithm))
+    stable, unstable = _bracket(lambda step: Feedback(at(step)).bounded(), _scale(quadratics, algorithm))
     if excess(stable) >= 0.0 or excess(unstable) <= 0.0:  # an end of the bracket is the limit, up to rounding
         return stable if excess(stable) >= 0.0 else unstable
     return float(brentq(excess, stable, unstable, rtol=1e-7))

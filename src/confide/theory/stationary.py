@@ -17,7 +17,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, gmres
 
 from confide.base.arrays import Floats
 from confide.base.errors import RunError
-from confide.theory.lyapunov import Lyapunov, gain, lyapunov
+from confide.theory.lyapunov import gain, lyapunov
 from confide.theory.moments import Moments, blocks
 from confide.theory.packing import pack, unpack
 
@@ -47,7 +47,7 @@ class Limit:
 
 def limit(round: Moments) -> Limit | None:
     """The limit, or None where the second moments grow without bound (or stay, without being forgotten)."""
-    feedback = Feedback(round, lyapunov(round))
+    feedback = Feedback(round)
     if not feedback.bounded():
         return None
     P, M = round.phi.shape
@@ -58,11 +58,6 @@ def limit(round: Moments) -> Limit | None:
     return Limit(m, gradient, feedback.solve(Q) if Q.any() else np.zeros_like(gradient))
 
 
-def bounded(round: Moments) -> bool:
-    """Whether E|x|^2 stays bounded over all rounds (and forgets where it began)."""
-    return Feedback(round, lyapunov(round)).bounded()
-
-
 def spread(round: Moments, C: Floats) -> Floats:
     """W blkdiag{C} W'"""
     P, M = round.phi.shape
@@ -70,23 +65,23 @@ def spread(round: Moments, C: Floats) -> Floats:
     return (pairs @ C.reshape(P, M * M)).reshape(P, P, M, M).transpose(0, 2, 1, 3)
 
 
-@dataclass(frozen=True, eq=False)
 class Feedback:
     """K: the diagonal blocks that the multiplicative noise of some diagonal blocks leaves, summed over all rounds.
 
     Second moments stay bounded if and only if the spectral radii of G and of K are below 1 (both are positive maps).
     """
 
-    round: Moments
-    lyapunov: Lyapunov
+    def __init__(self, round: Moments) -> None:
+        self.round, self.lyapunov = round, lyapunov(round)
 
     def __call__(self, S_pp: Floats) -> Floats:
         return blocks(self.lyapunov.solve(spread(self.round, self.round.multiplied(S_pp))))
 
     def bounded(self) -> bool:
-        """Whether both radii are below 1: that of K by a witness, X > 0 with K(X) < X, or with K(X) >= X against it.
+        """Whether E|x|^2 stays bounded over all rounds (and forgets where it began): whether both radii are below 1.
 
-        Powers of K on any X > 0 come to one of the two, soon unless the radius is near 1; then it is computed.
+        That of K has a witness, X > 0 with K(X) < X, or one against it, with K(X) >= X. Powers of K on any X > 0 come
+        to one of the two, soon unless the radius is near 1; then it is computed.
         """
         if not self.lyapunov.decays:
             return False
