@@ -13,10 +13,8 @@ from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.theory.constants import Constants, Terms
 from confide.theory.moments import moments
-from confide.theory.quadratics import linearise
-from confide.theory.smooth import bent
-from confide.theory.spectrum import radius
-from confide.theory.stationary import limit
+from confide.theory.quadratics import bent, linearise
+from confide.theory.stationary import limit, radius
 
 Floats = NDArray[np.float64]
 
@@ -54,26 +52,27 @@ def gradient_noise_units(terms: Terms, errors: Floats) -> Floats:
     return np.asarray(terms.beta_s2_units * errors + terms.sigma_s2_units)
 
 
-def incremental_noise_units(c: Constants, terms: Terms, errors: Floats) -> Floats:
+def incremental_noise_units(f: Federation, c: Constants, terms: Terms, errors: Floats) -> Floats:
     """E|q_p|^2 <= a mu^2 (E|w_p - w^o|^2 + xi^2) + (1/K) sum_k (b_k mu^4 + c_k mu^2) sigma_{q,p,k}^2  (31)"""
-    return np.asarray(terms.a * c.step**2 * (errors + c.xi**2) + c.unit_mean(_steps(c, terms)))
+    return np.asarray(terms.a * c.step**2 * (errors + c.xi**2) + _steps(f, c, terms))
 
 
-def incremental_noise(c: Constants, terms: Terms, centroid: Floats, disagreement: Floats) -> Floats:
+def incremental_noise(f: Federation, c: Constants, terms: Terms, centroid: Floats, disagreement: Floats) -> Floats:
     """(37) with its O(mu) made explicit: (31) averaged over the units by Jensen's inequality,
 
     E|q|^2 <= mu^2 {mean_p a (2 E|w_c - w^o|^2 + xi^2) + 2 max_p a (1/P) sum_p E|w_p - w_c|^2}
               + (1/P) sum_p (1/K) sum_k (b_k mu^4 + c_k mu^2) sigma_{q,p,k}^2
     """
     moved = terms.a.mean() * (2.0 * centroid + c.xi**2) + 2.0 * terms.a.max() * disagreement
-    return np.asarray(c.step**2 * moved + c.unit_mean(_steps(c, terms)).mean())
+    return np.asarray(c.step**2 * moved + _steps(f, c, terms).mean())
 
 
-def _steps(c: Constants, terms: Terms) -> Floats:
-    """(b_k mu^4 + c_k mu^2) sigma_{q,p,k}^2; a client without gradients adds none, whatever the printed b_k."""
+def _steps(f: Federation, c: Constants, terms: Terms) -> Floats:
+    """(1/K) sum_k (b_k mu^4 + c_k mu^2) sigma_{q,p,k}^2; a client without gradients adds none, whatever its b_k."""
     weight = terms.b * c.step**4 + terms.c * c.step**2
     with np.errstate(invalid="ignore"):
-        return np.where(terms.sigma_q2_clients > 0.0, weight * terms.sigma_q2_clients, 0.0)
+        added = np.where(terms.sigma_q2_clients > 0.0, weight * terms.sigma_q2_clients, 0.0)
+    return np.asarray(np.add.reduceat(added, f.unit_offsets[:-1]) / f.K)
 
 
 def appendix_d_factor(nu: float, delta: float, step: float, weight: float = 30.0) -> float:

@@ -87,7 +87,7 @@ def test_the_sum_of_updates_telescopes_for_homomorphic_noise_only(ragged: Maker,
 
 @pytest.mark.parametrize("clip", [None, Clip("update", 0.1), Clip("example", 1.0)])
 def test_models_and_messages_leak_exactly_unless_carry_is_zero(ragged: Maker, clip: Clip | None) -> None:
-    found = leaks(ragged(P=5), GRAPHS, replace(ALGORITHM, clip=clip), 20, seed=2)
+    found = list(leaks(ragged(P=5), GRAPHS, replace(ALGORITHM, clip=clip), 20, seed=2))
     assert [a.name for a in found] == [
         f"{what}, {name}" for name in ("homomorphic", "shared") for what in ("final model", "own client")
     ]

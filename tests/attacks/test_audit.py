@@ -60,7 +60,7 @@ def test_every_printed_number_has_an_attack_beside_it_that_attains_it(report: Au
         else:
             assert r.verdict == "holds"
             assert r.attained == pytest.approx(r.printed, rel=1e-9)
-            assert (r.rounds, r.printed) == (5, r.of_run)
+            assert (r.rounds, r.printed) == (5, r.printed_for_the_run)
 
 
 def test_the_report_is_plain_data_and_a_table_of_80_columns(report: AuditReport) -> None:
@@ -79,7 +79,8 @@ def test_the_report_is_plain_data_and_a_table_of_80_columns(report: AuditReport)
 
 def row(**values: Any) -> Row:
     return Row(
-        **{"adversary": "links", "rounds": 5, "printed": 2.0, "attained": 1.0, "how": "x", "of_run": 2.0} | values
+        **{"adversary": "links", "rounds": 5, "printed": 2.0, "attained": 1.0, "how": "x", "printed_for_the_run": 2.0}
+        | values
     )
 
 
@@ -165,8 +166,8 @@ def test_attack_and_account_are_about_the_same_rounds() -> None:
     found = rows(*SOUND["per-link"])["links"]
     assert found.rounds == 1
     assert found.printed is not None
-    assert found.of_run is not None
-    assert found.printed < found.of_run / 4
+    assert found.printed_for_the_run is not None
+    assert found.printed < found.printed_for_the_run / 4
     assert found.attained == pytest.approx(found.printed)
 
 

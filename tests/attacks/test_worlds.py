@@ -42,8 +42,7 @@ def steady(e: Experiment, s: Sensitivity, **options: Any) -> Any:
     unit = units(e, 0)[0]
     pair = pairs(e, s, unit)[0]
     assert pair.steady
-    one, other = (Side(c, lambda i: range(e.algorithm.sampled)) for c in (pair.one, pair.other))
-    return drive(e, unit, one, other, e.rounds, **options)
+    return drive(e, unit, Side(pair.one), Side(pair.other), e.rounds, **options)
 
 
 SCHEMES = ["homomorphic", "shared", "own-clean", "partial:0.3", "per-link-clean", "pairwise", "central"]

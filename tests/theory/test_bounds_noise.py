@@ -15,7 +15,6 @@ from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import scheme
-from confide.theory.bounds_noise import gradient_noise
 from confide.theory.bounds_round import local, one_round
 from confide.theory.constants import Constants, constants
 from confide.theory.constants_clients import clients
@@ -171,7 +170,7 @@ def test_lemma_1_holds(case: Case) -> None:
         exact = sum(unit.square for unit in s) / len(w) ** 2
         disagreement = np.mean(np.sum(apart**2, axis=1))
         for terms in (c.repaired, c.printed) if alg.dropout == 0 else (c.repaired,):
-            assert exact <= gradient_noise(terms, centroid @ centroid, disagreement) * SLACK
+            assert exact <= terms.gradient_noise(centroid @ centroid, disagreement) * SLACK
 
 
 def test_sigma_s_is_twice_the_exact_moment_at_the_optimum(case: Case) -> None:
@@ -198,7 +197,7 @@ def test_lemma_2_holds(case: Case) -> None:
     for w, units in rounds:
         q = [unit.q for unit in units]
         errors = np.sum((w - problem.optimum) ** 2, axis=1)
-        paper = incremental_noise_units(c, c.repaired, errors)
+        paper = incremental_noise_units(problem.federation, c, c.repaired, errors)
         sharp = (step.q0 + step.q1 * np.sqrt(errors)) ** 2
         for unit, a, b in zip(q, paper, sharp, strict=True):
             assert unit.square <= b * SLACK + 1e-15
@@ -206,7 +205,9 @@ def test_lemma_2_holds(case: Case) -> None:
         centroid, apart = w.mean(axis=0) - problem.optimum, w - w.mean(axis=0)
         mean = np.mean([unit.mean for unit in q], axis=0)
         exact = mean @ mean + sum(unit.variance for unit in q) / len(w) ** 2
-        network = incremental_noise(c, c.repaired, centroid @ centroid, np.mean(np.sum(apart**2, axis=1)))
+        network = incremental_noise(
+            problem.federation, c, c.repaired, centroid @ centroid, np.mean(np.sum(apart**2, axis=1))
+        )
         assert exact <= network * SLACK + 1e-15
 
 
@@ -217,8 +218,10 @@ def test_network_bounds_are_the_means_of_like_units() -> None:
     c, errors = constants(problem, Graph.path(3), alg, 0), np.full(3, 8.0)
     for terms, averaging in ((c.repaired, 3), (c.printed, 1)):
         alone = gradient_noise_units(terms, errors).mean()
-        assert gradient_noise(terms, 1.0, 3.0) == pytest.approx(alone / averaging)
-        assert incremental_noise(c, terms, 1.0, 3.0) == pytest.approx(incremental_noise_units(c, terms, errors).mean())
+        assert terms.gradient_noise(1.0, 3.0) == pytest.approx(alone / averaging)
+        assert incremental_noise(problem.federation, c, terms, 1.0, 3.0) == pytest.approx(
+            incremental_noise_units(problem.federation, c, terms, errors).mean()
+        )
 
 
 def test_one_local_step_has_no_incremental_noise() -> None:
@@ -367,7 +370,9 @@ def test_printed_a_lacks_delta_squared() -> None:
     problem, alg = one_sample(10.0), settings(step=1e-3, local_steps=10, sampled=1)
     c = constants(problem, Graph.path(1), alg, 0)
     exact = enumerate_unit(problem, alg, 0, problem.optimum + 1.0).q.square
-    printed, repaired = (incremental_noise_units(c, terms, np.ones(1))[0] for terms in (c.printed, c.repaired))
+    printed, repaired = (
+        incremental_noise_units(problem.federation, c, terms, np.ones(1))[0] for terms in (c.printed, c.repaired)
+    )
     assert exact == pytest.approx(2.01e-3, rel=5e-3)
     assert printed == pytest.approx(2.08e-4, rel=5e-3)
     assert repaired == pytest.approx(2.19e-2, rel=5e-3)
@@ -395,9 +400,12 @@ def test_printed_sigma_q_grows_with_the_data_and_has_the_wrong_order() -> None:
     rng = np.random.default_rng(2)
     X, d = rng.standard_normal((3, 1)), rng.standard_normal(3)
 
-    def of(mu: float, copies: int = 1) -> tuple[Constants, float]:
+    def repeated(copies: int) -> Problem:
         data = [[(np.tile(X, (copies, 1)), np.tile(d, copies))]]
-        problem, alg = Problem(Federation.from_clients(data), Linear(0.0)), settings(step=mu, local_steps=2, sampled=1)
+        return Problem(Federation.from_clients(data), Linear(0.0))
+
+    def of(mu: float, copies: int = 1) -> tuple[Constants, float]:
+        problem, alg = repeated(copies), settings(step=mu, local_steps=2, sampled=1)
         c = constants(problem, Graph.path(1), alg, 0)
         assert c.xi < 1e-9  # one client: its optimum is the network's
         return c, enumerate_unit(problem, alg, 0, problem.optimum).q.square if copies == 1 else 0.0
@@ -411,7 +419,7 @@ def test_printed_sigma_q_grows_with_the_data_and_has_the_wrong_order() -> None:
     c_part = [(c.printed.c * c.printed.sigma_q2_clients)[0] * c.step**4 for c in (once, finer)]
     assert exact / exact_finer == pytest.approx(100, rel=0.05)
     assert c_part[0] / c_part[1] == pytest.approx(1e4)
-    assert exact_finer <= incremental_noise_units(finer, finer.repaired, np.zeros(1))[0]
+    assert exact_finer <= incremental_noise_units(repeated(1).federation, finer, finer.repaired, np.zeros(1))[0]
 
 
 def test_gradient_noise_and_incremental_noise_are_correlated() -> None:

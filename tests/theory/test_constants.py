@@ -106,7 +106,9 @@ def test_incremental_noise_by_hand() -> None:
     assert c.repaired.sigma_q2 == pytest.approx(3 * 2.25 / 4)
     assert c.printed.sigma_q2 == pytest.approx((as_printed * 1e-4 + 1e-2 / 6) * 13.5 / 4)
     far, steps = 81**2 * (2 + repaired) * 0.01 * (4 + c.xi**2), (81**2 * 1e-4 + 81 / 6 * 1e-2) * 3 * 2.25 / 2  # (31)
-    assert incremental_noise_units(c, c.repaired, np.full(2, 4.0)) == pytest.approx([far + steps, far])
+    assert incremental_noise_units(four_clients().federation, c, c.repaired, np.full(2, 4.0)) == pytest.approx(
+        [far + steps, far]
+    )
 
 
 def test_local_steps_may_differ_between_clients() -> None:
@@ -252,7 +254,7 @@ def test_steps_come_from_the_seed_of_the_run() -> None:
 def test_refusals(ragged: Callable[..., Problem]) -> None:
     graph = Graph.path(2)
     flat = Problem(Federation.from_clients([[([[1.0, 0.0]], [1.0])]] * 2), Linear(0.0))
-    with pytest.raises(InputError, match=r"problem\.rho = 0\.0: there is no unique optimum"):
+    with pytest.raises(InputError, match=r"problem\.rho = 0\.0: the optimum is not unique"):
         constants(flat, graph, settings(), 0)
     separable = Problem(Federation.from_clients([[([[1.0]], [1.0])], [([[1.0]], [-1.0])]]), Logistic(0.0))
     with pytest.raises(InputError, match=r"problem\.rho = 0\.0: client 0 of unit 0"):

@@ -16,7 +16,7 @@ from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import Scheme, scheme
-from confide.theory.design import best_step, constant_weight, fastest_mixing, noise_allowed
+from confide.theory.design import best_step, fastest_mixing, noise_allowed
 from confide.theory.fastest import EDGES, _barrier, _bound
 from confide.theory.prediction import predict
 from confide.theory.stability import max_stable_step
@@ -47,7 +47,7 @@ def test_no_constant_weight_is_better(spec: str) -> None:
     def slowest(w: float) -> float:
         return float(np.abs(np.linalg.eigvalsh(np.eye(graph.P) - w * laplacian - 1.0 / graph.P)).max())
 
-    best = constant_weight(graph)
+    best = float(graph.with_weights("constant").edge_weights[0])
     grid = np.linspace(0.0, 1.0 / graph.degrees.max(), 401)
     assert best <= 1.0 / graph.degrees.max() + 1e-15
     assert slowest(best) <= min(map(slowest, grid)) + 1e-12
@@ -111,8 +111,6 @@ def test_the_certificate_of_the_best_weights_is_no_more_than_they_reach(spec: st
 def test_one_server_and_too_many_edges() -> None:
     alone = Graph.path(1)
     assert fastest_mixing(alone) == (alone, 0.0)
-    with pytest.raises(InputError, match="no edges"):
-        constant_weight(alone)
     many = Graph.from_edges(80, [(i, j) for i in range(80) for j in range(i) if (i, j) != (1, 0)])
     assert len(many.edges) > EDGES
     with pytest.raises(InputError, match=f"up to {EDGES} edges"):

@@ -180,18 +180,6 @@ def test_without_rounds_there_is_only_the_limit(ragged: Maker) -> None:
     assert prediction.exact
 
 
-def test_the_first_model(ragged: Maker) -> None:
-    problem, graph = ragged(), Graph.ring(4)
-    zero = predict(problem, graph, RAGGED, rounds=3)
-    rows = predict(problem, graph, RAGGED, rounds=3, w0=np.zeros((4, 2)))
-    near = predict(problem, graph, RAGGED, rounds=3, w0=problem.optimum)
-    np.testing.assert_array_equal(zero.centroid_msd, rows.centroid_msd)
-    assert near.centroid_msd[0] < zero.centroid_msd[0]
-    for wrong in (np.zeros(3), np.full(2, np.nan)):
-        with pytest.raises(InputError, match="w0"):
-            predict(problem, graph, RAGGED, w0=wrong)
-
-
 # ---- as the step falls
 
 

@@ -19,8 +19,7 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import scheme
 from confide.theory.moments import moments
 from confide.theory.prediction import predict
-from confide.theory.quadratics import linearise
-from confide.theory.smooth import bent, third
+from confide.theory.quadratics import bent, linearise, third
 from confide.theory.stationary import limit
 from paper import centroid_bias
 

@@ -13,8 +13,8 @@ number of rounds, and the second is the sum of the updates itself. For shared no
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,17 @@ VALUES = 40  # independent errors behind every point of a telescoping curve, at 
 EXACT = 1e-10  # relative error below which a recovery counts as exact
 SAME = 0.98  # cosine above which two feature vectors count as the same
 LARGE = 100.0  # sigma that hides nothing in the leaks
+TELESCOPED = {
+    "homomorphic": "the messages of a server and its neighbours give the sum of its updates: in homomorphic noise with "
+    "the error of one noise, however many rounds (so that of the average update falls as 1/rounds)",
+    "shared": "in shared noise the error of the same estimate grows as sqrt(rounds), as from independent noises",
+}
+LEAKED = {
+    "final model": "the messages and the model give the exact sum of a unit's clean updates over all rounds",
+    "own client": "the messages and the model give the exact clean update of the unit in the round between two "
+    "hand-outs",
+}
+NO_LEAK = "with shared noise the model is a function of the messages: it adds nothing to them"
 
 
 @dataclass(frozen=True)
@@ -60,14 +71,7 @@ class Attack:
         return ("succeeds" if self.succeeds else "fails") + (", as predicted" if self.ok else ", NOT AS PREDICTED")
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "statement": self.statement,
-            "succeeds": self.succeeds,
-            "should_succeed": self.should_succeed,
-            "ok": self.ok,
-            "numbers": self.numbers,
-        }
+        return asdict(self) | {"ok": self.ok}
 
 
 class Transcript(NamedTuple):
@@ -117,7 +121,7 @@ def subtract_flows(graphs: Sequence[Graph], sent: Floats, start: Floats, end: Fl
     return np.asarray(end - start - flows(graphs, sent, p).sum(axis=0))
 
 
-def telescoping(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int) -> list[Attack]:
+def telescoping(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int) -> Iterator[Attack]:
     """The error of the recovered sum against the rounds, for homomorphic and for shared noise.
 
     The attack succeeds when the error of the sum does not grow, so that the error of the average update falls as
@@ -126,8 +130,7 @@ def telescoping(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, round
     sigma, law = algorithm.scheme.sigma or math.sqrt(0.1), algorithm.scheme.law
     repeats = min(20, math.ceil(VALUES / (graphs[0].P * problem.M)))
     at = np.unique(np.rint(np.geomspace(1, rounds, math.ceil(math.log2(rounds)) + 1)).astype(int))
-    found = []
-    for name in ("homomorphic", "shared"):
+    for name, statement in TELESCOPED.items():
         noisy = replace(algorithm, scheme=scheme(name, sigma, noise=law))
         squares, relative = np.zeros(len(at)), []
         for r in range(repeats):
@@ -139,66 +142,43 @@ def telescoping(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, round
                 relative.append(np.linalg.norm(error, axis=1) / np.linalg.norm(truth, axis=1))
         rms = np.sqrt(squares / (repeats * graphs[0].P))
         slope = float(np.polyfit(np.log(at), np.log(rms), 1)[0])
-        found.append(
-            Attack(
-                f"telescoping, {name}",
-                "the messages of a server and its neighbours give the sum of its updates: in homomorphic noise with "
-                "the error of one noise, however many rounds (so that of the average update falls as 1/rounds)"
-                if name == "homomorphic"
-                else "in shared noise the error of the same estimate grows as sqrt(rounds), as from independent noises",
-                slope < 0.25,
-                name == "homomorphic",
-                {
-                    "sigma": sigma,
-                    "rounds": at.tolist(),
-                    "sum_error_over_sigma": (rms / sigma).tolist(),
-                    "mean_error_over_sigma": (rms / sigma / at).tolist(),
-                    "relative_sum_error": np.median(relative, axis=0).tolist(),
-                    "sum_error_exponent": slope,
-                    "mean_error_exponent": slope - 1.0,
-                },
-            )
-        )
-    return found
+        numbers = {
+            "sigma": sigma,
+            "rounds": at.tolist(),
+            "sum_error_over_sigma": (rms / sigma).tolist(),
+            "mean_error_over_sigma": (rms / sigma / at).tolist(),
+            "relative_sum_error": np.median(relative, axis=0).tolist(),
+            "sum_error_exponent": slope,
+            "mean_error_exponent": slope - 1.0,
+        }
+        yield Attack(f"telescoping, {name}", statement, slope < 0.25, name == "homomorphic", numbers)
 
 
-def leaks(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int) -> list[Attack]:
+def leaks(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: int, seed: int) -> Iterator[Attack]:
     """The final model, and two hand-outs of a unit's model to a client, with the messages, at sigma = 100."""
-    found = []
+    spans = {"final model": (0, rounds), "own client": (rounds // 2, rounds // 2 + 1)}
     for name in ("homomorphic", "shared"):
         noisy = replace(algorithm, scheme=scheme(name, LARGE, noise=algorithm.scheme.law))
         t = record(problem, graphs, noisy, rounds, seed)
-        spans = {"final model": (0, rounds), "own client": (rounds // 2, rounds // 2 + 1)}
         for what, (a, b) in spans.items():
             errors, truths, known = [], [], []
             for p in range(graphs[0].P):
+                truth = t.updates[a:b, p].sum(axis=0)
                 guess = subtract_flows(t.graphs[a:b], t.sent[a:b], t.w[a, p], t.w[b, p], p)
-                truths.append(np.linalg.norm(t.updates[a:b, p].sum(axis=0)))
-                errors.append(np.linalg.norm(guess - t.updates[a:b, p].sum(axis=0)))
                 of_messages = t.sent[b - 1, p] + flows(t.graphs[b - 1 : b], t.sent[b - 1 : b], p)[0]
+                truths.append(np.linalg.norm(truth))
+                errors.append(np.linalg.norm(guess - truth))
                 known.append(np.linalg.norm(t.w[b, p] - of_messages) / np.linalg.norm(t.w[b, p]))
             relative = float(np.max(np.array(errors) / np.array(truths)))
-            leaked = "the exact sum of a unit's clean updates over all rounds"
-            if what == "own client":
-                leaked = "the exact clean update of the unit in the round between two hand-outs"
-            found.append(
-                Attack(
-                    f"{what}, {name}",
-                    f"the messages and the model give {leaked}"
-                    if name == "homomorphic"
-                    else "with shared noise the model is a function of the messages: it adds nothing to them",
-                    relative <= EXACT,
-                    name == "homomorphic",
-                    {
-                        "sigma": LARGE,
-                        "rounds": b - a,
-                        "relative_error": relative,
-                        "error_over_sigma": float(np.mean(errors)) / LARGE,
-                        "model_is_function_of_messages": bool(max(known) <= EXACT),
-                    },
-                )
-            )
-    return found
+            numbers = {
+                "sigma": LARGE,
+                "rounds": b - a,
+                "relative_error": relative,
+                "error_over_sigma": float(np.mean(errors)) / LARGE,
+                "model_is_function_of_messages": bool(max(known) <= EXACT),
+            }
+            leaky = name == "homomorphic"
+            yield Attack(f"{what}, {name}", LEAKED[what] if leaky else NO_LEAK, relative <= EXACT, leaky, numbers)
 
 
 def recover_features(update: Floats, w: Floats, step: float, rho: float, intercept: int | None = None) -> Floats:
@@ -210,12 +190,12 @@ def recover_features(update: Floats, w: Floats, step: float, rho: float, interce
 def features(problem: Problem, step: float, sampled: int, seed: int) -> list[Attack]:
     """What one client's logistic update shows of its sample, alone and in the sum of several clients.
 
-    One local step on one sample (E = 1, batch 1), unclipped, at a model that the client was handed.
+    One local step on one sample (E = 1, batch 1), unclipped, at a model that the client was handed. The problem's last
+    constant feature, 1 in every sample, is the intercept.
     """
     f, model = problem.federation, problem.model
     w = 0.1 * generator(seed, Purpose.DATA, 7002).standard_normal(problem.M)
-    constant = np.flatnonzero(np.all(f.X == 1.0, axis=0))
-    intercept = int(constant[-1]) if len(constant) else None
+    intercept = int(np.flatnonzero(np.all(f.X == 1.0, axis=0))[-1])
     p, updates, samples = int(np.argmax(f.K)), [], []
     together = min(max(5, sampled), int(f.K[p]))
     for k in range(together):
@@ -225,22 +205,17 @@ def features(problem: Problem, step: float, sampled: int, seed: int) -> list[Att
         samples.append(X[0])
     alone = [recover_features(u, w, step, model.rho, intercept) for u in updates]
     summed = recover_features(np.mean(updates, axis=0), w, step, model.rho)
-    private = np.arange(problem.M) != (-1 if intercept is None else intercept)  # everybody knows the intercept
+    private = np.arange(problem.M) != intercept  # which everybody knows
     single = [_alike(a[private], u[private]) for a, u in zip(alone, samples, strict=True)]
     mixed = [_alike(summed[private], u[private]) for u in samples]
-    numbers: dict[str, Any] = {"features": problem.M, "cosine": min(single)}
-    if intercept is not None:
-        numbers["relative_error"] = float(
-            max(np.linalg.norm(a - u) / np.linalg.norm(u) for a, u in zip(alone, samples, strict=True))
-        )
+    off = max(np.linalg.norm(a - u) / np.linalg.norm(u) for a, u in zip(alone, samples, strict=True))
     return [
         Attack(
             "features, one client",
-            "an update that is not masked shows the client's feature vector"
-            + (" exactly (the intercept gives the scale)" if intercept is not None else " up to its scale"),
+            "an update that is not masked shows the client's feature vector exactly (the intercept gives the scale)",
             min(single) > 1.0 - EXACT,
             True,
-            numbers,
+            {"features": problem.M, "cosine": min(single), "relative_error": float(off)},
         ),
         Attack(
             f"features, sum of {together}",

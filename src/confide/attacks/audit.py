@@ -13,7 +13,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -62,7 +62,7 @@ class Row:
         printed: epsilon of so many rounds; None where the statement promises nothing.
         attained: a lower bound of the true epsilon; None where no attack is known, infinite where the view is certain.
         pure: (printed, attained) at delta = 0, of Laplace noise.
-        of_run: epsilon of the whole run.
+        printed_for_the_run: epsilon of the whole run.
     """
 
     adversary: str
@@ -70,7 +70,7 @@ class Row:
     printed: float | None
     attained: float | None
     how: str
-    of_run: float | None
+    printed_for_the_run: float | None
     pure: tuple[float, float] | None = None
 
     @property
@@ -91,15 +91,10 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         certain = self.attained == math.inf
-        return {
-            "adversary": self.adversary,
-            "rounds": self.rounds,
-            "printed": self.printed,
+        return asdict(self) | {
             "attained": None if certain else self.attained,
             "certain": certain,
             "verdict": self.verdict,
-            "how": self.how,
-            "printed_for_the_run": self.of_run,
             "pure": None if self.pure is None else [x if math.isfinite(x) else None for x in self.pure],
         }
 
@@ -139,11 +134,9 @@ class AuditReport:
         said += ["", *(f"note: {n}" for n in self.notes), "", "what schemes give away, on data made for it:"]
         said += [f"  {a.name:33} {a.words}" for a in self.attacks]
         wrong = [r.adversary for r in self.rows if r.verdict == "CONTRADICTED"]
-        end = (
-            f"THE PRINTED ACCOUNT IS CONTRADICTED about {', '.join(wrong)}"
-            if wrong
-            else "no printed epsilon is contradicted"
-        )
+        end = "no printed epsilon is contradicted"
+        if wrong:
+            end = f"THE PRINTED ACCOUNT IS CONTRADICTED about {', '.join(wrong)}"
         return "\n".join([*said, "", f"{end} ({self.seconds:.1f} s)"])
 
 
@@ -215,8 +208,7 @@ class Bench:
 
     def gaps(self, unit: Unit, pair: Pair, rounds: int, public: bool = False) -> Gaps:
         """At equal messages, when the target takes part in every round."""
-        one, other = (Side(clients, lambda i: range(self.L)) for clients in (pair.one, pair.other))
-        make = partial(drive, self.e, unit, one, other, rounds, public=public)
+        make = partial(drive, self.e, unit, Side(pair.one), Side(pair.other), rounds, public=public)
         return self.once((unit, pair.name, rounds, public), make)
 
     def looks(self, threat: words.Threat, unit: Unit, rounds: int) -> list[Floats]:
@@ -360,9 +352,8 @@ class Bench:
 
     def effect(self, unit: Unit, clients: list[Client], at: int, rounds: int) -> Floats:
         """What it adds to the last psi that the target was drawn in round `at`, and in no other, at equal messages."""
-        others = range(1, self.L + 1)
-        there, never = Side(clients, lambda i: range(self.L) if i == at else others), Side(clients, lambda i: others)
-        return np.asarray(drive(self.e, unit, there, never, rounds).psi[-1])
+        once, never = Side(clients, lambda i: i == at), Side(clients, lambda i: False)
+        return np.asarray(drive(self.e, unit, once, never, rounds).psi[-1])
 
     def from_sums(self, unit: Unit, pair: Pair) -> Found | None:
         """The own server: it sees the noisy sum of every round, at a model that it knows."""
@@ -375,9 +366,8 @@ class Bench:
             return Found(rounds, math.inf)
         roundings, sizes = (self.L + 1) * self.quantum / noise, np.linalg.norm(self.moved(gaps), axis=1)
         if not by_chance:
-            return Found(
-                rounds, self.gaussian(float(np.linalg.norm(sizes)) / noise, int(np.count_nonzero(gaps)), roundings)
-            )
+            mu = float(np.linalg.norm(sizes)) / noise
+            return Found(rounds, self.gaussian(mu, int(np.count_nonzero(gaps)), roundings))
         if self.e.algorithm.dropout or self.e.algorithm.failures:
             return None
         q, mu = self.L / int(self.e.problem.federation.K[unit.p]), max(0.0, float(sizes[0]) / noise - roundings)

@@ -47,19 +47,22 @@ ROUNDED: Final = 1e-12  # of a number: what floating point leaves of two equal o
 MEASURED: Final = 50  # rounds in which noise is measured
 WIDE: Final = 4000  # coordinates in which the noise of a release is measured
 RISK: Final = 1e-9  # that it is louder than it then seems
-Cohort = Callable[[int], Sequence[int]]  # round -> clients of the attacked unit that are drawn, 0 is the target
 
 
 @dataclass(frozen=True)
 class World(Reference):
-    """The reference with one attacked unit, whose clients are drawn as the attack asks; the others give nothing."""
+    """The reference with one attacked unit, whose first client is drawn in the rounds that the attack asks for.
+
+    In other rounds one more client takes its place; the other units give nothing.
+    """
 
     target: int = 0
-    cohort: Cohort = field(default=lambda i: (0,))
+    there: Callable[[int], bool] = field(default=lambda i: True)
     last: dict[str, State] = field(default_factory=dict)  # psi of the target in the round under way
 
     def sample(self, i: int, p: int) -> list[int]:
-        return list(self.cohort(i))
+        first = 0 if self.there(i) else 1
+        return list(range(first, first + self.algorithm.sampled))
 
     draw = sample
 
@@ -109,10 +112,10 @@ def units(e: Experiment, p: int) -> list[Unit]:
 
 
 class Side(NamedTuple):
-    """One of the two worlds: the data of the unit's clients, and who of them is drawn."""
+    """One of the two worlds: the data of the unit's clients, and in which rounds the target is drawn."""
 
     clients: list[Client]
-    cohort: Cohort
+    there: Callable[[int], bool] = lambda i: True
 
 
 def drive(
@@ -173,7 +176,7 @@ def world(e: Experiment, unit: Unit, side: Side, rounds: int, noise: NoiseSource
     cap = None if e.privacy is None else words.cap(e.privacy.participation)
     made = prepare(Problem(federation, e.problem.model), e.graph, algorithm, rounds, e.seed, noise, cap)(0)
     known = {f.name: getattr(made, f.name) for f in fields(made) if f.init}
-    return World(**known, target=unit.p, cohort=side.cohort)
+    return World(**known, target=unit.p, there=side.there)
 
 
 # ---- data as bad as can be
@@ -298,8 +301,7 @@ def loudness(e: Experiment, s: Sensitivity, unit: Unit) -> float:
     """
     from scipy.stats import chi2
 
-    side = Side(pairs(e, s, unit)[0].one, lambda i: range(e.algorithm.sampled))
-    scheme, made = e.algorithm.scheme, world(e, unit, side, MEASURED)
+    scheme, made = e.algorithm.scheme, world(e, unit, Side(pairs(e, s, unit)[0].one), MEASURED)
     if scheme.sigma == 0.0 or scheme.exchange == Exchange.NOTHING:
         return 1.0
     w, found = made.start(np.zeros((e.graph[0].P, e.problem.M))), []

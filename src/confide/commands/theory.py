@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,29 +44,44 @@ def theory(
 
 def lines(found: dict[str, Any], step: float) -> list[str]:
     """For a newcomer: one line an answer."""
-    rows: list[tuple[str, str]] = []
-    words = {True: "yes", False: "no", None: "not known"}
-    rows.append(("converges", words[found["stable"]] + (f": {found['explanation']}" if found["explanation"] else "")))
+    return [f"{name:18} {text}" for name, text in _rows(found, step)]
+
+
+def _rows(found: dict[str, Any], step: float) -> Iterator[tuple[str, str]]:
+    why = f": {found['explanation']}" if found["explanation"] else ""
+    yield "converges", {True: "yes", False: "no", None: "not known"}[found["stable"]] + why
     if found["max_stable_step"] is not None:
-        rows.append(("largest step", f"{found['max_stable_step']:.4g} is the limit of stability; this one is {step:g}"))
+        yield "largest step", f"{found['max_stable_step']:.4g} is the limit of stability; this one is {step:g}"
     if found["stable"]:
         kind = "exact for squared loss" if found["exact"] else "linearised at the optimum"
-        rows.append(("ends at", f"{_pair(found['steady_state'])}, {kind}"))
-        rows += [(f"  {which}", _split(level)) for which, level in found["split"].items()]
-    rows += _transient(found["transient"])
-    rows += _best(found["best"])
-    rows += _noise(found["sigma_allowed"], found["sigma"])
-    rows += _bounds(found["bounds"])
-    rows += _weights(found["weights"])
+        yield "ends at", f"{_pair(found['steady_state'])}, {kind}"
+        for which, level in found["split"].items():
+            yield f"  {which}", _split(level)
+    if found["transient"] is not None:
+        yield "on the way", _transient(found["transient"])
+    for which, best in found["best"].items():
+        if best is not None:
+            yield "best step", f"{best['step']:.3g} for the {which}: {_db(best['db'])} after {best['rounds']} rounds"
+    for which, allowed in found["sigma_allowed"].items():
+        if allowed is not None:
+            most = "any sigma" if allowed["unlimited"] else f"sigma {allowed['sigma']:.4g}"
+            level = f"the {which} error at {_db(allowed['target_db'])}"
+            yield "noise allowed", f"{most} keeps {level}; now {found['sigma']:.4g}"
+    if found["bounds"] is not None:
+        limits = {f"{name}_db": level for name, level in found["bounds"]["limits_db"].items()}
+        yield "proven bounds", f"{_pair(limits)}, in the end"
+    for name, row in (found["weights"] or {}).items():
+        if row is not None:
+            levels = f", {_pair(row)}" if row["centroid_db"] is not None else ""
+            yield f"weights {name}", f"iota_2 {row['iota_2']:.4f}{levels}"
     if found["constants"] is not None:
-        c = found["constants"]
-        what = f"nu {c['nu']:.4g}, delta {c['delta']:.4g}, xi {c['xi']:.4g}, iota_2 {c['iota_2']:.4g}"
-        rows.append(("constants", f"{what}; all of them with --json"))
+        values = ", ".join(f"{name} {found['constants'][name]:.4g}" for name in ("nu", "delta", "xi", "iota_2"))
+        yield "constants", f"{values}; all of them with --json"
     reasons: dict[str, list[str]] = {}
     for part, reason in found["refused"].items():
         reasons.setdefault(reason, []).append(part)
-    rows += [("not known", f"{', '.join(parts)}: {reason}") for reason, parts in reasons.items()]
-    return [f"{name:18} {text}" for name, text in rows]
+    for reason, parts in reasons.items():
+        yield "not known", f"{', '.join(parts)}: {reason}"
 
 
 def _db(value: float | None) -> str:
@@ -81,54 +97,12 @@ def _split(level: dict[str, float]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {100.0 * value / total:.0f}%" for name, value in level.items())
 
 
-def _transient(found: dict[str, Any] | None) -> list[tuple[str, str]]:
-    if found is None:
-        return []
+def _transient(found: dict[str, Any]) -> str:
     text = f"{_pair(found['last_round'])} in round {found['rounds']}"
-    settled = found["settled_round"]
-    if settled is not None:
-        when = {
-            which: f"not within {found['rounds']} rounds" if at is None else f"from round {at}"
-            for which, at in settled.items()
-        }
-        text += f"; within 0.5 dB of the end: centroid {when['centroid']}, individual {when['individual']}"
-    return [("on the way", text)]
-
-
-def _best(found: dict[str, Any]) -> list[tuple[str, str]]:
-    return [
-        ("best step", f"{best['step']:.3g} for the {which}: {_db(best['db'])} after {best['rounds']} rounds")
-        for which, best in found.items()
-        if best is not None
-    ]
-
-
-def _noise(found: dict[str, Any], sigma: float) -> list[tuple[str, str]]:
-    rows = []
-    for which, allowed in found.items():
-        if allowed is not None:
-            most = "any sigma" if allowed["unlimited"] else f"sigma {allowed['sigma']:.4g}"
-            rows.append(
-                ("noise allowed", f"{most} keeps the {which} error at {_db(allowed['target_db'])}; now {sigma:.4g}")
-            )
-    return rows
-
-
-def _bounds(found: dict[str, Any] | None) -> list[tuple[str, str]]:
-    if found is None:
-        return []
-    limits = found["limits_db"]
-    return [
-        ("proven bounds", f"centroid {_db(limits['centroid'])}, individual {_db(limits['individual'])}, in the end")
-    ]
-
-
-def _weights(found: dict[str, Any] | None) -> list[tuple[str, str]]:
-    if found is None:
-        return []
-    rows = []
-    for name, row in found.items():
-        if row is not None:
-            levels = f", {_pair(row)}" if row["centroid_db"] is not None else ""
-            rows.append((f"weights {name}", f"iota_2 {row['iota_2']:.4f}{levels}"))
-    return rows
+    if found["settled_round"] is None:
+        return text
+    when = {
+        which: f"not within {found['rounds']} rounds" if at is None else f"from round {at}"
+        for which, at in found["settled_round"].items()
+    }
+    return f"{text}; within 0.5 dB of the end: centroid {when['centroid']}, individual {when['individual']}"

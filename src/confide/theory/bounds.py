@@ -30,12 +30,11 @@ from confide.base.validation import positive_int
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
-from confide.rounds.local import sgd
 from confide.rounds.schemes import Exchange
-from confide.theory.bounds_noise import gradient_noise
 from confide.theory.bounds_round import Round, mixing, one_round, overflows
 from confide.theory.constants import of_clients
 from confide.theory.constants_clients import Clients, clients
+from confide.theory.moments import check
 
 NOT_MIXING = 1.0 - 1e-12
 
@@ -50,9 +49,8 @@ class Bounds:
         individual: (1/P) sum_p E|w_{p,i} - w^o|^2, exactly the sum of the two above.
         individual_units: E|w_{p,i} - w^o|^2 of every unit, (60): the smaller of a recursion over the units and
             (r_c + sqrt(P-1) r_d)^2.
-        gradient_noise: E|s_i|^2 of round i, (28); 0 at the start.
-        incremental_noise: E|q_i|^2 of round i, (37) with q0, q1 of `bounds_round`; 0 at the start.
-        limits: the same names as the rounds go on.
+        limits: the same names as the rounds go on, and `gradient_noise`, E|s|^2 of (28), and `incremental_noise`,
+            E|q|^2 of (37) with q0, q1 of `bounds_round`.
         radius: of the step condition; the errors shrink by about this factor a round (their squares by its square).
     """
 
@@ -60,8 +58,6 @@ class Bounds:
     disagreement: Floats
     individual: Floats
     individual_units: Floats
-    gradient_noise: Floats
-    incremental_noise: Floats
     limits: Mapping[str, Any]
     radius: float
 
@@ -103,25 +99,23 @@ def bounds(problem: Problem, graph: Graph, algorithm: GFL, rounds: int, seed: in
         if np.allclose(before, last_units, rtol=1e-12, atol=0.0):
             break
 
-    u, end = r**2, last**2
-    terms, before_c, before_d = known.repaired, u[:-1, 0], u[:-1, 1]
-    return Bounds(
-        centroid=u[:, 0],
-        disagreement=u[:, 1],
-        individual=u.sum(axis=1),
-        individual_units=units**2,
-        gradient_noise=np.append(0.0, gradient_noise(terms, before_c, before_d)),
-        incremental_noise=np.append(0.0, _incremental(step, u[:-1].sum(axis=1))),
-        limits={
-            "centroid": float(end[0]),
-            "disagreement": float(end[1]),
-            "individual": float(end.sum()),
-            "individual_units": last_units**2,
-            "gradient_noise": float(gradient_noise(terms, end[0], end[1])),
-            "incremental_noise": float(_incremental(step, end.sum())),
-        },
-        radius=size,
-    )
+    limits = _squares(last, last_units)
+    noises = {
+        "gradient_noise": known.repaired.gradient_noise(limits["centroid"], limits["disagreement"]),
+        "incremental_noise": _incremental(step, limits["individual"]),
+    }
+    return Bounds(**_squares(r, units), limits=limits | noises, radius=size)
+
+
+def _squares(r: Floats, units: Floats) -> dict[str, Floats]:
+    """The errors of rounds, or of the limit, from their roots: (r_c, r_d), and that of every unit."""
+    u = r**2
+    return {
+        "centroid": u[..., 0],
+        "disagreement": u[..., 1],
+        "individual": u.sum(axis=-1),
+        "individual_units": units**2,
+    }
 
 
 def largest_step(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> float:
@@ -210,13 +204,7 @@ def _jacobian(step: Round, r: Floats) -> Floats:
 
 def _checked(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> Clients:
     """Refuse what the proofs do not cover."""
-    graph.check_units(problem.federation.P)
-    if algorithm.clip is not None:
-        raise InputError("algorithm.clip", algorithm.clip.kind, "the bounds are for updates that are not clipped")
-    if algorithm.failures:
-        raise InputError("failures", "of links or units", "the bounds are for rounds in which no link or unit fails")
-    if algorithm.local is not sgd:
-        raise InputError("algorithm.local", algorithm.local, "the bounds are for the built-in local step")
+    check(problem.federation, graph, algorithm)
     if mixing(graph, algorithm) >= NOT_MIXING:
         if algorithm.scheme.exchange == Exchange.NOTHING:
             remedy = "the servers never exchange, so nothing makes them agree (iota_2 = 1); choose another scheme"

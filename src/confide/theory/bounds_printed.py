@@ -1,4 +1,4 @@
-"""The bounds as the paper prints them, for comparison: their explicit terms, and by name the O(.) that are left out.
+"""The limits that the paper prints, for comparison: their explicit terms, and by name the O(.) that are left out.
 
 What is wrong with them, each shown by a test in tests/theory/test_bounds.py:
 
@@ -16,84 +16,56 @@ Appendix D      Lemma 4 needs alpha + 30 delta^2 mu^2 / (1 - alpha) < 1 with alp
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
 
 from confide.base.arrays import Floats
 from confide.base.errors import InputError
-from confide.base.validation import whole
 from confide.theory.constants import Constants
 
 NO_MEMORY = 1e-9  # iota_2 of a graph that averages exactly, rounding included
 
 
-@dataclass(frozen=True, eq=False)
-class Printed:
-    """One printed bound: rounds 0, 1, ... on the first axis, its limit, and the terms that are not in them."""
+class Printed(NamedTuple):
+    """The limit of one printed bound, and the terms that are not in it."""
 
-    values: Floats
     limit: Floats
     leaves_out: tuple[str, ...]
 
 
-def printed_centroid(c: Constants, rounds: int) -> Printed:
-    """Theorem 1 (42), (43), and its corollary (49), (50) where E|g|^2 = 0:
-
-    E_i <= lambda_c E_{i-1} + mu^2 sigma_s^2 + E|g|^2 + ...,   limit (mu^2 sigma_s^2 + E|g|^2) / (1 - lambda_c) + ...
-    """
-    _check(c, rounds, c.printed.beta_s2)
+def printed_centroid(c: Constants) -> Printed:
+    """Theorem 1 (43), and its corollary (50) where E|g|^2 = 0: (mu^2 sigma_s^2 + E|g|^2) / (1 - lambda_c) + ..."""
+    _check(c, c.printed.beta_s2)
     source = c.step**2 * c.printed.sigma_s2 + c.g2
     left = ("O(mu) disagreement", "O(mu^2) xi^2", "O(mu^3) sigma_q^2", "sum_p O(1) sigma_{g,p}^2", "O(mu)")
-    values, limit = _geometric(np.array([c.printed.lambda_c]), c.error2, np.array([source]), rounds)
-    return Printed(values[:, 0], limit[0], (*left, "O(mu^2) in lambda_c"))
+    return Printed(np.asarray(source / (1.0 - c.printed.lambda_c)), (*left, "O(mu^2) in lambda_c"))
 
 
-def printed_individual(c: Constants, rounds: int) -> Printed:
-    """Appendix A (60), (61), a column a unit:
-
-    lambda_p^i E_0 + sum_{j<=i} lambda_p^j (mu^2 sigma_{s,p}^2 + sigma_{g,p}^2 + ...),   limit (...) / (1 - lambda_p)
-    """
-    _check(c, rounds, float(c.printed.beta_s2_units.max()))
-    lam, source = c.printed.lambda_units, c.step**2 * c.printed.sigma_s2_units + c.printed.sigma_g2_units
-    values, limit = _geometric(lam, c.error2, source, rounds)
-    values += lam ** np.arange(rounds + 1)[:, None] * source  # the printed sum has i + 1 terms
-    return Printed(values, limit, ("O(mu^2) xi^2", "O(mu^3) sigma_{q,p}^2", "O(mu^2) in lambda_p"))
+def printed_individual(c: Constants) -> Printed:
+    """Appendix A (61), one a unit: (mu^2 sigma_{s,p}^2 + sigma_{g,p}^2 + ...) / (1 - lambda_p)"""
+    _check(c, float(c.printed.beta_s2_units.max()))
+    source = c.step**2 * c.printed.sigma_s2_units + c.printed.sigma_g2_units
+    left = ("O(mu^2) xi^2", "O(mu^3) sigma_{q,p}^2", "O(mu^2) in lambda_p")
+    return Printed(source / (1.0 - c.printed.lambda_units), left)
 
 
-def printed_disagreement(c: Constants, rounds: int) -> Printed:
-    """Lemma 3 (40), its limit (41), from equal models at the start."""
-    _check(c, rounds, float(c.printed.beta_s2_units.max()))
-    iota, mu2, terms = c.iota_2, c.step**2, c.printed
+def printed_disagreement(c: Constants) -> Printed:
+    """Lemma 3 (41)."""
+    _check(c, float(c.printed.beta_s2_units.max()))
+    iota, terms = c.iota_2, c.printed
     if iota < NO_MEMORY:
         raise InputError("graph.iota_2", iota, "the printed Lemma 3 divides by it; `bounds` has the exact limit")
     if iota >= 1.0:
         raise InputError("graph.iota_2", iota, "must be below 1: the graph does not mix  (11)")
-    weight = mu2 * (2.0 * c.delta**2 / (iota * (1.0 - iota)) + terms.beta_s2_units)
-    rest = (
-        mu2 * (2.0 * c.gradient2_units / (iota * (1.0 - iota)) + terms.sigma_s2_units) + terms.sigma_g2_units / iota**2
-    )
-    start, source = np.full(c.P, c.error2), mu2 * terms.sigma_s2_units + terms.sigma_g2_units
-    values, power, inner = np.zeros(rounds + 1), np.ones(c.P), np.zeros(c.P)
-    for j in range(rounds):
-        values[j + 1] = values[j] + iota ** (2 + j) / c.P * float(np.sum(weight * (power * start + inner) + rest))
-        inner, power = inner + power * source, power * terms.lambda_units
-        start, source = c.A @ start, c.A @ source
-    limit = iota**2 / (1.0 - iota) * np.mean(mu2 * terms.sigma_s2_units + terms.sigma_g2_units / iota**2)
+    limit = iota**2 / (1.0 - iota) * np.mean(c.step**2 * terms.sigma_s2_units + terms.sigma_g2_units / iota**2)
     inside = ("O(mu^3) error", "O(mu^3) xi^2", "O(mu^4) sigma_{q,p}^2", "O(mu^2) in lambda_p")
-    return Printed(values, np.asarray(limit), (*inside, "O(mu) sigma_{g,p}^2", "O(mu^3)"))
+    return Printed(np.asarray(limit), (*inside, "O(mu) sigma_{g,p}^2", "O(mu^3)"))
 
 
-def _geometric(lam: Floats, start: float, source: Floats, rounds: int) -> tuple[Floats, Floats]:
-    power = lam ** np.arange(rounds + 1)[:, None]
-    limit = source / (1.0 - lam)
-    return power * start + (1.0 - power) * limit, limit
-
-
-def _check(c: Constants, rounds: int, beta2: float) -> None:
+def _check(c: Constants, beta2: float) -> None:
     """(64) below 1: sqrt(1 - 2 nu mu + delta^2 mu^2) + beta^2 mu^2 is convex in mu and 1 at 0, so it is 1 once more."""
-    whole("rounds", rounds, 0)
     if c.nu == 0.0:
         remedy = "assumption 2 needs strongly convex risks; a positive regulariser makes them so"
         raise InputError("problem.rho", "nu = 0", remedy)

@@ -22,6 +22,7 @@ from confide.problems.models import GLM, Linear
 from confide.problems.optimum import TOLERANCE
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
+from confide.theory.quadratics import optimum
 
 SINGULAR = 1e-12  # eigenvalues of a client's Hessian below this share of the largest are rounding
 
@@ -86,13 +87,7 @@ class Clients:
 
 def clients(problem: Problem, algorithm: GFL, seed: int) -> Clients:
     """One pass over the data."""
-    model, f, w = problem.model, problem.federation, problem.optimum
-    if not isinstance(model, GLM):
-        remedy = "the constants need its curvature; linear and logistic models have it"
-        raise InputError("problem.model", type(model).__name__, remedy)
-    if w is None:
-        remedy = "there is no unique optimum w^o to measure from; a positive regulariser gives one"
-        raise InputError("problem.rho", model.rho, remedy)
+    f, (model, w) = problem.federation, optimum(problem)
     if algorithm.dropout == 1.0:
         remedy = "no client survives, so nothing is learned; must be below 1"
         raise InputError("algorithm.dropout", algorithm.dropout, remedy)

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -30,14 +30,14 @@ from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import KEYS
-from confide.theory.fastest import Fastest, constant_weight, fastest_mixing
+from confide.theory.fastest import Fastest, fastest_mixing
 from confide.theory.moments import Moments
-from confide.theory.prediction import deviations, levels, with_limit
+from confide.theory.prediction import course, decibels, deviations, levels, with_limit
 from confide.theory.quadratics import LocalQuadratics, exact, linearise
 from confide.theory.stability import max_stable_step
 from confide.theory.stationary import Limit
 
-__all__ = ["BestStep", "Fastest", "best_step", "constant_weight", "fastest_mixing", "noise_allowed"]
+__all__ = ["BestStep", "Fastest", "best_step", "fastest_mixing", "noise_allowed"]
 
 WHICH = ("centroid", "individual")
 COARSE = 2.0  # ratio of the steps that are looked at first
@@ -58,7 +58,7 @@ class BestStep(NamedTuple):
 
     @property
     def db(self) -> float | None:
-        return 10.0 * math.log10(self.msd) if self.msd > 0.0 else None
+        return decibels(self.msd)
 
 
 def best_step(
@@ -163,28 +163,21 @@ class _Course:
 
     def errors(self, round: Moments, end: Limit | None) -> Iterator[float]:
         """After rounds 1, 2, ...; for ever the limit once it is reached."""
-        P, M = round.phi.shape
-        m, S = np.tile(-self.quadratics.optimum, (P, 1)), np.zeros((P, M, P, M))
-        final, settled, i = self.level(end), _settled(end), 0
-        while i % 10 or not settled(S, m):
-            S, m = round.covariance(S, m), round.mean(m)
+        x0 = np.tile(-self.quadratics.optimum, (self.graph.P, 1))
+        for i, (S, m) in enumerate(course(round, x0), start=1):
             yield deviations(S, m)[WHICH.index(self.which)]
-            i += 1
-        while True:
-            yield final
+            if i % 10 == 0 and _settled(end, S, m):
+                break
+        yield from repeat(self.level(end))
 
 
-def _settled(end: Limit | None) -> Callable[[Floats, Floats], bool]:
+def _settled(end: Limit | None, S: Floats, m: Floats) -> bool:
     """Whether covariance and mean are those of the limit."""
     if end is None:
-        return lambda S, m: False
-    last, scale = end.gradient + end.privacy, float(np.einsum("pii->", end.second_moments)) / len(end.mean)
-
-    def near(S: Floats, m: Floats) -> bool:
-        far = max(float(np.abs(S - last).max()), float(np.max((m - end.mean) ** 2)) / SETTLED)
-        return far <= SETTLED * scale
-
-    return near
+        return False
+    scale = float(np.einsum("pii->", end.second_moments)) / len(end.mean)
+    off = float(np.abs(S - (end.gradient + end.privacy)).max())
+    return max(off, float(np.max((m - end.mean) ** 2)) / SETTLED) <= SETTLED * scale
 
 
 def _least(f: Callable[[float], float], most: float, least: float) -> tuple[float, float]:

@@ -20,13 +20,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from confide.base.arrays import Floats
+from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.graph.checks import edge_sums
 from confide.graph.graph import Graph
-from confide.graph.weights import dense, rule_weights
+from confide.graph.weights import dense
 
 RULES = ("lazy", "metropolis", "uniform", "constant")
 EDGES = 1500  # a Newton step solves a system of this size, some fifty times: 15 s at most
@@ -39,20 +38,6 @@ class Fastest(NamedTuple):
 
     graph: Graph
     bound: float
-
-
-def constant_weight(graph: Graph) -> float:
-    """The best of weights that are equal on all edges: min(2/(l_2 + l_P), 1/d_max), l the Laplacian's eigenvalues.
-
-    A = I - w Laplacian has the eigenvalues 1 - w l, whose modulus is largest at l_2 or l_P; own weights ask for
-    w <= 1/d_max. On edge-transitive graphs (rings, stars, hypercubes, complete graphs) no weights are better.
-
-    >>> round(constant_weight(Graph.ring(4)), 12)
-    0.333333333333
-    """
-    if graph.P == 1:
-        raise InputError("graph", graph.name, "one server alone has no edges to weigh")
-    return float(rule_weights(graph.P, graph.edges, "constant")[0])
 
 
 def fastest_mixing(graph: Graph) -> Fastest:
@@ -145,19 +130,19 @@ def _barrier(graph: Graph) -> tuple[Floats, Floats]:
     return w, Z1 - Z2
 
 
-def _diagonal(Z: Floats, edges: NDArray[np.int64]) -> Floats:
+def _diagonal(Z: Floats, edges: Ints) -> Floats:
     """b_e' Z b_e"""
     i, j = edges.T
     return np.asarray(Z[i, i] + Z[j, j] - 2.0 * Z[i, j])
 
 
-def _shared(edges: NDArray[np.int64], at: Floats) -> Floats:
+def _shared(edges: Ints, at: Floats) -> Floats:
     """The sum over the servers that edges e and f have in common."""
     incidence = _incidence(edges, len(at))
     return np.asarray((incidence * at) @ incidence.T)
 
 
-def _incidence(edges: NDArray[np.int64], P: int) -> Floats:
+def _incidence(edges: Ints, P: int) -> Floats:
     """1 where an edge (row) ends at a server (column)."""
     incidence = np.zeros((len(edges), P))
     incidence[np.arange(len(edges))[:, None], edges] = 1.0

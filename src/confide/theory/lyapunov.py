@@ -57,10 +57,7 @@ class Modes:
         return np.asarray(self.X @ modes @ self.X.T).reshape(Q.shape)
 
 
-Lyapunov = Doubling | Modes
-
-
-def lyapunov(round: Moments) -> Lyapunov:
+def lyapunov(round: Moments) -> Doubling | Modes:
     P, M = round.phi.shape
     if P * M > LARGEST:
         raise InputError("problem", f"P M = {P * M}", f"the steady state is computed up to P M = {LARGEST}")

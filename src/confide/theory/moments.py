@@ -27,6 +27,7 @@ import numpy as np
 from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
+from confide.problems.federation import Federation
 from confide.rounds.algorithm import GFL
 from confide.rounds.local import sgd
 from confide.theory.packing import congruence, pack, pairs, unpack
@@ -96,11 +97,19 @@ def blocks(S: Floats) -> Floats:
 
 def moments(quadratics: LocalQuadratics, graph: Graph, algorithm: GFL, seed: int) -> Moments:
     """The moments of a round, given the E and batch that `algorithm.settle` draws from this seed."""
-    check(quadratics, graph, algorithm)
+    check(quadratics.federation, graph, algorithm)
     f = quadratics.federation
     E, batch = algorithm.settle(f, seed)
     units = [_unit(quadratics, algorithm, p, E, batch) for p in range(f.P)]
-    Phi = np.stack([_server_mean(u) for u in units])
+    operators = np.stack([_operator(quadratics, u) for u in units]) if quadratics.M <= DENSE else None
+
+    def sampling(Y: Floats) -> Floats:
+        if operators is None:
+            return np.stack([_run(quadratics, u, Y[u.p]) for u in units])
+        return unpack((operators @ pack(Y)[..., None])[..., 0], quadratics.M)
+
+    eye = np.eye(quadratics.M + 1)
+    Phi = np.stack([eye + u.q * (u.Phi.mean(axis=0) - eye) for u in units])
     s = algorithm.scheme.only_plain("the theory").wiring(graph)
     client_noise = (1.0 - algorithm.dropout) * algorithm.scheme.sigma_client**2 / algorithm.sampled
     return Moments(
@@ -108,22 +117,22 @@ def moments(quadratics: LocalQuadratics, graph: Graph, algorithm: GFL, seed: int
         noise=s.R[0] @ s.R[0].T + client_noise * s.W @ s.W.T,
         Phi=np.ascontiguousarray(Phi[:, :-1, :-1]),
         phi=np.ascontiguousarray(Phi[:, :-1, -1]),
-        sampling=_as_matrices(quadratics, units) if quadratics.M <= DENSE else _as_samples(quadratics, units),
+        sampling=sampling,
     )
 
 
-def check(quadratics: LocalQuadratics, graph: Graph, algorithm: GFL) -> None:
-    """What the moments of a round are not known for is refused by name."""
+def check(federation: Federation, graph: Graph, algorithm: GFL) -> None:
+    """What neither predictions nor bounds are known for is refused by name."""
     if not isinstance(graph, Graph):
-        raise InputError("graph", graph, "predictions are for one graph; of several that take turns, give one")
-    graph.check_units(quadratics.federation.P)
+        raise InputError("graph", graph, "the theory is for one graph; of several that take turns, give one")
+    graph.check_units(federation.P)
     if algorithm.clip is not None:
         remedy = "clipping is not linear; where it never acts, predict with clip=None (and float arithmetic)"
         raise InputError("algorithm.clip", algorithm.clip.kind, remedy)
     if algorithm.failures:
-        raise InputError("failures", "of links or units", "predictions assume that links and units stay up; drop them")
+        raise InputError("failures", "of links or units", "the theory assumes that links and units stay up; drop them")
     if algorithm.local is not sgd:
-        raise InputError("algorithm.local", algorithm.local, "predictions are for the built-in local step")
+        raise InputError("algorithm.local", algorithm.local, "the theory is for the built-in local step")
 
 
 class _Unit(NamedTuple):
@@ -172,23 +181,8 @@ def _powers(T: Floats, E: Ints) -> Floats:
     return found
 
 
-def _server_mean(u: _Unit) -> Floats:
-    eye = np.eye(u.T.shape[1])
-    return np.asarray(eye + u.q * (u.Phi.mean(axis=0) - eye))
-
-
-def _as_matrices(quadratics: LocalQuadratics, units: list[_Unit]) -> Callable[[Floats], Floats]:
-    """C_p as a matrix on packed Y for every server."""
-    M = quadratics.M
-    operators = np.stack([_operator(quadratics, u) for u in units])
-
-    def sampling(Y: Floats) -> Floats:
-        return unpack((operators @ pack(Y)[..., None])[..., 0], M)
-
-    return sampling
-
-
 def _operator(quadratics: LocalQuadratics, unit: _Unit) -> Floats:
+    """C_p as a matrix on packed Y."""
     M, K, q = quadratics.M, len(unit.E), unit.q
     u, a, offsets = quadratics.samples(unit.p)
     i, j, _ = pairs(M + 1)
@@ -213,16 +207,8 @@ def _operator(quadratics: LocalQuadratics, unit: _Unit) -> Floats:
     return total / (K * unit.L)
 
 
-def _as_samples(quadratics: LocalQuadratics, units: list[_Unit]) -> Callable[[Floats], Floats]:
-    """C_p by running every client on Y: no matrix larger than M x M."""
-
-    def sampling(Y: Floats) -> Floats:
-        return np.stack([_run(quadratics, u, Y[u.p]) for u in units])
-
-    return sampling
-
-
 def _run(quadratics: LocalQuadratics, unit: _Unit, Y: Floats) -> Floats:
+    """C_p(Y) by running every client on Y: no matrix larger than M x M."""
     M, q = quadratics.M, unit.q
     eye, Phibar = np.eye(M + 1), unit.Phi.mean(axis=0)
     u, a, offsets = quadratics.samples(unit.p)

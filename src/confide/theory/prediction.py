@@ -1,25 +1,24 @@
 """Where a run will go and where it will end: mean-square deviations without a simulation.
 
 Exact for squared loss. For other smooth convex losses the recursion is linearised at w^o, with the bias that curvature
-makes of a spread (`confide.theory.smooth`). Predictions hold for the E and the batch sizes drawn from the seed.
+makes of a spread (`confide.theory.quadratics`). Predictions hold for the E and the batch sizes drawn from the seed.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from confide.base.arrays import Floats
-from confide.base.errors import InputError
 from confide.base.validation import positive_int, whole
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.theory.moments import Moments, blocks, moments
-from confide.theory.quadratics import LocalQuadratics, exact, linearise
-from confide.theory.smooth import bent
+from confide.theory.quadratics import LocalQuadratics, bent, exact, linearise
 from confide.theory.stationary import Limit, limit
 
 HUGE = 1e200  # beyond this a transient is called infinite, before inf - inf makes NaN of it
@@ -85,7 +84,6 @@ def predict(
     *,
     rounds: int | None = None,
     seed: int = 0,
-    w0: Floats | None = None,
 ) -> Prediction:
     """The expected learning curves of `simulate(problem, graph, algorithm, rounds=rounds, seed=seed)`.
 
@@ -93,7 +91,6 @@ def predict(
         problem, graph, algorithm: as in `simulate`; by default `GFL()`.
         rounds: length of the transient; None for the limit only.
         seed: of the run: E and batch sizes are drawn from it once per client.
-        w0: first model, (M,) or one a server (P, M); 0 as in `simulate` by default.
 
     Returns:
         Mean-square deviations from the optimum; `limit` is None where the step is not mean-square stable.
@@ -109,8 +106,8 @@ def predict(
     """
     algorithm = algorithm if algorithm is not None else GFL()
     quadratics = linearise(problem)
-    x0 = _start(w0, problem) - quadratics.optimum
     round, end = with_limit(quadratics, graph, algorithm, whole("seed", seed, 0, 2**63 - 1))
+    x0 = np.tile(-quadratics.optimum, (graph.P, 1))
     curves = transient(round, x0, 0 if rounds is None else positive_int("rounds", rounds))
     return Prediction(*curves, None if end is None else levels(end), exact(problem))
 
@@ -125,23 +122,19 @@ def with_limit(quadratics: LocalQuadratics, graph: Graph, algorithm: GFL, seed: 
     return round, end
 
 
-def _start(w0: Floats | None, problem: Problem) -> Floats:
-    shape = (problem.federation.P, problem.M)
-    if w0 is None:
-        return np.zeros(shape)
-    w = np.asarray(w0, dtype=np.float64)
-    if w.shape not in (shape, shape[1:]) or not np.isfinite(w).all():
-        raise InputError("w0", w0, f"must hold finite numbers, {shape[1]} for all servers or one row for each")
-    return np.broadcast_to(w, shape)
+def course(round: Moments, x0: Floats) -> Iterator[tuple[Floats, Floats]]:
+    """Covariance and mean after rounds 1, 2, ..., from known states x0."""
+    P, M = x0.shape
+    m, S = x0, np.zeros((P, M, P, M))
+    while True:
+        S, m = round.covariance(S, m), round.mean(m)
+        yield S, m
 
 
 def transient(round: Moments, x0: Floats, rounds: int) -> tuple[Floats, Floats]:
     """Centroid and individual MSD after each round, from known states x0."""
-    P, M = x0.shape
-    m, S = x0, np.zeros((P, M, P, M))
     centroid, individual = np.full(rounds, np.inf), np.full(rounds, np.inf)
-    for i in range(rounds):
-        S, m = round.covariance(S, m), round.mean(m)
+    for i, (S, m) in zip(range(rounds), course(round, x0), strict=False):
         centroid[i], individual[i] = deviations(S, m)
         if not individual[i] < HUGE:
             centroid[i:], individual[i:] = np.inf, np.inf
@@ -163,9 +156,12 @@ def deviations(S: Floats, m: Floats) -> tuple[float, float]:
     return float(max(centroid, 0.0)), float((np.einsum("pii->", blocks(S)) + np.sum(m * m)) / P)
 
 
+def decibels(level: float) -> float | None:
+    """10 log10, where there is one."""
+    return 10.0 * math.log10(level) if 0.0 < level < math.inf else None
+
+
 def _db(centroid: float, individual: float) -> dict[str, float] | None:
     """As `Run.steady_state`: None where a level has no dB."""
-    found = {"centroid_db": centroid, "individual_db": individual}
-    if not all(math.isfinite(x) and x > 0 for x in found.values()):
-        return None
-    return {name: 10.0 * math.log10(x) for name, x in found.items()}
+    c, i = decibels(centroid), decibels(individual)
+    return None if c is None or i is None else {"centroid_db": c, "individual_db": i}

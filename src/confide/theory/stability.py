@@ -22,8 +22,7 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import Exchange
 from confide.theory.moments import DENSE, Moments, check, moments
 from confide.theory.quadratics import LocalQuadratics, exact, linearise
-from confide.theory.spectrum import STEADY, radius
-from confide.theory.stationary import bounded
+from confide.theory.stationary import STEADY, Feedback, radius
 
 SCAN = 8  # steps below the limit at which stability is looked at, lest it is lost and found again on the way
 TRIALS = 30  # steps tried, at most or so, to find the limit
@@ -52,11 +51,9 @@ def max_stable_step(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int
     >>> round(max_stable_step(regression(), Graph.random(10), GFL()), 1)
     6.8
     """
-    return _limit(linearise(problem), graph, algorithm, whole("seed", seed, 0))
-
-
-def _limit(quadratics: LocalQuadratics, graph: Graph, algorithm: GFL, seed: int) -> float:
-    check(quadratics, graph, algorithm)
+    quadratics = linearise(problem)
+    check(problem.federation, graph, algorithm)
+    whole("seed", seed, 0)
 
     def at(step: float) -> Moments:
         return moments(quadratics, graph, replace(algorithm, step=step), seed)
@@ -65,7 +62,7 @@ def _limit(quadratics: LocalQuadratics, graph: Graph, algorithm: GFL, seed: int)
     def excess(step: float) -> float:
         return math.log(radius(at(step)))
 
-    stable, unstable = _bracket(lambda step: bounded(at(step)), _scale(quadratics, algorithm))
+    stable, unstable = _bracket(lambda step: Feedback(at(step)).bounded(), _scale(quadratics, algorithm))
     if excess(stable) >= 0.0 or excess(unstable) <= 0.0:  # an end of the bracket is the limit, up to rounding
         return stable if excess(stable) >= 0.0 else unstable
     return float(brentq(excess, stable, unstable, rtol=1e-7))
@@ -128,12 +125,8 @@ def explain(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) ->
         growth = radius(moments(quadratics, graph, algorithm, seed))
         if growth <= 1.0 + STEADY:
             return None
-        most = _limit(quadratics, graph, algorithm, seed) if TRIALS * cost <= AFFORDABLE else None
-    except (
-        InputError,
-        RuntimeError,
-        np.linalg.LinAlgError,
-    ):  # no answer (RunError, ARPACK's) is no reason to stop a run
+        most = max_stable_step(problem, graph, algorithm, seed=seed) if TRIALS * cost <= AFFORDABLE else None
+    except (InputError, RuntimeError, np.linalg.LinAlgError):  # no answer (RunError, ARPACK's) stops no run
         return None
     right = f"a step up to {sure:.3g} certainly is" if most is None else f"the limit is {most:.4g}, half of it is safe"
     why = f"the expected error grows {growth:.3g}-fold in a round"

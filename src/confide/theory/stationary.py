@@ -3,6 +3,9 @@
 With G = W Phi the covariance solves S = G S G' + W blkdiag{C_p(S_pp)} W' + Q. Given its diagonal blocks that is a
 Lyapunov equation; GMRES finds the P M(M+1)/2 numbers of the blocks, in few steps because C_p is small. The
 (PM)^2 x (PM)^2 operator is never formed.
+
+The second-moment map S -> W (Phi S Phi' + blkdiag{C_p(S_pp)}) W' is positive, so its spectral radius is an eigenvalue,
+the one of largest real part, and E|x|^2 stays bounded exactly where it is below 1.
 """
 
 from __future__ import annotations
@@ -10,16 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator, gmres
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, gmres
 
 from confide.base.arrays import Floats
 from confide.base.errors import RunError
-from confide.theory.lyapunov import Lyapunov, gain, lyapunov
+from confide.theory.lyapunov import gain, lyapunov
 from confide.theory.moments import Moments, blocks
 from confide.theory.packing import pack, unpack
-from confide.theory.spectrum import STEADY, radius
 
 ACCURACY = 1e-11  # of the blocks
+STEADY = 1e-10  # a spectral radius nearer to 1 than this is 1: a direction that is never forgotten
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +47,7 @@ class Limit:
 
 def limit(round: Moments) -> Limit | None:
     """The limit, or None where the second moments grow without bound (or stay, without being forgotten)."""
-    feedback = Feedback(round, lyapunov(round))
+    feedback = Feedback(round)
     if not feedback.bounded():
         return None
     P, M = round.phi.shape
@@ -55,11 +58,6 @@ def limit(round: Moments) -> Limit | None:
     return Limit(m, gradient, feedback.solve(Q) if Q.any() else np.zeros_like(gradient))
 
 
-def bounded(round: Moments) -> bool:
-    """Whether E|x|^2 stays bounded over all rounds (and forgets where it began)."""
-    return Feedback(round, lyapunov(round)).bounded()
-
-
 def spread(round: Moments, C: Floats) -> Floats:
     """W blkdiag{C} W'"""
     P, M = round.phi.shape
@@ -67,23 +65,23 @@ def spread(round: Moments, C: Floats) -> Floats:
     return (pairs @ C.reshape(P, M * M)).reshape(P, P, M, M).transpose(0, 2, 1, 3)
 
 
-@dataclass(frozen=True, eq=False)
 class Feedback:
     """K: the diagonal blocks that the multiplicative noise of some diagonal blocks leaves, summed over all rounds.
 
     Second moments stay bounded if and only if the spectral radii of G and of K are below 1 (both are positive maps).
     """
 
-    round: Moments
-    lyapunov: Lyapunov
+    def __init__(self, round: Moments) -> None:
+        self.round, self.lyapunov = round, lyapunov(round)
 
     def __call__(self, S_pp: Floats) -> Floats:
         return blocks(self.lyapunov.solve(spread(self.round, self.round.multiplied(S_pp))))
 
     def bounded(self) -> bool:
-        """Whether both radii are below 1: that of K by a witness, X > 0 with K(X) < X, or with K(X) >= X against it.
+        """Whether E|x|^2 stays bounded over all rounds (and forgets where it began): whether both radii are below 1.
 
-        Powers of K on any X > 0 come to one of the two, soon unless the radius is near 1; then it is computed.
+        That of K has a witness, X > 0 with K(X) < X, or one against it, with K(X) >= X. Powers of K on any X > 0 come
+        to one of the two, soon unless the radius is near 1; then it is computed.
         """
         if not self.lyapunov.decays:
             return False
@@ -124,3 +122,23 @@ def relative(Y: Floats, X: Floats) -> Floats:
     """The eigenvalues of X^-1/2 Y X^-1/2 for stacks of symmetric Y and positive X."""
     root = np.linalg.inv(np.linalg.cholesky(X))
     return np.asarray(np.linalg.eigvalsh(root @ Y @ root.swapaxes(-1, -2)))
+
+
+def radius(round: Moments) -> float:
+    """The spectral radius of the second-moment map."""
+    P, M = round.phi.shape
+    n = (P * M) ** 2
+
+    def apply(v: Floats) -> Floats:
+        S = v.reshape(P, M, P, M)
+        return round.carry(S, round.multiplied(blocks(S))).ravel()
+
+    start = np.eye(P * M).ravel()  # inside the cone of covariances, so not orthogonal to the eigenvector looked for
+    if n <= 16:  # too small for ARPACK
+        return float(np.abs(np.linalg.eigvals(np.stack([apply(e) for e in np.eye(n)]))).max())
+    system = LinearOperator((n, n), matvec=apply, dtype=np.float64)
+    try:
+        found = eigs(system, k=1, which="LR", v0=start, tol=1e-9, return_eigenvectors=False, maxiter=1000)
+    except ArpackNoConvergence:
+        raise RunError("the spectral radius of a round was not found (ARPACK did not converge)") from None
+    return float(np.abs(found[0]))

@@ -12,8 +12,6 @@ import numpy as np
 from confide.base.errors import InputError, RunError
 from confide.graph.graph import Graph
 from confide.plans.config import Experiment, named_as_in_config
-from confide.problems.problem import Problem
-from confide.rounds.algorithm import GFL
 from confide.theory.bounds import Bounds, bounds
 from confide.theory.bounds_printed import Printed, printed_centroid, printed_disagreement, printed_individual
 from confide.theory.constants import Constants, constants
@@ -21,7 +19,7 @@ from confide.theory.design import WHICH, best_step, fastest_mixing, noise_allowe
 from confide.theory.fastest import RULES
 from confide.theory.foresight import contracts
 from confide.theory.moments import moments
-from confide.theory.prediction import Levels, Prediction, predict
+from confide.theory.prediction import Levels, Prediction, decibels, predict
 from confide.theory.quadratics import exact, linearise
 from confide.theory.stability import _cost, explain, max_stable_step
 
@@ -29,6 +27,11 @@ Json = dict[str, Any]
 WITHIN_DB = 0.5  # of the limit: there a transient is called over
 DOUBLED_DB = 10.0 * math.log10(2.0)  # the noise that doubles the error, where no target is given
 LONG = 6e10  # operations, about a minute: no part takes longer, unless it is the prediction itself
+PRINTED: dict[str, Callable[[Constants], Printed]] = {
+    "centroid": printed_centroid,
+    "disagreement": printed_disagreement,
+    "individual_units": printed_individual,
+}
 LIMITS = {"max_stable_step": 30.0, "best_step": 15.0, "sigma_allowed": 3.0, "weights": 5.0}  # solved for, about
 
 
@@ -56,9 +59,8 @@ def summary(
 
 class _Summary:
     def __init__(self, x: Experiment, target_db: float | None, announce: Callable[[str], None]) -> None:
-        self.problem: Problem = x.problem
-        self.graph: Graph = x.graph[0]
-        self.algorithm: GFL = x.algorithm
+        self.problem, self.graph, self.algorithm = x.problem, x.graph[0], x.algorithm
+        self.run = (self.problem, self.graph, self.algorithm)
         self.rounds, self.seed = x.rounds, x.seed
         self.target_db, self.announce = target_db, announce
         self.refused: dict[str, str] = {}
@@ -72,8 +74,8 @@ class _Summary:
         if part == "sigma_allowed" and not exact(self.problem):
             operations *= 10.0  # a root, not a line
         if operations > LONG:
-            minutes = operations * 60.0 / LONG / 60.0
-            self.refused[name] = f"would take about {minutes:.0f} minutes here; confide.theory does it in Python"
+            minutes = f"{operations / LONG:.0f} minutes"
+            self.refused[name] = f"would take about {minutes} here; confide.theory does it in Python"
         return operations <= LONG
 
     def part(self, name: str, compute: Callable[[], Any]) -> Any:
@@ -86,28 +88,23 @@ class _Summary:
             self.refused[name] = str(e)
         except RunError as e:
             self.refused[name] = str(e)
-        except (
-            ValueError,
-            ArithmeticError,
-            RuntimeError,
-            np.linalg.LinAlgError,
-        ):  # NumPy's and ARPACK's, on infinities
+        except (ValueError, ArithmeticError, RuntimeError, np.linalg.LinAlgError):  # of NumPy and ARPACK, on infinities
             self.refused[name] = f"the numbers overflow with algorithm.step = {self.algorithm.step:g}"
         return None
 
     def all(self) -> Json:
-        run = (self.problem, self.graph, self.algorithm)
         self.announce("constants and bounds")
-        known: Constants | None = self.part("constants", lambda: constants(*run, self.seed))
-        bounded = self.part("bounds", lambda: _bounds(bounds(*run, self.rounds, self.seed), known))
+        known: Constants | None = self.part("constants", lambda: constants(*self.run, self.seed))
+        bounded = self.part("bounds", lambda: _bounds(bounds(*self.run, self.rounds, self.seed), known))
         self.announce("prediction")
-        found: Prediction | None = self.part("steady_state", lambda: predict(*run, rounds=self.rounds, seed=self.seed))
+        rounds, seed = self.rounds, self.seed
+        found: Prediction | None = self.part("steady_state", lambda: predict(*self.run, rounds=rounds, seed=seed))
         if known is None and found is None and self.first is not None:
             raise self.first
         self.announce("the largest stable step")
         most: float | None = None
         if found is None or self.affordable("max_stable_step"):
-            most = self.part("max_stable_step", lambda: max_stable_step(*run, seed=self.seed))
+            most = self.part("max_stable_step", lambda: max_stable_step(*self.run, seed=self.seed))
         beyond = most is not None and self.algorithm.step > most
         if found is None and beyond:
             self.refused.pop("steady_state")
@@ -141,43 +138,33 @@ class _Summary:
         name = "best_step" if which == "centroid" else f"best_step.{which}"
         if not self.affordable(name, self.rounds):
             return None
-        found = self.part(
-            name,
-            lambda: best_step(
-                self.problem, self.graph, self.algorithm, seed=self.seed, which=which, most=most, **horizon
-            ),
-        )
+        found = self.part(name, lambda: best_step(*self.run, seed=self.seed, which=which, most=most, **horizon))
         return None if found is None else {"step": found.step, "rounds": found.rounds, "db": found.db}
 
     def _noise(self, which: str, end: Levels | None) -> Json | None:
         """The sigma for a target: by default twice the error that is left without privacy noise."""
-        name = f"sigma_allowed.{which}"
+        name, target = f"sigma_allowed.{which}", self.target_db
         if end is None:
-            if "steady_state" in self.refused:
-                self.refused[name] = self.refused["steady_state"]
-            else:
-                self.refused[name] = f"algorithm.step = {self.algorithm.step:g} is not stable, so there is no limit"
+            unstable = f"algorithm.step = {self.algorithm.step:g} is not stable, so there is no limit"
+            self.refused[name] = self.refused.get("steady_state", unstable)
             return None
-        level = getattr(end, which)
-        quiet = _db(level.bias_squared + level.gradient_noise)
-        if self.target_db is None and quiet is None:
-            self.refused[name] = "the error is 0 without noise; name a target with --target-db"
-            return None
-        target = self.target_db if self.target_db is not None or quiet is None else quiet + DOUBLED_DB
         if target is None:
-            return None
+            level = getattr(end, which)
+            quiet = decibels(level.bias_squared + level.gradient_noise)
+            if quiet is None:
+                self.refused[name] = "the error is 0 without noise; name a target with --target-db"
+                return None
+            target = quiet + DOUBLED_DB
         if not self.affordable(name):
             return None
-        run = (self.problem, self.graph, self.algorithm, target)
-        sigma = self.part(name, lambda: noise_allowed(*run, seed=self.seed, which=which))
+        sigma = self.part(name, lambda: noise_allowed(*self.run, target, seed=self.seed, which=which))
         if sigma is None:
             return None
         unlimited = sigma == math.inf
         return {"target_db": target, "sigma": None if unlimited else sigma, "unlimited": unlimited}
 
     def _why(self, most: float | None, overflows: bool) -> str:
-        run = (self.problem, self.graph, self.algorithm)
-        said = None if overflows else self.part("explanation", lambda: _explained(*run, self.seed))
+        said = None if overflows else self.part("explanation", self._explained)
         self.refused.pop("explanation", None)
         if said is not None:
             return str(said)
@@ -185,6 +172,11 @@ class _Summary:
         if most is not None and self.algorithm.step > most:
             return f"{step} is not mean-square stable: the limit is {most:.4g}"
         return f"{step} does not forget where it began, or is not mean-square stable: the error has no limit"
+
+    def _explained(self) -> str | None:
+        if contracts(moments(linearise(self.problem), self.graph, self.algorithm, self.seed)) is None:
+            return None  # LAPACK would print its complaint
+        return explain(*self.run, seed=self.seed)
 
     def _weights(self, levels: bool) -> Json | None:
         if self.graph.P == 1:
@@ -196,9 +188,9 @@ class _Summary:
         levels = levels and self.affordable("weights.levels")
         table: Json = {name: self._mixing(g, levels) for name, g in graphs.items()}
         fastest = self.part("weights.fastest", lambda: fastest_mixing(self.graph))
-        table["fastest"] = (
-            None if fastest is None else self._mixing(fastest.graph, levels) | {"lower_bound": fastest.bound}
-        )
+        table["fastest"] = None
+        if fastest is not None:
+            table["fastest"] = self._mixing(fastest.graph, levels) | {"lower_bound": fastest.bound}
         return table
 
     def _mixing(self, graph: Graph, levels: bool) -> Json:
@@ -208,40 +200,24 @@ class _Summary:
         return {"iota_2": graph.iota_2, **_level_db(found.limit if found is not None else None)}
 
 
-def _explained(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> str | None:
-    if contracts(moments(linearise(problem), graph, algorithm, seed)) is None:  # LAPACK would print its complaint
-        return None
-    return explain(problem, graph, algorithm, seed=seed)
-
-
 def _bounds(b: Bounds, known: Constants | None) -> Json:
     """Limits and the last round, in MSD and dB, and what the paper prints for the same."""
-    limits = {name: np.asarray(value).tolist() for name, value in b.limits.items()}
     last = {name: float(getattr(b, name)[-1]) for name in ("centroid", "disagreement", "individual")}
-    plain = {"limits": limits, "radius": b.radius, "last_round": last}
-    plain["limits_db"] = {name: _db(limits[name]) for name in last}
-    return plain | {"printed": None if known is None else _printed(known)}
-
-
-def _printed(known: Constants) -> Json:
-    makers: dict[str, Callable[[Constants, int], Printed]] = {
-        "centroid": printed_centroid,
-        "disagreement": printed_disagreement,
-        "individual_units": printed_individual,
+    return {
+        "limits": {name: value.tolist() for name, value in b.limits.items()},
+        "radius": b.radius,
+        "last_round": last,
+        "limits_db": {name: decibels(float(b.limits[name])) for name in last},
+        "printed": None if known is None else {name: _printed(make, known) for name, make in PRINTED.items()},
     }
-    table: Json = {}
-    for name, make in makers.items():
-        try:
-            found = make(known, 0)
-        except InputError as e:
-            table[name] = {"limit": None, "refused": str(e)}
-        else:
-            finite = np.isfinite(found.limit).all()
-            table[name] = {
-                "limit": found.limit.tolist() if finite else None,
-                "leaves_out": list(found.leaves_out),
-            }
-    return table
+
+
+def _printed(make: Callable[[Constants], Printed], known: Constants) -> Json:
+    try:
+        limit, leaves_out = make(known)
+    except InputError as e:
+        return {"limit": None, "refused": str(e)}
+    return {"limit": limit.tolist() if np.isfinite(limit).all() else None, "leaves_out": list(leaves_out)}
 
 
 def _transient(found: Prediction) -> Json:
@@ -249,7 +225,7 @@ def _transient(found: Prediction) -> Json:
     curves = {"centroid": found.centroid_msd, "individual": found.individual_msd}
     plain: Json = {
         "rounds": len(found.centroid_msd),
-        "last_round": {f"{name}_db": _db(float(curve[-1])) for name, curve in curves.items()},
+        "last_round": {f"{name}_db": decibels(float(curve[-1])) for name, curve in curves.items()},
         "last_fifth": found.steady_state,
         "settled_round": None,
     }
@@ -266,8 +242,4 @@ def _transient(found: Prediction) -> Json:
 
 
 def _level_db(end: Levels | None) -> Json:
-    return {f"{which}_db": None if end is None else _db(getattr(end, which).total) for which in WHICH}
-
-
-def _db(level: float) -> float | None:
-    return 10.0 * math.log10(level) if 0.0 < level < math.inf else None
+    return {f"{which}_db": None if end is None else decibels(getattr(end, which).total) for which in WHICH}
