@@ -190,16 +190,9 @@ def fixed_point(step: Round) -> Floats:
 def _jacobian(step: Round, r: Floats) -> Floats:
     G, far = step.advance(r), float(np.hypot(*r))
     away = r / far if far else np.zeros(2)
-    mean_c = np.array([step.phi, step.kappa])
-    mean_d = step.iota * np.array([step.kappa, step.gamma])
-    rows = []
-    for mean, bias, S0, S1, size in (
-        (mean_c, step.b_c, step.S0_c, step.S1_c, G[0]),
-        (mean_d, step.iota * step.b_d, step.S0_d, step.S1_d, G[1]),
-    ):
-        slope = (mean @ r + bias) * mean + (S0 + S1 * far) * S1 * away
-        rows.append(slope / size if size else np.zeros(2))
-    return np.array(rows)
+    mean, spread = step.C @ r + step.b, step.S0_cd + step.S1_cd * far
+    slopes = mean[:, None] * step.C + np.outer(spread * step.S1_cd, away)
+    return np.divide(slopes, G[:, None], out=np.zeros((2, 2)), where=G[:, None] > 0.0)
 
 
 def _checked(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> Clients:

@@ -5,6 +5,10 @@
     r_c+^2 <=        (phi r_c + kappa r_d + b_c)^2   + (S0_c + S1_c sqrt(r_c^2 + r_d^2))^2 + E|g|^2            (I)
     r_d+^2 <= iota^2 (gamma r_d + kappa r_c + b_d)^2 + (S0_d + S1_d sqrt(r_c^2 + r_d^2))^2 + E|g_d|^2          (II)
 
+Both at once, entry by entry, with r = (r_c, r_d), C = ((phi, kappa), (iota kappa, iota gamma)), b = (b_c, iota b_d):
+
+    r+^2 <= (C r + b)^2 + (S0 + S1 |r|)^2 + (E|g|^2, E|g_d|^2).
+
 This replaces the recursions of Lemma 3 and Theorem 1. The paper splits psi_p = w_p - mu (grad J_p + s_p + q_p) and
 takes s_p, of zero mean, to be uncorrelated with q_p; it is not, they share batches and clients. Here psi_p is split
 into its conditional mean Psi_p(w_p) = E{psi_p | F_{i-1}} and the rest, which is. Every number is derived, none is O().
@@ -141,16 +145,10 @@ class Round:
 
     W: Floats
     noise: Noise
-    iota: float
-    phi: float
-    gamma: float
-    kappa: float
-    b_c: float
-    b_d: float
-    S0_c: float
-    S1_c: float
-    S0_d: float
-    S1_d: float
+    C: Floats
+    b: Floats
+    S0_cd: Floats  # (S0_c, S0_d)
+    S1_cd: Floats
     factor: Floats  # |Phi_p| + kappa_p
     bias: Floats  # |t_p| + err_p
     S0: Floats
@@ -160,19 +158,10 @@ class Round:
 
     def advance(self, r: Floats, constants: bool = True) -> Floats:
         """(I) and (II) for r = (r_c, r_d); without the constants, what remains of them for large r."""
-        one, (r_c, r_d) = float(constants), r
-        far = float(np.hypot(r_c, r_d))
-        centroid = (
-            self.phi * r_c + self.kappa * r_d + one * self.b_c,
-            one * self.S0_c + self.S1_c * far,
-            one * np.sqrt(self.noise.centroid),
-        )
-        apart = (
-            self.iota * (self.gamma * r_d + self.kappa * r_c + one * self.b_d),
-            one * self.S0_d + self.S1_d * far,
-            one * np.sqrt(self.noise.disagreement),
-        )
-        return np.array([np.linalg.norm(centroid), np.linalg.norm(apart)])
+        one, far = float(constants), float(np.hypot(*r))
+        mean, spread = self.C @ r + one * self.b, one * self.S0_cd + self.S1_cd * far
+        noise = one * np.sqrt([self.noise.centroid, self.noise.disagreement])
+        return np.asarray(np.linalg.norm([mean, spread, noise], axis=0))
 
     def advance_units(self, r: Floats) -> Floats:
         """The same for r_p = sqrt E|w_p - w^o|^2 of every unit, what (60) should be:
@@ -212,19 +201,16 @@ def one_round(c: Clients, graph: Graph, algorithm: GFL, step: float) -> Round:
     unlike = np.sqrt(max(float(np.linalg.eigvalsh((apart @ apart).mean(axis=0))[-1]), 0.0))
     factor, off = np.linalg.norm(Phi, 2, axis=(1, 2)) + kappa, t - t.mean(axis=0)
     column = np.sqrt(np.maximum(np.sum(W**2, axis=0) - 1.0 / P, 0.0))
+    iota, phi, gamma = mixing(graph, algorithm), np.linalg.norm(centre, 2) + kappa.mean(), factor.max()
+    coupled = unlike + _rms(kappa)
+    b_c, b_d = np.linalg.norm(t.mean(axis=0)) + err.mean(), _rms(np.linalg.norm(off, axis=1)) + _rms(err)
     return Round(
         W=W,
         noise=noise(graph, algorithm, len(eye)),
-        iota=mixing(graph, algorithm),
-        phi=float(np.linalg.norm(centre, 2) + kappa.mean()),
-        gamma=float(factor.max()),
-        kappa=unlike + _rms(kappa),
-        b_c=float(np.linalg.norm(t.mean(axis=0)) + err.mean()),
-        b_d=_rms(np.linalg.norm(off, axis=1)) + _rms(err),
-        S0_c=float(np.linalg.norm(S0) / P),
-        S1_c=float(S1.max() / np.sqrt(P)),
-        S0_d=_rms(column * S0),
-        S1_d=float((column * S1).max()),
+        C=np.array([[phi, coupled], [iota * coupled, iota * gamma]]),
+        b=np.array([b_c, iota * b_d]),
+        S0_cd=np.array([np.linalg.norm(S0) / P, _rms(column * S0)]),
+        S1_cd=np.array([S1.max() / np.sqrt(P), (column * S1).max()]),
         factor=factor,
         bias=np.linalg.norm(t, axis=1) + err,
         S0=S0,

@@ -239,7 +239,7 @@ def _repaired(c: Clients, nu: float, delta: float, round: Round, algorithm: GFL)
         sigma_g2_units=noise,
         sigma_g2=float(noise.mean()),
         lambda_units=round.factor**2 + round.S1**2,
-        lambda_c=round.phi**2 + round.S1_c**2,
+        lambda_c=float(round.C[0, 0] ** 2 + round.S1_cd[0] ** 2),
     )
 
 
