@@ -238,7 +238,7 @@ def test_predict(command: Callable[..., Outcome], learned: Path) -> None:
 
 
 def test_bench(command: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("confide.benchmarks.regression.bench", lambda seed: {"ratio": 250.0, "floor_ratio": 2.5})
+    monkeypatch.setattr("confide.benchmarks.regression.bench", lambda seed, watch: {"ratio": 250.0, "floor_ratio": 2.5})
     assert one_object(command("bench", "regression", "--json")) == {"ratio": 250.0, "floor_ratio": 2.5}
     code, out, _ = command("bench", "regression")
     assert (code, out.split()) == (0, ["ratio", "250.0", "floor_ratio", "2.50"])

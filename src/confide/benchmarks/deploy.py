@@ -16,38 +16,33 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 
 from confide.base.errors import RunError
 from confide.base.validation import whole
 from confide.benchmarks import echo
+from confide.benchmarks.network import trivial
 from confide.cluster.layout import PLAN, Layout, free_ports
 from confide.cluster.processes import Cluster
 from confide.cluster.try_out import TRY_OUT
 from confide.deploy.keys.announcement import announce
 from confide.deploy.keys.authority import Authority
 from confide.graph.graph import Graph
-from confide.plans.build import model_of, of_deployment
 from confide.plans.config import parse
-from confide.plans.privacy import Privacy
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.rounds.algorithm import GFL
-from confide.rounds.clipping import Clip
-from confide.rounds.schemes import scheme
 from confide.secure.settings import Secure
 
 TURNS: Final = 8
 ROUNDS: Final = 4  # of each in a turn
-FRACTION_BITS: Final = 20
 WORD: Final = 8  # bytes of a coordinate of the model, and of an update in clear
 PATIENCE: Final = 60.0  # seconds for a turn
 PLENTY: Final = 10_000  # rounds of the plan
@@ -65,9 +60,11 @@ def bench(
     whole("length", length, 1, 10**7)
     turns = whole("turns", TURNS if turns is None else turns, 1, 1000)
     with tempfile.TemporaryDirectory(prefix="confide-bench-") as folder, ExitStack() as stack:
-        plain = stack.enter_context(_Network(Path(folder) / "plain", clients, length, None))
-        secure = stack.enter_context(_Network(Path(folder) / "secure", clients, length, Secure()))
-        floor = stack.enter_context(_Echo(plain.layout.authority(UNIT), clients, WORD * length))
+        plain = stack.enter_context(closing(_Network(Path(folder) / "plain", clients, length, None)))
+        secure = stack.enter_context(closing(_Network(Path(folder) / "secure", clients, length, Secure())))
+        floor = stack.enter_context(closing(_Echo(plain.layout.authority(UNIT), clients, WORD * length)))
+        for part in (plain, secure, floor):
+            part.start()
         work: dict[str, Callable[[], list[float]]] = {
             "floor": partial(floor.rounds, ROUNDS, WORD * length),
             "plain": partial(plain.rounds, ROUNDS),
@@ -110,18 +107,12 @@ class _Network:
             own = f'train = "confide.benchmarks.gated:train"\ntrain_config = {{gate = {json.dumps(str(self._gate))}}}\n'
             path.write_text(path.read_text(encoding="utf-8").replace('data = "data.npz"\n', own), encoding="utf-8")
         self._cluster = Cluster(self.layout)
-        self._log = self._cluster.logs / f"{UNIT}.log"
         self._lock = self._closed_gate()
 
-    def __enter__(self) -> Self:
-        try:
-            self._cluster.start_all()
-        except BaseException:
-            self._cluster.close()
-            raise
-        return self
+    def start(self) -> None:
+        self._cluster.start_all()
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._cluster.kill_all()
         self._cluster.close()
         self._lock.close()
@@ -137,7 +128,7 @@ class _Network:
     def _published(self) -> list[float]:
         """When each round was."""
         found = []
-        for line in self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else ():
+        for line in self._cluster.log(UNIT).splitlines():
             event = json.loads(line) if line.startswith("{") and line.endswith("}") else {}
             if event.get("event") == "published":
                 found.append(datetime.fromisoformat(event["time"]).timestamp())
@@ -172,25 +163,12 @@ def _peak(pid: int) -> float:
 def _lay_out(folder: Path, clients: int, length: int, aggregation: Secure | None) -> Layout:
     data = [[(np.zeros((1, length)), np.zeros(1)) for _ in range(clients)]]
     problem = Problem(Federation.from_clients(data), Linear(0.0))
-    algorithm = GFL(
-        scheme("homomorphic", 0.3, noise="gaussian"),
-        step=0.1,
-        sampled=clients,
-        local_steps=1,
-        batch=1,
-        clip=Clip("update", 1.0),
-        arithmetic="fixed",
-        fraction_bits=FRACTION_BITS,
-        aggregation=aggregation,
-    )
     authority = Authority.create(folder / "pki" / UNIT)
     authority.issue("server", echo.SERVER)
     for k in range(clients):
         authority.issue("client", f"c{k}")
-    plan = of_deployment(
-        [announce(authority, UNIT)], [Graph.path(1)], algorithm, model_of(problem, algorithm), PLENTY, 0,
-        Privacy(unprotected=True), adapt=600.0, tick=0.001, exchange=5.0, drain=5.0,
-    )  # fmt: skip
+    unit, clock = announce(authority, UNIT), {"adapt": 600.0, "tick": 0.001, "exchange": 5.0, "drain": 5.0}
+    plan = trivial(problem, [unit], Graph.path(1), PLENTY, aggregation, **clock)
     plan.save(folder / PLAN)
     ports = {UNIT: free_ports(1)[0]}
     layout = Layout(folder, parse(TRY_OUT), (), (UNIT,), ports, plan, plan.hash[:8], {"log": "json"})
@@ -205,18 +183,13 @@ class _Echo:
         self._certificates, self._clients, self._size = certificates, clients, size
         self._processes: list[subprocess.Popen[str]] = []
 
-    def __enter__(self) -> Self:
-        try:
-            self._server = self._start("server", self._clients, self._size)
-            port = int(self._line())
-            for k in range(self._clients):
-                self._start("client", k, port)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+    def start(self) -> None:
+        self._server = self._start("server", self._clients, self._size)
+        port = int(self._line())
+        for k in range(self._clients):
+            self._start("client", k, port)
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         for process in self._processes:
             process.kill()
         for process in self._processes:

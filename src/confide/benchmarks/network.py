@@ -20,16 +20,18 @@ from confide.deploy.store.books import Books, Changes, Entry
 from confide.deploy.store.sqlite import SqliteStore
 from confide.deploy.store.store import At, MemoryStore, Store, nowhere
 from confide.graph.graph import Graph
-from confide.plans.build import model_of, of_deployment
+from confide.plans.build import Announced, model_of, of_deployment
+from confide.plans.plan import Plan
 from confide.plans.privacy import Privacy
 from confide.privacy.ledger import dataset_id
-from confide.privacy.price import Price, agreed
+from confide.privacy.price import agreed
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import scheme
+from confide.secure.settings import Secure
 from confide.testing.network import Network
 from confide.testing.rehearsal import forged_units, scripted, training_units
 
@@ -41,7 +43,9 @@ def bench(servers: int, length: int, rounds: int, watch: Callable[[], None] = la
     whole("servers", servers, 3, 1000)
     whole("length", length, 1, 10**7)
     whole("rounds", rounds, 1, 10**6)
-    price, problem = _network(servers, length, rounds)
+    problem = _problem(servers, length)
+    graph = Graph.ring(servers)
+    price = agreed(trivial(problem, forged_units(servers, 2), graph, rounds, adapt=10.0, exchange=2.0, drain=20.0))
     memory = _Clocked()
     units = training_units(price, problem, 0, store=lambda _, books: _ClockedStore(MemoryStore(books), memory))
     memory_s, memory_sent = _timed(units, watch)
@@ -76,26 +80,35 @@ def bench(servers: int, length: int, rounds: int, watch: Callable[[], None] = la
     }
 
 
-def _network(servers: int, length: int, rounds: int) -> tuple[Price, Problem]:
+def _problem(servers: int, length: int) -> Problem:
     """A ring of units with two clients of one sample each."""
     rng = np.random.default_rng(0)
     clients = [[(rng.standard_normal((1, length)), rng.standard_normal(1)) for _ in range(2)] for _ in range(servers)]
-    problem = Problem(Federation.from_clients(clients), Linear(0.0))
+    return Problem(Federation.from_clients(clients), Linear(0.0))
+
+
+def trivial(
+    problem: Problem,
+    units: list[Announced],
+    graph: Graph,
+    rounds: int,
+    aggregation: Secure | None = None,
+    **clock: float,
+) -> Plan:
+    """All clients take part in every round, with a single step on a single sample."""
     algorithm = GFL(
         scheme("homomorphic", 0.3, noise="gaussian"),
         step=0.1,
-        sampled=2,
+        sampled=len(units[0].clients),
         local_steps=1,
         batch=1,
         clip=Clip("update", 1.0),
         arithmetic="fixed",
         fraction_bits=20,
+        aggregation=aggregation,
     )
-    plan = of_deployment(
-        forged_units(servers, 2), [Graph.ring(servers)], algorithm, model_of(problem, algorithm), rounds, 0,
-        Privacy(unprotected=True), adapt=10.0, exchange=2.0, drain=20.0,
-    )  # fmt: skip
-    return agreed(plan), problem
+    model = model_of(problem, algorithm)
+    return of_deployment(units, [graph], algorithm, model, rounds, 0, Privacy(unprotected=True), **clock)
 
 
 def _timed(units: list[Any], watch: Callable[[], None]) -> tuple[float, int]:

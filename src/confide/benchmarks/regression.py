@@ -22,7 +22,7 @@ from confide.rounds.algorithm import GFL
 ROUNDS, REFERENCE_ROUNDS, TRIES = 2000, 20, 5
 
 
-def bench(seed: int = 0) -> dict[str, Any]:
+def bench(seed: int = 0, watch: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """The paper's regression (P=10, K=100, N=100, M=2, L=11) with homomorphic noise."""
     whole("seed", seed, 0, 2**63 - 1)
     problem, graph, algorithm = regression(seed=seed), Graph.random(10, 0.4, seed=seed), GFL()
@@ -50,7 +50,7 @@ def bench(seed: int = 0) -> dict[str, Any]:
     works = {"reference": reference, "engine": one, "floor": bare, "one_thread": threads(1), "two_threads": threads(2)}
     for work in works.values():
         work()  # compiles
-    took = best(works, TRIES)
+    took = best(works, TRIES, watch)
     per_round = {"reference": took["reference"] / REFERENCE_ROUNDS}
     per_round |= {name: took[name] / ROUNDS for name in ("engine", "floor")}
     return {

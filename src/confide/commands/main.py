@@ -6,9 +6,9 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -207,66 +207,54 @@ def predict(
         err.print(f"{name} {value:.4g}")
 
 
+BENCHES: Final[dict[str, tuple[str, dict[str, Any]]]] = {  # what its progress counts; its options and their defaults
+    "regression": ("tries", {"seed": 0}),
+    "accountant": ("tries", {}),
+    "noise": ("tries", {}),
+    "secure": ("a session", {"clients": 100, "length": 1_000_000, "dropout": 0.1, "kind": "curious"}),
+    "network": ("rounds", {"servers": 10, "length": 10_000, "rounds": 30}),
+    "deploy": ("rounds", {"clients": 10, "length": 131_072}),
+}
+
+
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="regression, accountant, noise, secure, network or deploy")],
-    seed: Annotated[int, typer.Option(help="of regression")] = 0,
+    name: Annotated[str, typer.Argument(help=", ".join(BENCHES))],
+    seed: Annotated[int | None, typer.Option(help="of regression: 0")] = None,
     clients: Annotated[int | None, typer.Option(help="of secure: n, 100; of deploy: 10")] = None,
     length: Annotated[
         int | None, typer.Option(help="coordinates of an update; secure: 1,000,000, network: 10,000, deploy: 131,072")
     ] = None,
-    servers: Annotated[int, typer.Option(help="of network: P")] = 10,
-    rounds: Annotated[int, typer.Option(help="of network: T")] = 30,
-    dropout: Annotated[float, typer.Option(help="of secure: fraction that vanishes in the middle")] = 0.1,
-    server: Annotated[str, typer.Option(help="of secure: curious or active")] = "curious",
+    servers: Annotated[int | None, typer.Option(help="of network: P, 10")] = None,
+    rounds: Annotated[int | None, typer.Option(help="of network: T, 30")] = None,
+    dropout: Annotated[float | None, typer.Option(help="of secure: fraction that vanishes in the middle, 0.1")] = None,
+    server: Annotated[str | None, typer.Option(help="of secure: curious (the default) or active")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure speed; every ratio is taken within one run."""
+    from rich.progress import Progress
+
     from confide.base.validation import one_of
 
-    one_of("NAME", name, ("regression", "accountant", "noise", "secure", "network", "deploy"))
-    if name == "regression":
-        from confide.benchmarks.regression import bench as measure
-
-        numbers = measure(seed)
-    elif name == "accountant":
+    counted, options = BENCHES[one_of("NAME", name, tuple(BENCHES))]
+    asked = {
+        "seed": seed, "clients": clients, "length": length, "servers": servers, "rounds": rounds, "dropout": dropout,
+        "kind": server,
+    }  # fmt: skip
+    options = options | {option: asked[option] for option in options if asked[option] is not None}
+    if name == "accountant":
         # Before NumPy is loaded: with other work on the machine, its threads' waiting would be what is timed.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        from confide.benchmarks import accountant
-
-        numbers = _watched("tries", lambda w: accountant.bench(watch=w))
-    elif name == "noise":
-        from confide.benchmarks import noise
-
-        numbers = _watched("tries", lambda w: noise.bench(watch=w))
-    elif name == "secure":
-        from confide.benchmarks import secure
-
-        n, M = 100 if clients is None else clients, 1_000_000 if length is None else length
-        numbers = _watched("a session", lambda w: secure.bench(n, M, dropout, server, w))
-    elif name == "deploy":
-        from confide.benchmarks import deploy
-
-        n, M = 10 if clients is None else clients, 131_072 if length is None else length
-        numbers = _watched("rounds", lambda w: deploy.bench(n, M, watch=w))
-    else:
-        from confide.benchmarks import network
-
-        numbers = _watched("rounds", lambda w: network.bench(servers, 10_000 if length is None else length, rounds, w))
+    module = import_module(f"confide.benchmarks.{name}")
+    with Progress(console=err, transient=True) as bar:
+        task = bar.add_task(counted, total=None)
+        numbers = module.bench(**options, watch=lambda: bar.advance(task))
     if as_json:
         print(json.dumps(numbers))
         return
     for key, value in numbers.items():
         places = 1 if not isinstance(value, float) or value >= 10 else 2 if value >= 1 else 4
         print(f"{key:30} {value:12,.{places}f}" if isinstance(value, float) else f"{key:30} {value!s:>12}")
-
-
-def _watched(what: str, measure: Callable[[Callable[[], None]], dict[str, Any]]) -> dict[str, Any]:
-    from rich.progress import Progress
-
-    with Progress(console=err, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        return measure(lambda: bar.advance(task))
 
 
 for part in (cli_privacy, cli_theory, cli_deploy, cli_cluster):
