@@ -18,12 +18,11 @@ from confide.problems.models import Linear
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import scheme
-from confide.theory import lyapunov as module
-from confide.theory.lyapunov import Doubling, Modes
+from confide.theory import stationary as module
 from confide.theory.moments import Moments, moments
 from confide.theory.prediction import Prediction, levels, predict, transient
 from confide.theory.quadratics import linearise
-from confide.theory.stationary import limit, spread
+from confide.theory.stationary import Doubling, Modes, limit, spread
 from exploring import more
 
 Floats = np.ndarray[Any, Any]

@@ -145,7 +145,7 @@ def test_a_gap_that_doubling_leaps_over_is_found() -> None:
 def test_a_sure_step_is_the_limit_where_nothing_is_drawn() -> None:
     """Clients with one sample each: they expand beyond mu/E = 2/h, here the sharper one alone."""
     problem, alg = problem_of([[0.7]], [[1.3]], rho=0.1), GFL(scheme("local-only"), sampled=1, local_steps=3, batch=1)
-    sure = sure_step(linearise(problem), alg, 0)
+    sure = sure_step(problem, alg, 0)
     assert sure == pytest.approx(3 * 2 / (2 * 1.3**2 + 0.2), rel=1e-12)
     assert max_stable_step(problem, Graph.path(2), alg) == pytest.approx(sure, rel=1e-6)
 
@@ -237,7 +237,7 @@ def test_an_explanation_names_the_step_and_the_limit(ragged: Maker) -> None:
 
 def test_a_small_step_is_cleared_by_one_look_at_the_data(ragged: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, graph = ragged(), Graph.ring(4)
-    sure = sure_step(linearise(problem), RAGGED, 0)
+    sure = sure_step(problem, RAGGED, 0)
     assert 0.02 * max_stable_step(problem, graph, RAGGED) < sure < max_stable_step(problem, graph, RAGGED)
     one = moments(linearise(problem), graph, replace(RAGGED, step=sure), 0)
     assert np.abs(np.linalg.eigvalsh(one.Phi)).max() <= 1.0
@@ -250,11 +250,11 @@ def test_a_small_step_is_cleared_by_one_look_at_the_data(ragged: Maker, monkeypa
 def test_an_explanation_stays_cheap(ragged: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too large for the limit: a step that is sure. Too large for anything: nothing."""
     problem, graph, alg = ragged(), Graph.ring(4), replace(RAGGED, step=9.0)
-    cost = stability._cost(linearise(problem), alg, 0)
+    cost = stability.operations_of(problem, alg, 0)
     monkeypatch.setattr(stability, "AFFORDABLE", 2 * cost)
     sentence = explain(problem, graph, alg)
     assert sentence is not None
-    assert sentence.endswith(f"up to {sure_step(linearise(problem), alg, 0):.3g} certainly is")
+    assert sentence.endswith(f"up to {sure_step(problem, alg, 0):.3g} certainly is")
     monkeypatch.setattr(stability, "AFFORDABLE", 0.5 * cost)
     assert explain(problem, graph, alg) is None
     monkeypatch.setattr(stability, "LARGE", 10)

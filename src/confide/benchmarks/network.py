@@ -93,7 +93,7 @@ def trivial(
     graph: Graph,
     rounds: int,
     aggregation: Secure | None = None,
-    **clock: float,
+    **clock: Any,
 ) -> Plan:
     """All clients take part in every round, with a single step on a single sample."""
     algorithm = GFL(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,23 +32,11 @@ def bench(seed: int = 0, watch: Callable[[], None] = lambda: None) -> dict[str, 
     reference = _engine(PlainEngine(problem, [graph], algorithm, REFERENCE_ROUNDS, seed), REFERENCE_ROUNDS, problem.M)
     bare = _floor(problem, algorithm, seed)
 
-    def threads(n: int) -> Callable[[], None]:
-        def work() -> None:
-            simulate(
-                problem,
-                graph,
-                algorithm,
-                rounds=ROUNDS,
-                repeats=4,
-                seed=seed,
-                threads=n,
-                engine="compiled",
-                progress=False,
-            )
-
-        return work
-
-    works = {"reference": reference, "engine": one, "floor": bare, "one_thread": threads(1), "two_threads": threads(2)}
+    run = partial(
+        simulate, problem, graph, algorithm, rounds=ROUNDS, repeats=4, seed=seed, engine="compiled", progress=False
+    )
+    works: dict[str, Callable[[], object]] = {"reference": reference, "engine": one, "floor": bare}
+    works |= {"one_thread": partial(run, threads=1), "two_threads": partial(run, threads=2)}
     for work in works.values():
         work()  # compiles
     took = best(works, TRIES, watch)

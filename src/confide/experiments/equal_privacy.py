@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -380,29 +380,25 @@ def _panels(x: EqualPrivacy, which: str, title: str) -> Figure:
 def _table(x: EqualPrivacy) -> dict[str, list[Any]]:
     """Every number: one row a problem, scheme and epsilon."""
     rows = []
-    for task in x.tasks:
-        for way in WAYS:
-            for e in x.epsilons:
-                p = x.point(task, way, e)
-                row = {"problem": task, "scheme": way, "epsilon": e, "accounted epsilon": p.epsilon}
-                row |= {"sigma": p.scheme.sigma, "sigma_pair": p.scheme.sigma_pair}
-                row |= {"sigma of the release": p.calibrated.release.sigma if p.calibrated else 0.0}
-                for name in ("centroid", "released", "individual"):
-                    values = getattr(p, name)
-                    b = (None,) * 3 if values is None else map(float, figures.band(values, ratio=True))
-                    row |= {f"{name} {part}": v for part, v in zip(("mean", "low", "high"), b, strict=True)}
-                rows.append(row)
+    for task, way, e in product(x.tasks, WAYS, x.epsilons):
+        p = x.point(task, way, e)
+        row = {"problem": task, "scheme": way, "epsilon": e, "accounted epsilon": p.epsilon}
+        row |= {"sigma": p.scheme.sigma, "sigma_pair": p.scheme.sigma_pair}
+        row |= {"sigma of the release": p.calibrated.release.sigma if p.calibrated else 0.0}
+        for name in ("centroid", "released", "individual"):
+            values = getattr(p, name)
+            b = (None,) * 3 if values is None else map(float, figures.band(values, ratio=True))
+            row |= {f"{name} {part}": v for part, v in zip(("mean", "low", "high"), b, strict=True)}
+        rows.append(row)
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def _accounts(x: EqualPrivacy) -> Iterator[tuple[float, float]]:
     """(epsilon asked, epsilon accounted) of every private point; a leak counts as infinite."""
-    for task in x.tasks:
-        for way in WAYS:
-            for e in x.epsilons:
-                p = x.point(task, way, e)
-                if p.calibrated is not None:
-                    yield e, math.inf if p.epsilon is None else p.epsilon
+    for task, way, e in product(x.tasks, WAYS, x.epsilons):
+        p = x.point(task, way, e)
+        if p.calibrated is not None:
+            yield e, math.inf if p.epsilon is None else p.epsilon
 
 
 def _sigmas(x: EqualPrivacy) -> dict[str, dict[str, list[float]]]:

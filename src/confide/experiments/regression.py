@@ -8,7 +8,6 @@ the reading with noise on the links from clients are run too and shown in the nu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -133,8 +132,7 @@ class Regression:
 
     def compare(self, point: str, *args: Any, **kwargs: Any) -> list[Comparison]:
         """Predicted against measured; nothing where the step is not mean-square stable."""
-        prediction = self.prediction(*args, **kwargs)
-        return compare(self.run(*args, **kwargs), prediction, point) if prediction.limit is not None else []
+        return compare(self.run(*args, **kwargs), self.prediction(*args, **kwargs), point)
 
 
 def _setting(*args: Any, **kwargs: Any) -> Setting:
@@ -209,19 +207,21 @@ def figure_b(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
         figure.suptitle(rf"(b) {which} models, $\mu$ = {MU}, {x.repeats} repetitions", fontsize=10)
         files += figures.save(figure, folder / f"b_noise_{which}")
         columns |= drawn
-    files.append(figures.save_csv({"round": np.arange(1, x.rounds + 1.0)} | columns, folder / "b_noise.csv"))
+    files.append(figures.save_csv(columns, folder / "b_noise.csv"))
 
-    def sweep(which: str, name: str, **reading: Any) -> list[float]:
-        return [x.level(which, name, v, **reading) for v in VARIANCES]
+    def sweep(which: str, **reading: Any) -> dict[str, list[float]]:
+        return {name: [x.level(which, name, v, **reading) for v in VARIANCES] for name in PAIR}
 
-    floor = x.level("centroid", "none")
-    centroid = {name: sweep("centroid", name) for name in PAIR}
-    individual = {name: sweep("individual", name) for name in PAIR}
-    plain = {name: sweep("individual", name, weights="metropolis") for name in PAIR}
+    def always_less(levels: dict[str, list[float]]) -> bool:
+        return all(h < r for h, r in zip(levels["homomorphic"], levels["per-link"], strict=True))
+
+    floor, centroid, individual = x.level("centroid", "none"), sweep("centroid"), sweep("individual")
+    plain = sweep("individual", weights="metropolis")
     rise = {name: levels[VARIANCES.index(1.0)] - levels[0] for name, levels in centroid.items()}
-    # "breaks down": the centroid 10 dB above the noiseless algorithm.
-    broken = {name: _first(levels, lambda level: level > floor + 10.0) for name, levels in centroid.items()}
-    at = {name: VARIANCES[n] if n is not None else math.inf for name, n in broken.items()}
+    at = {  # "breaks down": the centroid 10 dB above the noiseless algorithm
+        name: next((v for v, level in zip(VARIANCES, levels, strict=True) if level > floor + 10.0), math.inf)
+        for name, levels in centroid.items()
+    }
     spread = {name: [float(x.run(name, v).levels("disagreement").mean()) for v in VARIANCES] for name in PAIR}
     return files, [
         # "the MSD of the algorithm with random perturbations increases significantly as opposed to ... homomorphic"
@@ -244,14 +244,11 @@ def figure_b(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
         Claim(
             "b3",
             "individual models suffer in both schemes, less with homomorphic perturbations, at every variance",
-            all(h < r for h, r in zip(individual["homomorphic"], individual["per-link"], strict=True))
-            and all(levels[-1] > levels[0] for levels in individual.values()),
+            always_less(individual) and all(levels[-1] > levels[0] for levels in individual.values()),
             {
                 "individual_db": individual,
                 "with_metropolis_weights_db": plain,
-                "holds_with_metropolis_weights": all(
-                    h < r for h, r in zip(plain["homomorphic"], plain["per-link"], strict=True)
-                ),
+                "holds_with_metropolis_weights": always_less(plain),
             },
         ),
         # "as we increase the noise variance, the network disagreement increases for both schemes"
@@ -270,7 +267,7 @@ def figure_c(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
     figure, columns = _sweep(x, "centroid_msd", r"$\mu$", "mu", STEPS)
     figure.suptitle(f"(c) centroid, {SIGMA} = {VARIANCE}, {x.repeats} repetitions", fontsize=10)
     files = figures.save(figure, folder / "c_step_size")
-    files.append(figures.save_csv({"round": np.arange(1, x.rounds + 1.0)} | columns, folder / "c_step_size.csv"))
+    files.append(figures.save_csv(columns, folder / "c_step_size.csv"))
 
     level = {name: [x.level("centroid", name, mu=mu) for mu in STEPS] for name in PAIR}
     inner = min(level["per-link"][1:3])
@@ -344,9 +341,9 @@ def figure_e(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
 def _sweep(
     x: Regression, metric: str, symbol: str, swept: str, values: tuple[float, ...]
 ) -> tuple[Figure, dict[str, Floats]]:
-    """Homomorphic beside random, one curve a value; also the curves that did not diverge, and the predicted ones."""
+    """Homomorphic beside random, one curve a value; also the rounds, the curves that did not diverge, the predicted."""
     figure = Figure(figsize=(10, 4.2), layout="constrained")
-    columns: dict[str, Floats] = {}
+    columns: dict[str, Floats] = {"round": np.arange(1, x.rounds + 1.0)}
     panels = figure.subplots(1, 2, sharey=True)
     for axes, name in zip(panels, PAIR, strict=True):
         shades = dict(zip(values, _shades(len(values)), strict=True))
@@ -395,10 +392,6 @@ def _shades(n: int) -> list[str]:
     from matplotlib.colors import to_hex
 
     return [to_hex(c) for c in colormaps["viridis"](np.linspace(0.0, 0.9, n))]
-
-
-def _first(values: list[float], test: Callable[[float], bool]) -> int | None:
-    return next((n for n, v in enumerate(values) if test(v)), None)
 
 
 def _settling(run: Run) -> int:

@@ -59,6 +59,11 @@ class Fit(NamedTuple):
         return np.asarray(self.measured.mean(axis=0))
 
     @property
+    def relative_errors(self) -> Floats:
+        """Standard errors of the level."""
+        return np.asarray(self.measured.std(axis=0, ddof=1) / math.sqrt(len(self.measured)) / np.abs(self.level))
+
+    @property
     def slope(self) -> float:
         return slope(self.level)
 
@@ -86,8 +91,7 @@ class Fit(NamedTuple):
         """
         if self.whole:
             return _jackknife(self.measured, statistic)
-        relative = self.measured.std(axis=0, ddof=1) / math.sqrt(len(self.measured)) / np.abs(self.level)
-        return float(np.abs(weights) @ relative)
+        return float(np.abs(weights) @ self.relative_errors)
 
 
 def slope(level: Floats) -> float:
@@ -182,7 +186,7 @@ def figure_h(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
     mu = np.array(STEPS)
     for axes, (name, fit) in zip(panels, found.items(), strict=True):
         colour, order = figures.COLOURS[name], {-1.0: r"1/\mu", 1.0: r"\mu"}[ORDERS[name]]
-        error = 1.96 * DECIBEL * fit.measured.std(axis=0, ddof=1) / math.sqrt(len(fit.measured)) / np.abs(fit.level)
+        error = 1.96 * DECIBEL * fit.relative_errors
         axes.errorbar(mu, figures.decibel(fit.level), error, fmt="o", color=colour, capsize=3, label="measured (95%)")
         axes.plot(
             mu, figures.decibel(fit.predicted), color=colour, linestyle=(0, (4, 2)), linewidth=1.2, label="predicted"

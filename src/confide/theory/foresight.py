@@ -13,7 +13,7 @@ import numpy as np
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
-from confide.theory.moments import DENSE, Moments, blocks, moments
+from confide.theory.moments import DENSE, Moments, blocks, cost, moments
 from confide.theory.quadratics import exact, linearise
 
 CHEAP = 1e8  # operations it may cost, about a tenth of a second; a NumPy call counts 1e4
@@ -22,9 +22,13 @@ FEW = 20  # rounds
 
 def foresee(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, seed: int) -> str | None:
     """Why the step is not mean-square stable, in a sentence; None where it is, or where it is not known cheaply."""
-    if len(graphs) > 1 or not exact(problem) or _cost(problem, algorithm) > CHEAP:
+    if len(graphs) > 1 or not exact(problem) or problem.M > DENSE:
         return None
     try:
+        E, _ = algorithm.settle(problem.federation, seed)
+        eigenvalues = FEW * (problem.federation.P * problem.M) ** 3
+        if cost(problem.federation, problem.M, E, FEW) + eigenvalues > CHEAP:
+            return None
         with np.errstate(all="ignore"):
             shrinks = contracts(moments(linearise(problem), graphs[0], algorithm, seed))
             if shrinks:
@@ -55,11 +59,3 @@ def contracts(round: Moments) -> bool | None:
         if np.linalg.eigvalsh(S.reshape(P * M, P * M))[-1] < 1.0 - 1e-9:
             return True
     return False
-
-
-def _cost(problem: Problem, algorithm: GFL) -> float:
-    f, M = problem.federation, problem.M
-    if M > DENSE:
-        return np.inf
-    D, longest = (M + 1) * (M + 2) / 2, np.log2(2.0 * np.max(algorithm.local_steps))
-    return float(f.samples * D**2 + f.clients * (longest * D**3 + 1e4) + FEW * (f.P * M) ** 2 * (f.P * M + f.P))

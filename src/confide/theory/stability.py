@@ -20,8 +20,9 @@ from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import Exchange
-from confide.theory.moments import DENSE, Moments, check, moments
-from confide.theory.quadratics import LocalQuadratics, exact, linearise
+from confide.theory.foresight import contracts
+from confide.theory.moments import Moments, check, cost, moments
+from confide.theory.quadratics import LocalQuadratics, exact, linearise, optimum
 from confide.theory.stationary import STEADY, Feedback, radius
 
 SCAN = 8  # steps below the limit at which stability is looked at, lest it is lost and found again on the way
@@ -117,15 +118,14 @@ def explain(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) ->
     if not exact(problem) or problem.federation.samples * problem.M > LARGE:
         return None
     try:
-        quadratics = linearise(problem)
-        sure = sure_step(quadratics, algorithm, seed)
-        cost = _cost(quadratics, algorithm, seed)
-        if algorithm.step <= sure or cost > AFFORDABLE:
+        sure = sure_step(problem, algorithm, seed)
+        operations = operations_of(problem, algorithm, seed)
+        if algorithm.step <= sure or operations > AFFORDABLE:
             return None
-        growth = radius(moments(quadratics, graph, algorithm, seed))
-        if growth <= 1.0 + STEADY:
+        round = moments(linearise(problem), graph, algorithm, seed)
+        if contracts(round) is not False or (growth := radius(round)) <= 1.0 + STEADY:
             return None
-        most = max_stable_step(problem, graph, algorithm, seed=seed) if TRIALS * cost <= AFFORDABLE else None
+        most = max_stable_step(problem, graph, algorithm, seed=seed) if TRIALS * operations <= AFFORDABLE else None
     except (InputError, RuntimeError, np.linalg.LinAlgError):  # no answer (RunError, ARPACK's) stops no run
         return None
     right = f"a step up to {sure:.3g} certainly is" if most is None else f"the limit is {most:.4g}, half of it is safe"
@@ -133,19 +133,14 @@ def explain(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) ->
     return f"step {algorithm.step:g} is not mean-square stable, {why}; {right}"
 
 
-def sure_step(quadratics: LocalQuadratics, algorithm: GFL, seed: int) -> float:
+def sure_step(problem: Problem, algorithm: GFL, seed: int) -> float:
     """A step up to which no local step on any batch expands: min_k 2 E_k / max_n (h_n |u_n|^2 + 2 rho)."""
-    f = quadratics.federation
+    f, (model, _) = problem.federation, optimum(problem)
     E, _ = algorithm.settle(f, seed)
-    sharpest = quadratics.h * np.einsum("nm,nm->n", f.X, f.X) + 2.0 * quadratics.model.rho
-    return float(np.min(2.0 * E / np.maximum.reduceat(sharpest, f.client_offsets[:-1])))
+    return float(np.min(2.0 * E / np.maximum.reduceat(model.smoothness_of_each(f.X), f.client_offsets[:-1])))
 
 
-def _cost(quadratics: LocalQuadratics, algorithm: GFL, seed: int) -> float:
-    """Operations to make the moments of one step and their spectral radius, roughly; each NumPy call counts 1e4."""
-    f, M = quadratics.federation, quadratics.M
-    E, _ = algorithm.settle(f, seed)
-    D = (M + 1) * (M + 2) / 2
-    rounds = 60.0
-    per_client = np.log2(2.0 * E) * D**3 if M <= DENSE else rounds * E * (f.N * M**2 + 2e4)
-    return float(f.samples * D**2 + np.sum(per_client + 1e4) + rounds * ((f.P * M) ** 2 * (M + f.P) + 1e5))
+def operations_of(problem: Problem, algorithm: GFL, seed: int) -> float:
+    """To make the moments of one step and find their spectral radius, which takes about 60 rounds."""
+    E, _ = algorithm.settle(problem.federation, seed)
+    return cost(problem.federation, problem.M, E, 60)

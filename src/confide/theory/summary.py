@@ -17,11 +17,9 @@ from confide.theory.bounds_printed import Printed, printed_centroid, printed_dis
 from confide.theory.constants import Constants, constants
 from confide.theory.design import WHICH, best_step, fastest_mixing, noise_allowed
 from confide.theory.fastest import RULES
-from confide.theory.foresight import contracts
-from confide.theory.moments import moments
 from confide.theory.prediction import Levels, Prediction, decibels, predict
-from confide.theory.quadratics import exact, linearise
-from confide.theory.stability import _cost, explain, max_stable_step
+from confide.theory.quadratics import exact
+from confide.theory.stability import explain, max_stable_step, operations_of
 
 Json = dict[str, Any]
 WITHIN_DB = 0.5  # of the limit: there a transient is called over
@@ -69,8 +67,8 @@ class _Summary:
     def affordable(self, name: str, rounds: int = 0) -> bool:
         """Whether a part is quick enough; refused by name where it is not."""
         part = name.partition(".")[0]
-        # `_cost` counts 60 rounds
-        operations = LIMITS[part] * (1.0 + rounds / 60.0) * _cost(linearise(self.problem), self.algorithm, self.seed)
+        # `operations_of` counts 60 rounds
+        operations = LIMITS[part] * (1.0 + rounds / 60.0) * operations_of(self.problem, self.algorithm, self.seed)
         if part == "sigma_allowed" and not exact(self.problem):
             operations *= 10.0  # a root, not a line
         if operations > LONG:
@@ -164,7 +162,7 @@ class _Summary:
         return {"target_db": target, "sigma": None if unlimited else sigma, "unlimited": unlimited}
 
     def _why(self, most: float | None, overflows: bool) -> str:
-        said = None if overflows else self.part("explanation", self._explained)
+        said = None if overflows else self.part("explanation", lambda: explain(*self.run, seed=self.seed))
         self.refused.pop("explanation", None)
         if said is not None:
             return str(said)
@@ -172,11 +170,6 @@ class _Summary:
         if most is not None and self.algorithm.step > most:
             return f"{step} is not mean-square stable: the limit is {most:.4g}"
         return f"{step} does not forget where it began, or is not mean-square stable: the error has no limit"
-
-    def _explained(self) -> str | None:
-        if contracts(moments(linearise(self.problem), self.graph, self.algorithm, self.seed)) is None:
-            return None  # LAPACK would print its complaint
-        return explain(*self.run, seed=self.seed)
 
     def _weights(self, levels: bool) -> Json | None:
         if self.graph.P == 1:
