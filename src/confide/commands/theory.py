@@ -38,16 +38,12 @@ def theory(
     if as_json:
         print(json.dumps(found, allow_nan=False))
         return
-    for line in lines(found, parsed.algorithm.step):
-        print(line)
-
-
-def lines(found: dict[str, Any], step: float) -> list[str]:
-    """For a newcomer: one line an answer."""
-    return [f"{name:18} {text}" for name, text in _rows(found, step)]
+    for name, text in _rows(found, parsed.algorithm.step):
+        print(f"{name:18} {text}")
 
 
 def _rows(found: dict[str, Any], step: float) -> Iterator[tuple[str, str]]:
+    """For a newcomer: one line an answer."""
     why = f": {found['explanation']}" if found["explanation"] else ""
     yield "converges", {True: "yes", False: "no", None: "not known"}[found["stable"]] + why
     if found["max_stable_step"] is not None:

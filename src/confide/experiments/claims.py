@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from confide.base.arrays import plain
+
+DIGITS = 4  # of a number: more was not measured
 
 
 @dataclass(frozen=True)
@@ -25,15 +28,4 @@ class Claim:
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"id": self.id, "statement": self.statement, "holds": self.holds, "numbers": _plain(self.numbers)}
-
-
-def _plain(value: Any) -> Any:
-    """Numbers rounded to what was measured; JSON has no infinity and no NaN."""
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, float):
-        return round(value, 4) if math.isfinite(value) else None
-    return value
+        return {"id": self.id, "statement": self.statement, "holds": self.holds, "numbers": plain(self.numbers, DIGITS)}

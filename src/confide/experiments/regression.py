@@ -8,7 +8,7 @@ the reading with noise on the links from clients are run too and shown in the nu
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -71,10 +71,8 @@ class Regression:
     rounds: int
     repeats: int
     seed: int
-
-    def __post_init__(self) -> None:
-        self._runs: dict[Setting, Run] = {}
-        self._predictions: dict[Setting, Prediction] = {}
+    _runs: dict[Setting, Run] = field(default_factory=dict)
+    _predictions: dict[Setting, Prediction] = field(default_factory=dict)
 
     @cached_property
     def problem(self) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ def reproduce(
     data: str | Path | None = None,
     announce: Callable[[str], None] = lambda what: None,
 ) -> Report:
-    """Make the figures into `out`, one by one: those already made survive an interruption.
+    """Make the figures into `out`, one by one: those already made survive an interruption, with their claims.
 
     Args:
         quick: 4 repetitions of 300 rounds instead of 20 of 1,000; at equal privacy 10 at two budgets instead of 60 at
@@ -70,14 +69,22 @@ def reproduce(
         scan_table(data, "data")
     folder = Path(out)
     began, report = time.perf_counter(), Report()
-    with no_empty_folders(folder), _recorded(report, folder, began):
+    with no_empty_folders(folder):
         check_writable(folder)
         table = Path(data) if data is not None else None
-        for what, figure in _figures(names, rounds, repeats, seed, folder, table, quick, asked):
-            announce(what)
-            files, claims = figure()
-            report.files += files
-            report.claims += claims
+        try:
+            for what, figure in _figures(names, rounds, repeats, seed, folder, table, quick, asked):
+                announce(what)
+                files, claims = figure()
+                report.files += files
+                report.claims += claims
+        except KeyboardInterrupt:
+            report.interrupted = True
+        report.seconds = time.perf_counter() - began
+        path = folder / "claims.json"
+        report.files.append(str(path))
+        with atomic_file(path) as temporary:
+            temporary.write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return report
 
 
@@ -112,17 +119,3 @@ def _figures(
         z = q.EqualPrivacy.sized(quick, asked, seed)
         yield "(f) released models at equal privacy", lambda: q.figure_f(z, folder)
         yield "(g) individual models at equal privacy", lambda: q.figure_g(z, folder)
-
-
-@contextmanager
-def _recorded(report: Report, folder: Path, began: float) -> Iterator[None]:
-    """Write claims.json at the end, and after Ctrl-C with what is known by then."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        report.interrupted = True
-    report.seconds = time.perf_counter() - began
-    path = folder / "claims.json"
-    report.files.append(str(path))
-    with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")

@@ -57,7 +57,7 @@ from typing import Any
 
 import numpy as np
 
-from confide.base.arrays import Floats, Ints
+from confide.base.arrays import Floats, Ints, plain
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
@@ -129,8 +129,7 @@ class Constants:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON; what is infinite is None."""
-        plain: dict[str, Any] = _plain(asdict(self))
-        return plain
+        return dict(plain(asdict(self)))
 
 
 def constants(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> Constants:
@@ -274,13 +273,3 @@ def _printed_noise(graph: Graph, algorithm: GFL, M: int) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         self_term = np.where(square > 0.0, square / weight, 0.0)
     return np.asarray(M * (scheme.sigma_client**2 / algorithm.sampled + sent + self_term))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(v) for name, v in value.items()}
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return value if not isinstance(value, float) or np.isfinite(value) else None
