@@ -250,7 +250,7 @@ def test_a_small_step_is_cleared_by_one_look_at_the_data(ragged: Maker, monkeypa
 def test_an_explanation_stays_cheap(ragged: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too large for the limit: a step that is sure. Too large for anything: nothing."""
     problem, graph, alg = ragged(), Graph.ring(4), replace(RAGGED, step=9.0)
-    cost = stability.operations_of(problem, alg, 0)
+    cost = stability.cost(problem, alg, 0, stability.RADIUS)
     monkeypatch.setattr(stability, "AFFORDABLE", 2 * cost)
     sentence = explain(problem, graph, alg)
     assert sentence is not None

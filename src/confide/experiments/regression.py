@@ -186,13 +186,7 @@ def figure_a(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
                 "with_noise_on_client_links_db": x.level("centroid", "per-link", client_links=True),
             },
         ),
-        agreement(
-            "a3",
-            "every scheme of figure (a), centroid and individual models",
-            [c for label, at in shown.items() for c in x.compare(label, *at)],
-            [label for label in shown if predictions[label].limit is None],
-            x.stable_step,
-        ),
+        _agreement("a3", "every scheme of figure (a), centroid and individual models", x, shown),
     ]
 
 
@@ -220,6 +214,7 @@ def figure_b(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
         name: next((v for v, level in zip(VARIANCES, levels, strict=True) if level > floor + 10.0), math.inf)
         for name, levels in centroid.items()
     }
+    points = {f"{name} {v:g}": Setting(name, v) for name in PAIR for v in VARIANCES}
     spread = {name: [float(x.run(name, v).levels("disagreement").mean()) for v in VARIANCES] for name in PAIR}
     return files, [
         # "the MSD of the algorithm with random perturbations increases significantly as opposed to ... homomorphic"
@@ -256,7 +251,7 @@ def figure_b(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
             all(a < b for levels in spread.values() for a, b in pairwise(levels)),
             {"disagreement": spread},
         ),
-        _sweep_agreement("b5", "every point of figure (b), centroid and individual models", x, "variance", VARIANCES),
+        _agreement("b5", "every point of figure (b), centroid and individual models", x, points),
     ]
 
 
@@ -269,6 +264,7 @@ def figure_c(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
 
     level = {name: [x.level("centroid", name, mu=mu) for mu in STEPS] for name in PAIR}
     inner = min(level["per-link"][1:3])
+    points = {f"{name} {mu:g}": Setting(name, mu=mu) for name in PAIR for mu in STEPS}
     settle = {name: [_settling(x.run(name, mu=mu)) for mu in STEPS[:3]] for name in PAIR}
     return files, [
         # "as mu is increased, the final MSD increases" (homomorphic)
@@ -292,7 +288,7 @@ def figure_c(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
             all(a > b for rounds in settle.values() for a, b in pairwise(rounds)),
             {"steps": STEPS[:3], "rounds": settle},
         ),
-        _sweep_agreement("c4", "every step of figure (c), centroid and individual models", x, "mu", STEPS),
+        _agreement("c4", "every step of figure (c), centroid and individual models", x, points),
     ]
 
 
@@ -365,11 +361,10 @@ def _predicted(prediction: Prediction, metric: str) -> tuple[Floats, float | Non
     return getattr(prediction, metric), level
 
 
-def _sweep_agreement(id: str, what: str, x: Regression, swept: str, values: tuple[float, ...]) -> Claim:
-    points = [(f"{name} {value:g}", name, {swept: value}) for name in PAIR for value in values]
-    compared = [x.compare(point, name, **at) for point, name, at in points]
-    unstable = [point for (point, _, _), found in zip(points, compared, strict=True) if not found]
-    return agreement(id, what, [c for found in compared for c in found], unstable, x.stable_step)
+def _agreement(id: str, what: str, x: Regression, points: dict[str, Setting]) -> Claim:
+    compared = {label: x.compare(label, *at) for label, at in points.items()}
+    unstable = [label for label, found in compared.items() if not found]
+    return agreement(id, what, [c for found in compared.values() for c in found], unstable, x.stable_step)
 
 
 def _rounds(run: Run) -> Floats:

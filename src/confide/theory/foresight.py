@@ -25,9 +25,8 @@ def foresee(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, seed: int
     if len(graphs) > 1 or not exact(problem) or problem.M > DENSE:
         return None
     try:
-        E, _ = algorithm.settle(problem.federation, seed)
         eigenvalues = FEW * (problem.federation.P * problem.M) ** 3
-        if cost(problem.federation, problem.M, E, FEW) + eigenvalues > CHEAP:
+        if cost(problem, algorithm, seed, FEW) + eigenvalues > CHEAP:
             return None
         with np.errstate(all="ignore"):
             shrinks = contracts(moments(linearise(problem), graphs[0], algorithm, seed))

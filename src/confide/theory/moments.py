@@ -28,6 +28,7 @@ from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.problems.federation import Federation
+from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.local import sgd
 from confide.theory.packing import congruence, pack, pairs, unpack
@@ -135,8 +136,10 @@ def check(federation: Federation, graph: Graph, algorithm: GFL) -> None:
         raise InputError("algorithm.local", algorithm.local, "the theory is for the built-in local step")
 
 
-def cost(f: Federation, M: int, E: Ints, rounds: int) -> float:
+def cost(problem: Problem, algorithm: GFL, seed: int, rounds: int) -> float:
     """Operations to make the moments and to carry a covariance so many rounds, roughly; each NumPy call counts 1e4."""
+    f, M = problem.federation, problem.M
+    E, _ = algorithm.settle(f, seed)
     D = (M + 1) * (M + 2) / 2
     per_client = np.log2(2.0 * E) * D**3 if M <= DENSE else rounds * E * (f.N * M**2 + 2e4)
     return float(f.samples * D**2 + np.sum(per_client + 1e4) + rounds * ((f.P * M) ** 2 * (M + f.P) + 1e5))

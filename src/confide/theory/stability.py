@@ -27,6 +27,7 @@ from confide.theory.stationary import STEADY, Feedback, radius
 
 SCAN = 8  # steps below the limit at which stability is looked at, lest it is lost and found again on the way
 TRIALS = 30  # steps tried, at most or so, to find the limit
+RADIUS = 60  # rounds in which a spectral radius is found, about
 LARGE = 2e7  # numbers in the data that `explain` does not even read
 AFFORDABLE = 1e9  # operations that `explain` may spend, about a second
 
@@ -119,7 +120,7 @@ def explain(problem: Problem, graph: Graph, algorithm: GFL, *, seed: int = 0) ->
         return None
     try:
         sure = sure_step(problem, algorithm, seed)
-        operations = operations_of(problem, algorithm, seed)
+        operations = cost(problem, algorithm, seed, RADIUS)
         if algorithm.step <= sure or operations > AFFORDABLE:
             return None
         round = moments(linearise(problem), graph, algorithm, seed)
@@ -138,9 +139,3 @@ def sure_step(problem: Problem, algorithm: GFL, seed: int) -> float:
     f, (model, _) = problem.federation, optimum(problem)
     E, _ = algorithm.settle(f, seed)
     return float(np.min(2.0 * E / np.maximum.reduceat(model.smoothness_of_each(f.X), f.client_offsets[:-1])))
-
-
-def operations_of(problem: Problem, algorithm: GFL, seed: int) -> float:
-    """To make the moments of one step and find their spectral radius, which takes about 60 rounds."""
-    E, _ = algorithm.settle(problem.federation, seed)
-    return cost(problem.federation, problem.M, E, 60)

@@ -17,9 +17,10 @@ from confide.theory.bounds_printed import Printed, printed_centroid, printed_dis
 from confide.theory.constants import Constants, constants
 from confide.theory.design import WHICH, best_step, fastest_mixing, noise_allowed
 from confide.theory.fastest import RULES
+from confide.theory.moments import cost
 from confide.theory.prediction import Levels, Prediction, decibels, predict
 from confide.theory.quadratics import exact
-from confide.theory.stability import explain, max_stable_step, operations_of
+from confide.theory.stability import RADIUS, explain, max_stable_step
 
 Json = dict[str, Any]
 WITHIN_DB = 0.5  # of the limit: there a transient is called over
@@ -67,8 +68,8 @@ class _Summary:
     def affordable(self, name: str, rounds: int = 0) -> bool:
         """Whether a part is quick enough; refused by name where it is not."""
         part = name.partition(".")[0]
-        # `operations_of` counts 60 rounds
-        operations = LIMITS[part] * (1.0 + rounds / 60.0) * operations_of(self.problem, self.algorithm, self.seed)
+        once = cost(self.problem, self.algorithm, self.seed, RADIUS)
+        operations = LIMITS[part] * (1.0 + rounds / RADIUS) * once
         if part == "sigma_allowed" and not exact(self.problem):
             operations *= 10.0  # a root, not a line
         if operations > LONG:
