@@ -23,22 +23,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-import numpy as np
-
 from confide.base.errors import RunError
 from confide.base.validation import whole
 from confide.benchmarks import echo
 from confide.benchmarks.network import trivial
-from confide.cluster.layout import PLAN, Layout, free_ports
+from confide.cluster.layout import fill, free_ports
 from confide.cluster.processes import Cluster
 from confide.cluster.try_out import TRY_OUT
-from confide.deploy.keys.announcement import announce
-from confide.deploy.keys.authority import Authority
-from confide.graph.graph import Graph
 from confide.plans.config import parse
-from confide.problems.federation import Federation
-from confide.problems.models import Linear
-from confide.problems.problem import Problem
 from confide.secure.settings import Secure
 
 TURNS: Final = 8
@@ -46,6 +38,7 @@ ROUNDS: Final = 4  # of each in a turn
 WORD: Final = 8  # bytes of a coordinate of the model, and of an update in clear
 PATIENCE: Final = 60.0  # seconds for a turn
 PLENTY: Final = 10_000  # rounds of the plan
+CLOCKS: Final = {"adapt": 600.0, "tick": 0.001, "exchange": 5.0, "drain": 5.0}
 UNIT: Final = echo.ORGANISATION
 
 
@@ -99,7 +92,9 @@ class _Network:
     """A unit's processes, which work while the gate is open."""
 
     def __init__(self, folder: Path, clients: int, length: int, aggregation: Secure | None) -> None:
-        self.layout = _lay_out(folder, clients, length, aggregation)
+        experiment = trivial(1, clients, length, PLENTY, aggregation)
+        self.layout = fill(folder, parse(TRY_OUT), (), experiment, free_ports(1), {"log": "json"}, **CLOCKS)
+        self.layout.write()
         self._gate = folder / "gate"
         self._gate.touch()
         for node in self.layout.clients(UNIT):
@@ -158,24 +153,6 @@ class _Network:
 def _peak(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
-
-
-def _lay_out(folder: Path, clients: int, length: int, aggregation: Secure | None) -> Layout:
-    data = [[(np.zeros((1, length)), np.zeros(1)) for _ in range(clients)]]
-    problem = Problem(Federation.from_clients(data), Linear(0.0))
-    authority = Authority.create(folder / "pki" / UNIT)
-    authority.issue("server", echo.SERVER)
-    for k in range(clients):
-        authority.issue("client", f"c{k}")
-    unit, clock = announce(authority, UNIT), {"adapt": 600.0, "tick": 0.001, "exchange": 5.0, "drain": 5.0}
-    plan = trivial(problem, [unit], Graph.path(1), PLENTY, aggregation, **clock)
-    plan.save(folder / PLAN)
-    ports = {UNIT: free_ports(1)[0]}
-    layout = Layout(folder, parse(TRY_OUT), (), (UNIT,), ports, plan, plan.hash[:8], {"log": "json"})
-    for node in layout.nodes:
-        layout.place(node).mkdir(parents=True, mode=0o700)
-    layout.write()
-    return layout
 
 
 class _Echo:

@@ -20,8 +20,8 @@ from confide.deploy.store.books import Books, Changes, Entry
 from confide.deploy.store.sqlite import SqliteStore
 from confide.deploy.store.store import At, MemoryStore, Store, nowhere
 from confide.graph.graph import Graph
-from confide.plans.build import Announced, model_of, of_deployment
-from confide.plans.plan import Plan
+from confide.plans.build import model_of, of_deployment
+from confide.plans.config import Experiment
 from confide.plans.privacy import Privacy
 from confide.privacy.ledger import dataset_id
 from confide.privacy.price import agreed
@@ -43,9 +43,10 @@ def bench(servers: int, length: int, rounds: int, watch: Callable[[], None] = la
     whole("servers", servers, 3, 1000)
     whole("length", length, 1, 10**7)
     whole("rounds", rounds, 1, 10**6)
-    problem = _problem(servers, length)
-    graph = Graph.ring(servers)
-    price = agreed(trivial(problem, forged_units(servers, 2), graph, rounds, adapt=10.0, exchange=2.0, drain=20.0))
+    problem, graph, algorithm, _, _, seed, privacy = trivial(servers, 2, length, rounds)
+    model, announced = model_of(problem, algorithm), forged_units(servers, 2)
+    plan = of_deployment(units, graph, algorithm, model, rounds, seed, privacy, adapt=10.0, exchange=2.0, drain=20.0)
+    price = agreed(plan)
     memory = _Clocked()
     units = training_units(price, problem, 0, store=lambda _, books: _ClockedStore(MemoryStore(books), memory))
     memory_s, memory_sent = _timed(units, watch)
@@ -80,26 +81,15 @@ def bench(servers: int, length: int, rounds: int, watch: Callable[[], None] = la
     }
 
 
-def _problem(servers: int, length: int) -> Problem:
-    """A ring of units with two clients of one sample each."""
+def trivial(units: int, clients: int, length: int, rounds: int, aggregation: Secure | None = None) -> Experiment:
+    """A ring of units, all of whose clients take part in every round, with a single step on a single sample."""
     rng = np.random.default_rng(0)
-    clients = [[(rng.standard_normal((1, length)), rng.standard_normal(1)) for _ in range(2)] for _ in range(servers)]
-    return Problem(Federation.from_clients(clients), Linear(0.0))
-
-
-def trivial(
-    problem: Problem,
-    units: list[Announced],
-    graph: Graph,
-    rounds: int,
-    aggregation: Secure | None = None,
-    **clock: Any,
-) -> Plan:
-    """All clients take part in every round, with a single step on a single sample."""
+    rows = [[(rng.standard_normal((1, length)), rng.standard_normal(1)) for _ in range(clients)] for _ in range(units)]
+    problem = Problem(Federation.from_clients(rows), Linear(0.0))
     algorithm = GFL(
         scheme("homomorphic", 0.3, noise="gaussian"),
         step=0.1,
-        sampled=len(units[0].clients),
+        sampled=clients,
         local_steps=1,
         batch=1,
         clip=Clip("update", 1.0),
@@ -107,8 +97,7 @@ def trivial(
         fraction_bits=20,
         aggregation=aggregation,
     )
-    model = model_of(problem, algorithm)
-    return of_deployment(units, [graph], algorithm, model, rounds, 0, Privacy(unprotected=True), **clock)
+    return Experiment(problem, [Graph.ring(units)], algorithm, rounds, 1, 0, Privacy(unprotected=True))
 
 
 def _timed(units: list[Any], watch: Callable[[], None]) -> tuple[float, int]:

@@ -277,7 +277,7 @@ def lay_out(
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     clocks = {"adapt": adapt, "tick": tick, "exchange": exchange, "drain": drain, "start": start}
     try:
-        found = _fill(folder, used, notes, experiment, ports(federation.P), options, window=window, **clocks)
+        found = fill(folder, used, notes, experiment, ports(federation.P), options, window=window, **clocks)
         found.write()
         found.save()  # last: with it the folder is whole
     except BaseException:
@@ -287,7 +287,7 @@ def lay_out(
     return found
 
 
-def _fill(
+def fill(
     folder: Path,
     config: Config,
     notes: tuple[str, ...],
@@ -296,6 +296,7 @@ def _fill(
     options: dict[str, Any],
     **clocks: Any,
 ) -> Layout:
+    """An experiment's network in this folder, but for its nodes' configs."""
     federation = e.problem.federation
     names = unit_names(federation.P)
     announced = [_announce(folder, name, int(K)) for name, K in zip(names, federation.K, strict=True)]
