@@ -45,7 +45,9 @@ def bench(servers: int, length: int, rounds: int, watch: Callable[[], None] = la
     whole("rounds", rounds, 1, 10**6)
     problem, graph, algorithm, _, _, seed, privacy = trivial(servers, 2, length, rounds)
     model, announced = model_of(problem, algorithm), forged_units(servers, 2)
-    plan = of_deployment(units, graph, algorithm, model, rounds, seed, privacy, adapt=10.0, exchange=2.0, drain=20.0)
+    plan = of_deployment(
+        announced, graph, algorithm, model, rounds, seed, privacy, adapt=10.0, exchange=2.0, drain=20.0
+    )
     price = agreed(plan)
     memory = _Clocked()
     units = training_units(price, problem, 0, store=lambda _, books: _ClockedStore(MemoryStore(books), memory))
