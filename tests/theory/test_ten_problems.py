@@ -168,12 +168,12 @@ def caught() -> int:
 
 
 def test_a_prediction_without_the_finite_population_factor_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moments_module._Unit, "unlike", property(no_finite_population))
+    monkeypatch.setattr(moments_module.Unit, "unlike", property(no_finite_population))
     assert caught() >= 3
 
 
 def test_batches_read_as_if_replaced_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moments_module, "_unit", all_samples(moments_module._unit))
+    monkeypatch.setattr(moments_module, "of_unit", all_samples(moments_module.of_unit))
     assert caught() >= 2
 
 

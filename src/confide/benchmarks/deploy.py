@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
@@ -115,9 +115,13 @@ class _Network:
     def rounds(self, n: int) -> list[float]:
         """Open the gate until n whole rounds have passed."""
         seen = len(self._published())
-        with self._open():
+        self._lock.close()
+        try:
             self._cluster.wait("rounds", lambda: len(self._published()) > seen + n, PATIENCE)
             at = self._published()[seen : seen + n + 1]
+        finally:
+            self._lock = self._closed_gate()
+            time.sleep(0.1)  # what is under way ends
         return [later - earlier for earlier, later in pairwise(at)]
 
     def _published(self) -> list[float]:
@@ -128,15 +132,6 @@ class _Network:
             if event.get("event") == "published":
                 found.append(datetime.fromisoformat(event["time"]).timestamp())
         return found
-
-    @contextmanager
-    def _open(self) -> Iterator[None]:
-        self._lock.close()
-        try:
-            yield
-        finally:
-            self._lock = self._closed_gate()
-            time.sleep(0.1)  # what is under way ends
 
     def _closed_gate(self) -> BinaryIO:
         lock = self._gate.open("rb")

@@ -12,6 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -81,10 +82,8 @@ def bench(
 def _encoding(clients: int) -> Encoding:
     """As fine as the 32-bit ring allows for this many clients."""
     for fraction_bits in range(30, -1, -1):
-        try:
+        with suppress(InputError):
             return Encoding(32, fraction_bits, BOUND, clients)
-        except InputError:
-            continue
     raise AssertionError("a quantum of 1 always fits")
 
 

@@ -31,6 +31,7 @@ from confide.figures import figures
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
+from confide.theory.moments import client_means, of_unit
 from confide.theory.prediction import predict
 from confide.theory.quadratics import linearise
 
@@ -160,21 +161,18 @@ def closed_form(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> fl
 
 def _hessians(problem: Problem, algorithm: GFL, seed: int) -> tuple[Floats, Floats]:
     """H_p and E(dH_p dH_p') of every unit."""
-    quadratics, f, M, L = linearise(problem), problem.federation, problem.M, algorithm.sampled
-    E, B = algorithm.settle(f, seed)
-    found = np.empty((f.P, M, M))
+    quadratics, f = linearise(problem), problem.federation
+    E, batch = algorithm.settle(f, seed)
+    found = []
     for p in range(f.P):
-        u, a, offsets = quadratics.samples(p)
-        clients = range(int(f.K[p]))
-        H_n = u[:, :, None] * a[:, None, :M]  # the data's part; the regulariser does not vary
-        H_k, HH_k = (np.stack([x[offsets[k] : offsets[k + 1]].mean(axis=0) for k in clients]) for x in (H_n, H_n @ H_n))
-        rows = slice(int(f.unit_offsets[p]), int(f.unit_offsets[p + 1]))
-        N, b, K = f.N[rows], B[rows], int(f.K[p])
-        fresh = (1.0 if algorithm.replacement else (N - b) / np.maximum(N - 1, 1)) / (b * E[rows])
+        unit, (u, a, offsets) = of_unit(quadratics, algorithm, p, E, batch), quadratics.samples(p)
+        h = a[:, :-1]  # H_n = u_n h_n', the data's part; the regulariser does not vary
+        H_k, HH_k = unit.V[:, :, :-1], client_means(np.sum(h * u, axis=1)[:, None] * u, h, offsets)
+        fresh = unit.E * unit.kappa / algorithm.step**2  # f / (B E)
         between = H_k - H_k.mean(axis=0)
-        unlike = (K - L) / (K - 1) if K > 1 else 0.0
-        found[p] = (np.tensordot(fresh, HH_k - H_k @ H_k, 1) / K + unlike * np.mean(between @ between, axis=0)) / L
-    return quadratics.hessians, found
+        unlike = unit.unlike * np.mean(between @ between, axis=0)
+        found.append((np.tensordot(fresh, HH_k - H_k @ H_k, 1) / len(H_k) + unlike) / unit.L)
+    return quadratics.hessians, np.stack(found)
 
 
 def figure_h(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:

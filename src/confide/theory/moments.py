@@ -101,7 +101,7 @@ def moments(quadratics: LocalQuadratics, graph: Graph, algorithm: GFL, seed: int
     check(quadratics.federation, graph, algorithm)
     f = quadratics.federation
     E, batch = algorithm.settle(f, seed)
-    units = [_unit(quadratics, algorithm, p, E, batch) for p in range(f.P)]
+    units = [of_unit(quadratics, algorithm, p, E, batch) for p in range(f.P)]
     operators = np.stack([_operator(quadratics, u) for u in units]) if quadratics.M <= DENSE else None
 
     def sampling(Y: Floats) -> Floats:
@@ -145,7 +145,7 @@ def cost(problem: Problem, algorithm: GFL, seed: int, rounds: int) -> float:
     return float(f.samples * D**2 + np.sum(per_client + 1e4) + rounds * ((f.P * M) ** 2 * (M + f.P) + 1e5))
 
 
-class _Unit(NamedTuple):
+class Unit(NamedTuple):
     """The clients of one unit, a row each."""
 
     p: int
@@ -164,20 +164,21 @@ class _Unit(NamedTuple):
         return self.q**2 * (K - self.L) / (K - 1) if K > 1 else 0.0
 
 
-def _unit(quadratics: LocalQuadratics, algorithm: GFL, p: int, E: Ints, batch: Ints) -> _Unit:
+def of_unit(quadratics: LocalQuadratics, algorithm: GFL, p: int, E: Ints, batch: Ints) -> Unit:
+    """The clients of unit p; `E` and `batch` are those of all clients."""
     f, M = quadratics.federation, quadratics.M
     clients = slice(int(f.unit_offsets[p]), int(f.unit_offsets[p + 1]))
     E, B, N = E[clients], batch[clients], f.N[clients]
     eta = algorithm.step / E
     population = np.ones(len(N)) if algorithm.replacement else (N - B) / np.maximum(N - 1, 1)
     u, a, offsets = quadratics.samples(p)
-    V = _client_means(u, a, offsets)
+    V = client_means(u, a, offsets)
     T = np.tile(np.eye(M + 1), (len(N), 1, 1))
     T[:, :M] -= eta[:, None, None] * (V + quadratics.regulariser)
-    return _Unit(p, V, T, _powers(T, E), eta**2 * population / B, E, algorithm.sampled, 1.0 - algorithm.dropout)
+    return Unit(p, V, T, _powers(T, E), eta**2 * population / B, E, algorithm.sampled, 1.0 - algorithm.dropout)
 
 
-def _client_means(left: Floats, right: Floats, offsets: Ints) -> Floats:
+def client_means(left: Floats, right: Floats, offsets: Ints) -> Floats:
     """The mean over each client's rows of left_n right_n'."""
     ends = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
     return np.stack([left[i:j].T @ right[i:j] / (j - i) for i, j in ends])
@@ -191,7 +192,7 @@ def _powers(T: Floats, E: Ints) -> Floats:
     return found
 
 
-def _operator(quadratics: LocalQuadratics, unit: _Unit) -> Floats:
+def _operator(quadratics: LocalQuadratics, unit: Unit) -> Floats:
     """C_p as a matrix on packed Y."""
     M, K, q = quadratics.M, len(unit.E), unit.q
     u, a, offsets = quadratics.samples(unit.p)
@@ -205,7 +206,7 @@ def _operator(quadratics: LocalQuadratics, unit: _Unit) -> Floats:
         k = slice(first, min(first + size, K))
         Phi = unit.Phi[k]
         # Cov_n(V) as a matrix: V_n Y V_n' = u_n (a_n' Y a_n) u_n', and a' Y a = pack(a a') . pack(Y)
-        spread = _client_means(uu, aa, offsets[first : k.stop + 1]) - congruence(unit.V[k])
+        spread = client_means(uu, aa, offsets[first : k.stop + 1]) - congruence(unit.V[k])
         second = congruence(unit.T[k])
         second[:, inside] += unit.kappa[k, None, None] * spread
         F = _powers(second, unit.E[k])[:, inside]
@@ -217,7 +218,7 @@ def _operator(quadratics: LocalQuadratics, unit: _Unit) -> Floats:
     return total / (K * unit.L)
 
 
-def _run(quadratics: LocalQuadratics, unit: _Unit, Y: Floats) -> Floats:
+def _run(quadratics: LocalQuadratics, unit: Unit, Y: Floats) -> Floats:
     """C_p(Y) by running every client on Y: no matrix larger than M x M."""
     M, q = quadratics.M, unit.q
     eye, Phibar = np.eye(M + 1), unit.Phi.mean(axis=0)
