@@ -13,7 +13,7 @@ import os
 import secrets
 import signal
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -41,10 +41,11 @@ from confide.deploy.node.server_status import machine_status
 from confide.deploy.node.worker import Clock, Worker
 from confide.deploy.store.books import Books
 from confide.deploy.store.sqlite import SqliteStore
-from confide.deploy.store.store import Store
+from confide.deploy.store.store import At, Store, nowhere
 from confide.privacy.ledger import dataset_id
 from confide.privacy.spent import status_of
 from confide.problems import model_file
+from confide.rounds.noise import NoiseSource
 
 if TYPE_CHECKING:
     from confide.deploy.node.metrics import Metrics
@@ -73,6 +74,11 @@ def open_store(setup: ServerSetup, *, create: bool = True) -> SqliteStore:
         remedy = f"the store {path} was made for another data set; give that name, or a new store"
         raise InputError("dataset", setup.config.dataset, remedy)
     return store
+
+
+def _secret_sample(L: int, K: int) -> Callable[[int], tuple[int, ...]]:
+    random = secrets.SystemRandom()
+    return lambda _: tuple(random.sample(range(K), L))
 
 
 class ServerProcess:
@@ -129,26 +135,15 @@ class ServerProcess:
         setup, seed = self.setup, self._seed
         L, K = setup.plan.algorithm.sampled, setup.plan.units[setup.me].size
         arithmetic = setup.price.arithmetic
+        noise: NoiseSource
+        at: At = nowhere
         if seed is None:
-            random = secrets.SystemRandom()
             noise = Ahead(secret_noise(arithmetic.quantum, setup.edge_secrets, setup.terms.rules.plan))
-            return Ports(
-                self._to_server,
-                self._to_client,
-                noise,
-                lambda _: tuple(random.sample(range(K), L)),
-                log=self._observer.log,
-                release=self._part(),
-            )
-        return Ports(
-            self._to_server,
-            self._to_client,
-            seeded.server_noise(seed, arithmetic),
-            seeded.sample(seed, setup.me, L, K),
-            seeded.crash_points(),
-            self._observer.log,
-            self._part(),
-        )
+            sample = _secret_sample(L, K)
+        else:
+            noise, sample = seeded.server_noise(seed, arithmetic), seeded.sample(seed, setup.me, L, K)
+            at = seeded.crash_points()
+        return Ports(self._to_server, self._to_client, noise, sample, at, self._observer.log, self._part())
 
     def _part(self) -> Part | None:
         setup, terms = self.setup, self.setup.price.reveal_terms
