@@ -815,7 +815,7 @@ def test_a_client_is_enrolled_until_it_is_disconnected() -> None:
     assert seen == [[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 0, 1], [0, 0, 1]]
     metrics.expires(datetime(2030, 1, 1, tzinfo=UTC))
     metrics.dropped(Counter(field=2))
-    with metrics.serve("0") as endpoint:
+    with metrics.serve("127.0.0.1:0") as endpoint:
         found = samples(get(endpoint.port))
     assert found["confide_certificate_expiry_timestamp_seconds", ""] == datetime(2030, 1, 1, tzinfo=UTC).timestamp()
     assert found["confide_log_dropped_total", "field"] == 2
@@ -847,7 +847,7 @@ def test_whoever_asks_gets_what_the_registry_has() -> None:
     metrics = Metrics({1: "beta"})
     metrics.event("published", {"round": 1, "clients": 7, "offered": [1], "suspended": []})
     (port,) = own_ports(1)
-    with metrics.serve(str(port)) as endpoint:
+    with metrics.serve(f"127.0.0.1:{port}") as endpoint:
         assert endpoint._server.server_address == ("127.0.0.1", port)
         found = samples(get(endpoint.port))
         assert found["confide_round_clients", ""] == 7

@@ -17,7 +17,7 @@ from confide.base.errors import InputError, RunError
 from confide.base.files import existing
 from confide.deploy.keys.certificates import SOON, utc_now
 from confide.deploy.node import control
-from confide.deploy.node.config import ServerConfig
+from confide.deploy.node.config import ServerConfig, host_port
 from confide.deploy.node.probing import FAIL, OK, PATIENCE, WARN, Finding, Reached, clock, probe
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
@@ -129,10 +129,9 @@ def _port(setup: ServerSetup, running: dict[str, Any] | None) -> Finding:
     address = setup.config.listen
     if running is not None:
         return Finding("port", OK, f"this server listens on {running['port']}")
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
+    host, port = host_port("listen", address, listening=True)
     try:
-        family, *_, place = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         with socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
             sock.bind(place)

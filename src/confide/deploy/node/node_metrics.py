@@ -43,7 +43,7 @@ class NodeMetrics:
         self._expires.set(on.timestamp())
 
     def serve(self, address: str) -> Endpoint:
-        """Answer HTTP on HOST:PORT, or on a port of this machine alone; 0 takes a free one."""
+        """Answer HTTP on HOST:PORT; port 0 takes a free one."""
         return Endpoint(self.registry, address)
 
 
