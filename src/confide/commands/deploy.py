@@ -74,7 +74,7 @@ def check(
 
     from confide.deploy.node import checking, checking_client
     from confide.deploy.node.config import ServerConfig, load
-    from confide.deploy.node.probing import FAIL
+    from confide.deploy.node.findings import FAIL
 
     logging.getLogger("confide").addHandler(logging.NullHandler())  # what a dialer logs is in the findings
     loaded, found = load(config), []

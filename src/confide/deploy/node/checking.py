@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from confide.base.errors import InputError, RunError
 from confide.base.files import existing
-from confide.deploy.keys.certificates import SOON, utc_now
+from confide.deploy.keys.certificates import utc_now
 from confide.deploy.node import control
 from confide.deploy.node.config import ServerConfig, host_port
-from confide.deploy.node.probing import FAIL, OK, PATIENCE, WARN, Finding, Reached, clock, probe
+from confide.deploy.node.findings import FAIL, OK, WARN, Finding, certificate, clock, not_yet_made, privacy
+from confide.deploy.node.probing import PATIENCE, Reached, probe
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
-from confide.privacy.price import Price
 
 LOG: Final = 64 << 20  # bytes of SQLite's log before it is written back
 EVENT: Final = 1024  # bytes of a ledger's row, at most
@@ -57,22 +57,9 @@ def _plan(setup: ServerSetup) -> Iterator[Finding]:
         yield Finding("start", OK, f"round 1 opens in {start - time.time():.0f} s")
 
 
-def privacy(price: Price) -> Finding:
-    """The statement that follows from the plan; a warning where the plan itself has no price."""
-    level = WARN if price.unprotected else OK
-    return Finding("privacy", level, f"what the plan protects from whom, and what not:\n{price.statement()}\n")
-
-
 def _certificates(setup: ServerSetup) -> Iterator[Finding]:
     now, node = utc_now(), setup.node
-    left = node.not_after - now
-    when = f"{node.not_after:%Y-%m-%d}"
-    if left.total_seconds() <= 0:
-        yield Finding("certificate", FAIL, f"expired on {when}; run `confide pki renew {node.org} {node.name}`")
-    elif left < SOON:
-        yield Finding("certificate", WARN, f"expires on {when}; run `confide pki renew {node.org} {node.name}`")
-    else:
-        yield Finding("certificate", OK, f"server {node.name} of {node.org} until {when}, keys match the plan, 0600")
+    yield certificate(node)
     for org, until in setup.trust.until.items():
         days = (until - now).days
         level = WARN if days < 7 else OK
@@ -99,10 +86,7 @@ def _store(setup: ServerSetup, running: dict[str, Any] | None) -> Iterator[Findi
         yield Finding("store", OK, f"in use by this server, process {running['pid']}, at round {running['round']}")
         return
     if not os.path.lexists(path):
-        if os.access(existing(path.parent), os.W_OK | os.X_OK):
-            yield Finding("store", OK, f"{path} is made at the first start")
-        else:
-            yield Finding("store", FAIL, f"{path}: its folder is not writable; change that, or name another place")
+        yield not_yet_made("store", path)
         return
     try:
         store = open_store(setup, create=False)

@@ -20,6 +20,7 @@ from confide.base.tables import Table, checked
 
 if TYPE_CHECKING:
     from confide.deploy.keys.node_keys import NodeKeys
+    from confide.plans.plan import Plan
 
 LARGEST = 2**20  # bytes of a config
 
@@ -120,6 +121,15 @@ def load_client(path: str | Path) -> ClientConfig:
 def load(path: str | Path) -> ServerConfig | ClientConfig:
     """Whichever it is: a client's names the record that a client has."""
     return load_client(path) if "record" in _read(Path(path)) else load_server(path)
+
+
+def load_plan(config: NodeTable) -> Plan:
+    from confide.plans.plan import Plan
+
+    plan = Plan.load(config.path(config.plan))
+    if plan.deployment is None:
+        raise InputError("plan", str(config.path(config.plan)), "is of a simulation; `confide agree` makes this one")
+    return plan
 
 
 def not_expired(field: str, node: NodeKeys) -> None:

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
-from confide.deploy.keys.certificates import SKEW
 from confide.deploy.net.dialer import Dialer
 from confide.deploy.net.endpoints import Credentials, Limits, Target
 from confide.deploy.net.handshake import Common
+from confide.deploy.node.findings import FAIL, OK, WARN
 
-OK, WARN, FAIL = "ok", "warn", "FAIL"
 PATIENCE: Final = 5.0  # seconds for a peer to answer
-CLOSE: Final = 2.0  # seconds by which clocks may differ, the way of a message included
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of `confide check`."""
-
-    check: str
-    level: str
-    said: str
 
 
 class Reached(NamedTuple):
@@ -74,19 +63,3 @@ async def _probe_at(address: str, credentials: Credentials, server: Target, comm
     if any(word in dialer.why for word in ("PERMISSION_DENIED", "UNAUTHENTICATED", "does not have the identity")):
         return Reached(FAIL, f"{dialer.why}; compare certificates and plans with that operator")
     return Reached(WARN, dialer.why)
-
-
-def clock(unit: str, ahead: float | None) -> Iterator[Finding]:
-    """Rounds are paced by each server's own clock, and certificates begin and end by it.
-
-    >>> [finding.level for ahead in (None, -0.1, 60.0, -3600.0) for finding in clock("beta", ahead)]
-    ['ok', 'warn', 'FAIL']
-    """
-    if ahead is None:  # not reached, which is said
-        return
-    if abs(ahead) <= CLOSE:
-        yield Finding("clock", OK, f"{unit}: within {CLOSE:g} s of this machine")
-        return
-    level = FAIL if abs(ahead) > SKEW.total_seconds() else WARN
-    said = f"{unit}: {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine"
-    yield Finding("clock", level, f"{said}; set both by NTP, or rounds and certificates begin and end apart")

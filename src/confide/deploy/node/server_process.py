@@ -23,6 +23,7 @@ import numpy as np
 
 from confide.base.errors import InputError, RunError
 from confide.deploy.keys.certificates import SOON, RefusedPeer, utc_now
+from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines.ahead import Ahead
 from confide.deploy.machines.draws import secret_noise
 from confide.deploy.machines.ports import Phase, Ports
@@ -36,7 +37,7 @@ from confide.deploy.node import control, seeded
 from confide.deploy.node.config import ServerConfig, not_expired
 from confide.deploy.node.memory import keep_buffers
 from confide.deploy.node.observing import Observer
-from confide.deploy.node.server_setup import ServerSetup, load_node, load_trust
+from confide.deploy.node.server_setup import ServerSetup, load_trust
 from confide.deploy.node.server_status import machine_status
 from confide.deploy.node.worker import Clock, Worker
 from confide.deploy.store.books import Books
@@ -365,7 +366,7 @@ class ServerProcess:
     def _reload(self) -> bool:
         """Whether the node's own certificate stayed the same."""
         before, config = self.setup, self.setup.config
-        trust, node = load_trust(config, before.trust), load_node(config)
+        trust, node = load_trust(config, before.trust), NodeKeys.load(config.path(config.node))
         for org in config.authorities.keys() - trust.revoked.keys():
             why = f"the list of revoked certificates of {org} is out of date or damaged: its nodes are refused"
             self._observer.log("reload failed", why=why)

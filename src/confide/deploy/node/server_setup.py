@@ -10,22 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 from cryptography import x509
 
 from confide.base import canonical
 from confide.base.errors import InputError
-from confide.deploy.keys import node_keys
 from confide.deploy.keys.authentication import LARGEST_LIST, load_revoked
 from confide.deploy.keys.certificates import LARGEST_PEM, Peer, RefusedPeer, check_name, fingerprint, utc_now
+from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines import terms
 from confide.deploy.machines.draws import edge_secret
 from confide.deploy.machines.release import Circle
 from confide.deploy.machines.terms import Terms
 from confide.deploy.net.endpoints import Credentials, Limits, Node, Target
 from confide.deploy.net.handshake import Common
-from confide.deploy.node.config import ServerConfig
+from confide.deploy.node.config import ServerConfig, load_plan
 from confide.plans.plan import Plan
 from confide.plans.words import Centroid
 from confide.privacy.price import Price, agreed
@@ -56,7 +56,7 @@ class ServerSetup:
     plan: Plan
     price: Price
     me: int
-    node: node_keys.NodeKeys
+    node: NodeKeys
     trust: Trust
     peers: dict[int, Peering]
     allowance: Allowance
@@ -64,7 +64,7 @@ class ServerSetup:
 
     @classmethod
     def load(cls, config: ServerConfig) -> Self:
-        plan, node = load_plan(config), load_node(config)
+        plan, node = load_plan(config), NodeKeys.load(config.path(config.node))
         me = _place(plan, node)
         trust = load_trust(config)
         prints = {org: fingerprint(pem) for org, pem in trust.authorities.items()}
@@ -135,7 +135,7 @@ class ServerSetup:
     def _servers(self) -> dict[bytes, int]:
         return {bytes.fromhex(u.identity): m for m, u in enumerate(self.plan.units)}
 
-    def renewed(self, node: node_keys.NodeKeys, trust: Trust) -> Self:
+    def renewed(self, node: NodeKeys, trust: Trust) -> Self:
         """With other certificates of the same nodes."""
         if (node.identity.public, node.org, node.role) != (self.node.identity.public, self.node.org, "server"):
             raise InputError("node", self.config.node, "is another node's certificate; renew the one of this server")
@@ -143,17 +143,6 @@ class ServerSetup:
         if prints != self._fingerprints:
             raise InputError("authorities", sorted(prints), "an authority is another one; that needs a new plan")
         return replace(self, node=node, trust=trust)
-
-
-def load_plan(config: Any) -> Plan:
-    plan = Plan.load(config.path(config.plan))
-    if plan.deployment is None:
-        raise InputError("plan", str(config.path(config.plan)), "is of a simulation; `confide agree` makes this one")
-    return plan
-
-
-def load_node(config: Any) -> node_keys.NodeKeys:
-    return node_keys.NodeKeys.load(config.path(config.node))
 
 
 def load_trust(config: ServerConfig, before: Trust | None = None) -> Trust:
@@ -180,7 +169,7 @@ def _next_update(config: ServerConfig, org: str) -> datetime:
     return found
 
 
-def _place(plan: Plan, node: node_keys.NodeKeys) -> int:
+def _place(plan: Plan, node: NodeKeys) -> int:
     """Which server of the plan this is, by its keys."""
     if node.role != "server":
         raise InputError("node", f"{node.role} {node.name} of {node.org}", "is not a server's certificate; name one")
