@@ -149,9 +149,6 @@ def _peers(setup: ServerSetup, running: dict[str, Any] | None, strict: bool) -> 
 
 async def _dialed(setup: ServerSetup) -> dict[int, Reached]:
     found = await asyncio.gather(
-        *(
-            probe(peer.addresses, setup.dialing(m), peer.target, setup.common, setup.limits)
-            for m, peer in setup.peers.items()
-        )
+        *(probe(setup.dialing(m), peer, setup.common, setup.limits) for m, peer in setup.peers.items())
     )
     return dict(zip(setup.peers, found, strict=True))

@@ -39,7 +39,7 @@ def check(config: ClientConfig, *, strict_peers: bool = False) -> Iterator[Findi
     yield record
     if running:  # dialing again would take the place of the stream that is open
         return
-    found = asyncio.run(probe(config.server.addresses, setup.credentials, setup.target, setup.common, setup.limits))
+    found = asyncio.run(probe(setup.credentials, setup.target, setup.common, setup.limits))
     yield Finding("server", FAIL if strict_peers and found.level == WARN else found.level, found.said)
     yield from clock(name, found.ahead)
 

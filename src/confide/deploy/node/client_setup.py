@@ -68,7 +68,8 @@ class ClientSetup:
     @property
     def target(self) -> Target:
         given = self.config.server
-        return Target(given.organisation, given.name, bytes.fromhex(self.plan.units[self.unit].identity))
+        identity = bytes.fromhex(self.plan.units[self.unit].identity)
+        return Target(given.organisation, given.name, identity, tuple(given.addresses))
 
     @property
     def credentials(self) -> Credentials:

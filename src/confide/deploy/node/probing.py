@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -21,13 +20,12 @@ class Reached(NamedTuple):
     ahead: float | None = None  # seconds by which the server's clock is ahead
 
 
-async def probe(
-    addresses: Sequence[str], credentials: Credentials, server: Target, common: Common, limits: Limits
-) -> Reached:
+async def probe(credentials: Credentials, server: Target, common: Common, limits: Limits) -> Reached:
     """TLS both ways, the plan's hash and the server's identity, at one address after the other."""
     why = []
-    for address in addresses:
-        found = await _probe_at(address, credentials, server, common, replace(limits, connect=PATIENCE))
+    for address in server.addresses:
+        one = replace(server, addresses=(address,))
+        found = await _probe_one(credentials, one, common, replace(limits, connect=PATIENCE))
         if found.level != WARN:
             return found
         why.append(f"{address}: {found.said}")
@@ -35,15 +33,15 @@ async def probe(
     return Reached(WARN, f"not reached ({'; '.join(why)}); {remedy}")
 
 
-async def _probe_at(address: str, credentials: Credentials, server: Target, common: Common, limits: Limits) -> Reached:
+async def _probe_one(credentials: Credentials, server: Target, common: Common, limits: Limits) -> Reached:
     answer: list[tuple[str, str]] = []
+    reached = f"reached at {server.addresses[0]}; same plan, and it has the identity of the plan"
     dialer = Dialer(
-        [address],
         credentials,
         server,
         common,
         lambda _: None,
-        lambda: answer.append((OK, f"reached at {address}; same plan, and it has the identity of the plan")),
+        lambda: answer.append((OK, reached)),
         lambda: None,
         lambda lines: answer.append((FAIL, "has another plan: " + "; ".join(lines))),
         limits,

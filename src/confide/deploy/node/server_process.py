@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -35,11 +34,11 @@ from confide.deploy.net.endpoints import Node
 from confide.deploy.net.listener import Listener
 from confide.deploy.node import control, seeded
 from confide.deploy.node.config import ServerConfig, not_expired
-from confide.deploy.node.memory import keep_buffers
+from confide.deploy.node.life import NodeProcess, begin
 from confide.deploy.node.observing import Observer
 from confide.deploy.node.server_setup import ServerSetup, load_trust
 from confide.deploy.node.server_status import machine_status
-from confide.deploy.node.worker import Clock, Worker
+from confide.deploy.node.worker import Worker
 from confide.deploy.store.books import Books
 from confide.deploy.store.sqlite import SqliteStore
 from confide.deploy.store.store import At, Store, nowhere
@@ -51,7 +50,6 @@ from confide.rounds.noise import NoiseSource
 if TYPE_CHECKING:
     from confide.deploy.node.metrics import Metrics
 
-JUMP: Final = 5.0  # seconds by which the clock may be set before it is worth a word
 HELD: Final = 4  # messages that wait for a connection that is dialed on demand
 POLL: Final = 0.2  # seconds between looks at a release
 FIGURES: Final = 5.0  # seconds between looks for the figures
@@ -82,7 +80,9 @@ def _secret_sample(L: int, K: int) -> Callable[[int], tuple[int, ...]]:
     return lambda _: tuple(random.sample(range(K), L))
 
 
-class ServerProcess:
+class ServerProcess(NodeProcess):
+    kind = "server"
+
     def __init__(
         self,
         setup: ServerSetup,
@@ -92,9 +92,8 @@ class ServerProcess:
         until_finished: bool = False,
         observer: Observer | None = None,
     ) -> None:
-        self.setup, self._rejoin, self._seed, self._until_finished = setup, rejoin, test_seed, until_finished
-        self._observer = observer or Observer()
-        self._clock = Clock()
+        super().__init__(observer, until_finished)
+        self.setup, self._rejoin, self._seed = setup, rejoin, test_seed
         self._store = open_store(setup)
         try:
             self._socket = control.bind(setup.config.control)
@@ -106,7 +105,6 @@ class ServerProcess:
         self._dialers: dict[int, Dialer] = {}
         self._held: dict[int, deque[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failure: BaseException | None = None
         self._stopping_at: int | None = None  # rounds that were decided when the signal came
         self._linger: float | None = None
         self._spent: dict[tuple[int, int], dict[str, Any]] = {}  # by publications and releases, for the status
@@ -188,10 +186,6 @@ class ServerProcess:
             self._metrics.message("out", "client", len(raw))
         self._on_loop(self._listener.send, Node("client", k), raw)
 
-    def _on_loop(self, what: Any, *arguments: Any) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and this process with it
-            self._loop.call_soon_threadsafe(what, *arguments)
-
     def _looked(self) -> None:
         """After every event: is it time to go?"""
         server = self.server
@@ -204,9 +198,6 @@ class ServerProcess:
         elif self._until_finished and server.phase is Phase.FINISHED and self._linger is None:
             self._linger = 2.0 * server.terms.exchange  # neighbours may still have to hear from this server
             self._on_loop(self._end_later, self._linger)
-
-    def _broke(self, error: BaseException) -> None:
-        self._on_loop(self._end, error)
 
     # The network, on the loop
 
@@ -229,9 +220,8 @@ class ServerProcess:
                 self._worker.submit(self.server.connected, m)
 
         self._dialers[m] = Dialer(
-            setup.peers[m].addresses,
             setup.dialing(m),
-            setup.peers[m].target,
+            setup.peers[m],
             setup.common,
             lambda _: None,  # a neighbour dials to speak
             connected,
@@ -275,29 +265,20 @@ class ServerProcess:
     # Running
 
     def run(self) -> None:
-        """Until it is told to end; raises `RunError` or `InputError` if it had to."""
-        try:
-            asyncio.run(self._main())
-        finally:
-            with suppress(OSError):
-                self.setup.config.control.unlink()
-            self._store.close()
-            if self._metrics is not None:
-                self._endpoint.close()
-        if isinstance(self._failure, RunError | InputError):
-            raise self._failure
-        if self._failure is not None:
-            raise RunError(f"the server failed: {type(self._failure).__name__}, see the log") from self._failure
+        super().run()
         if self._until_finished and self.server.pending:
             raise RunError(f"finished with open flows: {self.server.pending}; start it again to settle them")
 
-    async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._ended = self._loop.create_future()
-        for sign in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(sign, self._signalled)
+    def _close(self) -> None:
+        with suppress(OSError):
+            self.setup.config.control.unlink()
+        self._store.close()
+        if self._metrics is not None:
+            self._endpoint.close()
+
+    async def _start(self) -> None:
         await self._listener.start()
-        answering = await control.serve(self._socket, self._answer)
+        self._answering = await control.serve(self._socket, self._answer)
         setup = self.setup
         self._observer.log(
             "started", plan=setup.plan.hash, unit=setup.plan.units[setup.me].name, server=setup.me,
@@ -310,17 +291,16 @@ class ServerProcess:
         self._task(self._reload_for_ever())
         if self._metrics is not None:
             self._task(self._figures(self._metrics))
-        try:
-            self._failure = await self._ended
-        finally:
-            whole = await asyncio.to_thread(self._worker.stop, max(1.0, setup.config.grace))
-            await asyncio.sleep(LAST)
-            for task in self._tasks:
-                task.cancel()
-            answering.close()
-            await asyncio.gather(*(dialer.stop() for dialer in self._dialers.values()))
-            await self._listener.stop()
-            self._observer.log("ended", round=self.server.books.decided, whole=whole)
+
+    async def _stop(self) -> None:
+        whole = await asyncio.to_thread(self._worker.stop, max(1.0, self.setup.config.grace))
+        await asyncio.sleep(LAST)
+        for task in self._tasks:
+            task.cancel()
+        self._answering.close()
+        await asyncio.gather(*(dialer.stop() for dialer in self._dialers.values()))
+        await self._listener.stop()
+        self._observer.log("ended", round=self.server.books.decided, whole=whole)
 
     def _task(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -340,24 +320,16 @@ class ServerProcess:
     def _end_later(self, seconds: float) -> None:
         self._loop.call_later(seconds, self._end, None)
 
-    def _end(self, failure: BaseException | None) -> None:
-        if not self._ended.done():
-            if failure is not None:
-                self._observer.log("failed", why=str(failure), kind=type(failure).__name__)
-            self._ended.set_result(failure)
-
     # Certificates and the clock
 
     async def _reload_for_ever(self) -> None:
-        jumped, warned = 0.0, False
+        warned = False
         while True:
             if not warned and self.setup.node.not_after - utc_now() < SOON:
                 warned = True
                 self._observer.log("expires", certificate=self.setup.config.node, on=str(self.setup.node.not_after))
             await asyncio.sleep(self.setup.config.reload)
-            if abs(self._clock.jumped - jumped) > JUMP:
-                jumped = self._clock.jumped
-                self._observer.log("clock", set_by_seconds=round(jumped, 1), effect="none until the next start")
+            self._look_at_clock()
             try:
                 warned = self._reload() and warned
             except (InputError, RunError) as e:
@@ -466,11 +438,7 @@ def serve(
     config: ServerConfig, *, rejoin: bool = False, test_seed: int | None = None, until_finished: bool = False
 ) -> None:
     """The whole life of `confide server`."""
-    keep_buffers()
-    observer = Observer()
-    observer.start(config.log, Path(config.node).name)
-    if test_seed is not None:
-        observer.log("test seed", warning=seeded.WARNING)
+    observer = begin(config, test_seed)
     setup = ServerSetup.load(config)
     not_expired(config.node, setup.node)
     ServerProcess(setup, rejoin=rejoin, test_seed=test_seed, until_finished=until_finished, observer=observer).run()

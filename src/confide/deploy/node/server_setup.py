@@ -34,14 +34,6 @@ from confide.secure.keys import Secret
 
 
 @dataclass(frozen=True, repr=False)
-class Peering:
-    """Where another server is."""
-
-    target: Target
-    addresses: tuple[str, ...]
-
-
-@dataclass(frozen=True, repr=False)
 class Trust:
     """CA certificates and revoked serials by organisation, and until when each list is good."""
 
@@ -58,7 +50,7 @@ class ServerSetup:
     me: int
     node: NodeKeys
     trust: Trust
-    peers: dict[int, Peering]
+    peers: dict[int, Target]
     allowance: Allowance
     _fingerprints: dict[str, str] = field(default_factory=dict)
 
@@ -96,7 +88,7 @@ class ServerSetup:
         return Credentials(self.node, self.trust.authorities, self.trust.revoked)
 
     def dialing(self, m: int) -> Credentials:
-        org = self.peers[m].target.org
+        org = self.peers[m].org
         return Credentials(self.node, {org: self.trust.authorities[org]})
 
     @property
@@ -195,7 +187,7 @@ def check_authority(plan: Plan, unit: int, org: str, found: str | None, field: s
         raise InputError(field, org, remedy)
 
 
-def _peers(config: ServerConfig, plan: Plan, me: int, prints: dict[str, str]) -> dict[int, Peering]:
+def _peers(config: ServerConfig, plan: Plan, me: int, prints: dict[str, str]) -> dict[int, Target]:
     """All other servers that this one has to reach: neighbours, and everybody where there is a release."""
     names = [unit.name for unit in plan.units]
     for name in config.servers:
@@ -216,6 +208,5 @@ def _peers(config: ServerConfig, plan: Plan, me: int, prints: dict[str, str]) ->
         org = given.organisation
         check_authority(plan, m, org, prints.get(org), f"servers.{unit.name}.organisation")
         check_name(f"servers.{unit.name}.name", given.name)
-        target = Target(org, given.name, bytes.fromhex(unit.identity))
-        found[m] = Peering(target, tuple(given.addresses))
+        found[m] = Target(org, given.name, bytes.fromhex(unit.identity), tuple(given.addresses))
     return found
