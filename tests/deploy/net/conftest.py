@@ -59,7 +59,7 @@ class World:
         return {org: self.authorities[org].certificate for org in orgs}
 
     def revoked(self, *orgs: str) -> dict[str, frozenset[int]]:
-        return {org: load_revoked(self.folder / org / CRL, self.authorities[org].certificate) for org in orgs}
+        return {org: load_revoked(self.folder / org / CRL, self.authorities[org].certificate).serials for org in orgs}
 
     def listening(self, own: node_keys.NodeKeys) -> Credentials:
         return Credentials(own, self.trust("alpha", "beta"), self.revoked("alpha", "beta"))

@@ -355,33 +355,26 @@ class ServerProcess(NodeProcess):
     # Questions of the operator
 
     async def _answer(self, question: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        match question:
-            case {"ask": "status"}:
-                yield {"done": await self.status()}
-            case {"ask": "release", "again": bool(again)}:
-                async for line in self._relay(again):
-                    yield line
-            case {"ask": "ledger", "path": str(path)}:
-                try:
+        try:
+            match question:
+                case {"ask": "status"}:
+                    yield {"done": await self.status()}
+                case {"ask": "release", "again": bool(again)}:
+                    async for line in self._relay(again):
+                        yield line
+                case {"ask": "ledger", "path": str(path)}:
                     await self._asked(lambda _: self._store.export_ledger(path))
                     yield {"done": {"file": path}}
-                except (RunError, InputError) as e:
-                    yield {"failed": str(e)}
-            case {"ask": "remove", "epoch": str(epoch)}:
-                try:
+                case {"ask": "remove", "epoch": str(epoch)}:
                     await self._asked(lambda now: self.server.follow(now, bytes.fromhex(epoch)))
                     yield {"done": {"epoch": await self._asked(lambda _: self.server.epoch_number)}}
-                except ValueError as e:  # an epoch that does not hold, or none at all
-                    yield {"failed": str(e)}
-            case _:
-                yield {"failed": "ask for status, release, remove or ledger"}
+                case _:
+                    yield {"failed": "ask for status, release, remove or ledger"}
+        except (RunError, ValueError) as e:  # an input error too, or an epoch that does not hold
+            yield {"failed": str(e)}
 
     async def _relay(self, again: bool) -> AsyncIterator[dict[str, Any]]:
-        try:
-            relay: Relay = await self._asked(lambda now: self.server.release(now, again=again))
-        except (RunError, InputError) as e:
-            yield {"failed": str(e)}
-            return
+        relay: Relay = await self._asked(lambda now: self.server.release(now, again=again))
         said = None
         while True:
             stage, attempt, result, failed = await self._asked(

@@ -12,11 +12,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import Self
 
-from cryptography import x509
-
 from confide.base import canonical
 from confide.base.errors import InputError
-from confide.deploy.keys.authentication import LARGEST_LIST, load_revoked
+from confide.deploy.keys.authentication import load_revoked
 from confide.deploy.keys.certificates import LARGEST_PEM, Peer, RefusedPeer, check_name, fingerprint, utc_now
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines import terms
@@ -144,21 +142,13 @@ def load_trust(config: ServerConfig, before: Trust | None = None) -> Trust:
         pem = canonical.read_bytes(config.path(given.certificate), f"authorities.{org}.certificate", LARGEST_PEM)
         authorities[org] = pem
         try:
-            serials = load_revoked(config.path(given.crl), pem)
-            revoked[org], until[org] = serials, _next_update(config, org)
+            revoked[org], until[org] = load_revoked(config.path(given.crl), pem)
         except InputError as e:
             if before is None:
                 raise InputError(f"authorities.{org}.crl", e.value, e.remedy) from None
             if org in before.revoked and utc_now() < before.until[org]:  # half copied, perhaps: the old one holds
                 revoked[org], until[org] = before.revoked[org], before.until[org]
     return Trust(authorities, revoked, until)
-
-
-def _next_update(config: ServerConfig, org: str) -> datetime:
-    path = config.path(config.authorities[org].crl)
-    found = x509.load_pem_x509_crl(canonical.read_bytes(path, "crl", LARGEST_LIST)).next_update_utc
-    assert found is not None  # noqa: S101 - load_revoked looked
-    return found
 
 
 def _place(plan: Plan, node: NodeKeys) -> int:
