@@ -160,11 +160,9 @@ class Cluster:
 
     # Asking
 
-    def status(self, node: str) -> dict[str, Any] | None:
-        """What `confide status --json` says of a running server; None if it does not answer (yet). Of a client: pid."""
-        if node not in self.layout.units:
-            return {"running": True, "pid": self.processes[node].pid} if self.alive(node) else None
-        return self._ask(node, {"ask": "status"}, PATIENCE)
+    def status(self, unit: str) -> dict[str, Any] | None:
+        """What `confide status --json` says of a running server; None if it does not answer (yet)."""
+        return self._ask(unit, {"ask": "status"}, PATIENCE)
 
     def _ask(self, unit: str, question: Mapping[str, Any], patience: float) -> dict[str, Any] | None:
         if not self.alive(unit):
