@@ -26,10 +26,9 @@ from confide.rounds.arithmetic import State
 from confide.rounds.combine import perturb
 from confide.rounds.noise import integer_noise
 from confide.rounds.schemes import Scheme, scheme
-from confide.testing.invariants import balanced, require
 from confide.testing.network import Network, Unit, Weather
 from confide.testing.rehearsal import scripted, scripted_update
-from watch import Watch
+from invariants import Watch, balanced, require
 
 LENGTH: Final = 2
 MORE: Final = 1e-6  # virtual seconds: sums of times are rounded

@@ -24,7 +24,7 @@ from confide.rounds.schemes import scheme
 from confide.testing.network import Cut, Network, Unit, Weather
 from confide.testing.rehearsal import PLAN, scripted
 from exploring import more
-from watch import Watch
+from invariants import Watch
 
 STORIES = float(os.environ.get("CONFIDE_STORIES", more(1, 2)))
 T = 12

@@ -25,7 +25,7 @@ from confide.rounds.schemes import scheme
 from confide.testing.network import Cut, Network, Weather
 from confide.testing.rehearsal import PLAN, scripted, server_identity
 from exploring import more
-from watch import Watch
+from invariants import Watch
 
 STORIES = float(os.environ.get("CONFIDE_STORIES", more(1, 2)))
 T = 8

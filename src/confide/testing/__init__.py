@@ -13,7 +13,6 @@ more. Names are loaded when they are first used. Below them:
 
 network     the box: messages on their way, machines that die and return
 rehearsal   units of a plan with clients that train, and units whose clients send numbers from a script
-invariants  what must hold of all stores; the oracle
 secure_sessions   one secure sum by itself
 """
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+import invariants
 from confide.deploy.store.books import Books, Changes
 from confide.deploy.store.reconcile import balanced, conserved
-from confide.testing import invariants
 from stage import Stage
 from stories import story
 
