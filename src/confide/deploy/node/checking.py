@@ -17,6 +17,7 @@ from confide.base.errors import InputError, RunError
 from confide.base.files import existing
 from confide.deploy.keys.certificates import utc_now
 from confide.deploy.node import control
+from confide.deploy.node.asking import last
 from confide.deploy.node.config import ServerConfig, host_port
 from confide.deploy.node.findings import FAIL, OK, WARN, Finding, certificate, clock, not_yet_made, privacy
 from confide.deploy.node.probing import PATIENCE, Reached, probe
@@ -72,12 +73,9 @@ def _certificates(setup: ServerSetup) -> Iterator[Finding]:
 def _running(config: ServerConfig) -> dict[str, Any] | None:
     """The status of this server, if it runs already."""
     try:
-        for line in control.ask(config.control, {"ask": "status"}, PATIENCE):
-            found: dict[str, Any] | None = line.get("done")
-            return found
+        return last(control.ask(config.control, {"ask": "status"}, PATIENCE))
     except (control.NotRunningError, RunError, InputError):
         return None
-    return None
 
 
 def _store(setup: ServerSetup, running: dict[str, Any] | None) -> Iterator[Finding]:
