@@ -36,7 +36,7 @@ from confide.deploy.store.books import Books
 from confide.plans.config import parse
 from confide.privacy import ledger
 from confide.privacy.ledger import FREE, Event
-from confide.testing.invariants import balanced, bounded, conserved, require
+from invariants import balanced, bounded, conserved, require
 from patience import LIMIT, wait_round
 
 Way = tuple[str, str]  # (unit that dials, unit that it dials): the messages of the first to the second

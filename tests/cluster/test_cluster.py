@@ -30,9 +30,9 @@ from confide.deploy.node.server_setup import ServerSetup
 from confide.deploy.store import reconcile
 from confide.plans.config import Config, load, parse
 from confide.problems import model_file as released_model
-from confide.testing.invariants import BrokenError, balanced
 from confide.testing.network import Network
 from confide.testing.rehearsal import training_units
+from invariants import BrokenError, balanced
 from patience import LIMIT, SCALE, until
 from ports import own_ports
 

@@ -39,7 +39,7 @@ async def main(folder, first, step, last):
     def dialer(k):
         setup = ClientSetup.load(load_client(Path(folder) / f"alpha-c{k}" / "client.toml"))
         return Dialer(
-            setup.config.server.addresses, setup.credentials, setup.target, setup.common, lambda _: None,
+            setup.credentials, setup.target, setup.common, lambda _: None,
             lambda: up.add(k), lambda: up.discard(k), lambda lines: None, setup.limits,
         )
     mine = range(int(first), int(last), int(step))

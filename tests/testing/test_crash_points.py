@@ -16,11 +16,11 @@ from confide.deploy.machines.server import Server
 from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import Changes
 from confide.deploy.store.store import Store
-from confide.testing.explore import SCHEMES
 from confide.testing.network import CrashError, Cut, Weather
 from confide.testing.rehearsal import PLAN, server_identity
-from confide.testing.stage import Kill, Make, Stage, Story, play
 from exploring import more
+from stage import Kill, Make, Stage, Story, play
+from stories import SCHEMES
 
 POINTS = (  # docs/design/flows.md, 5; those of a removal are below
     "boot.loaded", "boot.sent", "round.open.before", "round.open.committed", "adapt.handed_out", "adapt.aggregated",

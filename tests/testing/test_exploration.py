@@ -25,7 +25,7 @@ from confide.deploy.machines.exchange import OtherBytesError, Rules
 from confide.deploy.machines.sync import Sync
 from confide.deploy.store.books import Balance, Books, Changes, as_vector
 from confide.privacy.ledger import FREE
-from confide.testing.invariants import bounded
+from invariants import bounded
 
 DEPTH = int(os.environ.get("CONFIDE_DEPTH", "0"))
 PLAN = bytes(32)

@@ -28,12 +28,12 @@ from confide.graph.graph import Graph
 from confide.rounds.arithmetic import State, on_grid
 from confide.rounds.combine import Perturbed, combine, perturb, publish
 from confide.rounds.schemes import Place
-from confide.testing.explore import GRAPHS, SCHEMES, explore, story
-from confide.testing.invariants import Watch, balanced
 from confide.testing.network import Cut, Network, Weather
 from confide.testing.rehearsal import ScriptedClient, scripted, scripted_update
-from confide.testing.stage import LENGTH, Kill, Outcome, Stage, Story, image, noisy
 from exploring import more
+from invariants import Watch, balanced
+from stage import LENGTH, Kill, Outcome, Stage, Story, image, noisy
+from stories import GRAPHS, SCHEMES, explore, story
 
 STORIES = int(os.environ.get("CONFIDE_STORIES", more(100, 200)))
 PARTS = 2  # so that several workers may share them

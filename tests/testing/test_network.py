@@ -25,10 +25,10 @@ from confide.privacy.ledger import dataset_id, read
 from confide.privacy.price import Price
 from confide.rounds.schemes import Scheme
 from confide.secure.keys import KeyPair
-from confide.testing.invariants import Watch, balanced
 from confide.testing.network import Cut, Network, Weather
 from confide.testing.rehearsal import forged_units, training_units
 from exploring import more
+from invariants import Watch, balanced
 
 ROUNDS = 6
 SECURE: dict[str, Any] = {"aggregation": "secure", "sampled": 4}

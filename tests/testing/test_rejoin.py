@@ -21,10 +21,10 @@ from confide.deploy.store.books import Balance, Books, Changes, Status
 from confide.deploy.store.store import MemoryStore
 from confide.graph.graph import Graph
 from confide.rounds.schemes import scheme
-from confide.testing.invariants import Watch
 from confide.testing.network import Cut, Network, Unit, Weather
 from confide.testing.rehearsal import PLAN, scripted
 from exploring import more
+from invariants import Watch
 
 STORIES = float(os.environ.get("CONFIDE_STORIES", more(1, 2)))
 T = 12

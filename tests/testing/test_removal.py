@@ -22,10 +22,10 @@ from confide.deploy.machines.ports import Phase
 from confide.deploy.store.books import Changes, Status
 from confide.graph.graph import Graph
 from confide.rounds.schemes import scheme
-from confide.testing.invariants import Watch
 from confide.testing.network import Cut, Network, Weather
 from confide.testing.rehearsal import PLAN, scripted, server_identity
 from exploring import more
+from invariants import Watch
 
 STORIES = float(os.environ.get("CONFIDE_STORIES", more(1, 2)))
 T = 8

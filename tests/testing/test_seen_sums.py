@@ -25,9 +25,9 @@ from confide.privacy import price
 from confide.privacy.bundle import generate_key, load_key, make_bundle, save_bundle, verify_bundle
 from confide.privacy.ledger import FREE, Event, compose, dataset_id, read, write_events
 from confide.privacy.price import Price
-from confide.testing.invariants import Watch, balanced
 from confide.testing.network import Network, Weather
 from confide.testing.rehearsal import forged_units, training_units
+from invariants import Watch, balanced
 
 ROUNDS = 8
 BASE: dict[str, Any] = {

@@ -24,10 +24,10 @@ from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import Balance, Books, Changes, as_bytes, as_vector
 from confide.deploy.store.store import MemoryStore
 from confide.privacy.ledger import FREE
-from confide.testing.explore import explore, shrink, story
-from confide.testing.invariants import BrokenError
 from confide.testing.network import Cut, Weather
-from confide.testing.stage import Kill, Make, Story, in_memory, play
+from invariants import BrokenError
+from stage import Kill, Make, Story, in_memory, play
+from stories import explore, shrink, story
 
 STORIES = range(40)
 

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final, Self
 
 from confide.base.errors import InputError, RunError
@@ -30,7 +29,6 @@ TAIL: Final = 2**14  # bytes of a log in which its last line is looked for
 class Cluster:
     """Args:
     test_seed: FOR TESTS: all randomness of all nodes from this seed.
-    log_dir: one file a node; `logs` in the layout's folder by default.
     via: see `Layout.write`: the nodes' configs are written again with these addresses.
     options: of every node's config, besides the layout's.
     """
@@ -40,12 +38,11 @@ class Cluster:
         layout: Layout,
         *,
         test_seed: int | None = None,
-        log_dir: str | Path | None = None,
         via: Via | None = None,
         **options: Any,
     ) -> None:
         self.layout, self.test_seed = layout, test_seed
-        self.logs = Path(log_dir) if log_dir is not None else layout.folder / "logs"
+        self.logs = layout.folder / "logs"  # one file a node
         self.logs.mkdir(parents=True, exist_ok=True)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._meant: set[str] = set()  # nodes that were told to end
@@ -160,11 +157,9 @@ class Cluster:
 
     # Asking
 
-    def status(self, node: str) -> dict[str, Any] | None:
-        """What `confide status --json` says of a running server; None if it does not answer (yet). Of a client: pid."""
-        if node not in self.layout.units:
-            return {"running": True, "pid": self.processes[node].pid} if self.alive(node) else None
-        return self._ask(node, {"ask": "status"}, PATIENCE)
+    def status(self, unit: str) -> dict[str, Any] | None:
+        """What `confide status --json` says of a running server; None if it does not answer (yet)."""
+        return self._ask(unit, {"ask": "status"}, PATIENCE)
 
     def _ask(self, unit: str, question: Mapping[str, Any], patience: float) -> dict[str, Any] | None:
         if not self.alive(unit):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from typing import Any, Final
 
 from confide.base.errors import InputError
@@ -93,8 +92,3 @@ def _fewest_clients(config: Config) -> int:
         return int(clients)
     with named_as_in_config():
         return int(config.problem.make(config.seed).federation.K.min())
-
-
-def fresh_folder() -> str:
-    """For a run whose files nobody asked to keep; only its owner can enter it."""
-    return tempfile.mkdtemp(prefix="confide-cluster-")

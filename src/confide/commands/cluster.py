@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,18 +53,15 @@ def cluster(
 ) -> None:
     """Run a whole network on this machine: certificates, a plan, one process for every server and client."""
     began = time.monotonic()
-    clocks = {"adapt": adapt, "tick": tick, "exchange": exchange, "drain": drain}
+    given: dict[str, float | None] = {"units": units, "clients": clients, "rounds": rounds}
+    given |= {"adapt": adapt, "tick": tick, "exchange": exchange, "drain": drain}
+    temporary = out is None
     with _signals():
         if out is not None and (out / "cluster.json").exists():
-            asked = {"CONFIG": config, "--units": units, "--clients": clients, "--rounds": rounds, "--set": change}
-            layout, temporary = (
-                _again(out, asked | {f"--{name}": value for name, value in clocks.items()}, release),
-                False,
-            )
+            asked = {"CONFIG": config, "--set": change} | {f"--{name}": value for name, value in given.items()}
+            layout = _again(out, asked, release)
         else:
-            parsed, temporary = _config(config, change or []), out is None
-            sizes = {"units": units, "clients": clients, "rounds": rounds}
-            layout = _anew(out, parsed, release=release, **sizes, **clocks)
+            layout = _anew(out, _config(config, change or []), release=release, **given)
         for note in layout.notes:
             _say(f"set {note}")
         found = _run(layout, test_seed, release)
@@ -100,9 +98,8 @@ def _again(folder: Path, asked: dict[str, Any], release: bool) -> Layout:
 
 def _anew(folder: Path | None, config: Any, **given: Any) -> Layout:
     from confide.cluster.layout import lay_out
-    from confide.cluster.try_out import fresh_folder
 
-    place = Path(fresh_folder()) if folder is None else folder
+    place = Path(tempfile.mkdtemp(prefix="confide-cluster-")) if folder is None else folder  # made 0700
     try:
         return lay_out(place, config, **{name: value for name, value in given.items() if value is not None})
     except BaseException:

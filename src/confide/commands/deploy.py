@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from confide.base.errors import InputError, RunError
-from confide.commands.options import Change, Json, Seed
+from confide.commands.options import Change, Json, Seed, answer
 
 app = typer.Typer()
 Config = Annotated[Path, typer.Argument(help="The node's TOML, see docs/deploying.md.")]
@@ -55,12 +55,9 @@ def agree(
     if os.path.lexists(out):
         raise InputError("--out", str(out), "exists; a plan that is in use is never replaced, name another")
     plan.save(out)
-    if as_json:
-        facts = {"plan": str(out), "hash": plan.hash, "units": len(units), "rounds": plan.rounds, "dim": length}
-        print(json.dumps(facts | {"statement": said.to_dict()}))
-        return
-    print(said)
-    print(f"plan {out}, {len(units)} units, {plan.rounds} rounds, {length} numbers\nhash {plan.hash}")
+    facts = {"plan": str(out), "hash": plan.hash, "units": len(units), "rounds": plan.rounds, "dim": length}
+    line = f"plan {out}, {len(units)} units, {plan.rounds} rounds, {length} numbers"
+    answer(as_json, facts | {"statement": said.to_dict()}, str(said), line, f"hash {plan.hash}")
 
 
 @app.command()
@@ -74,7 +71,7 @@ def check(
 
     from confide.deploy.node import checking, checking_client
     from confide.deploy.node.config import ServerConfig, load
-    from confide.deploy.node.probing import FAIL
+    from confide.deploy.node.findings import FAIL
 
     logging.getLogger("confide").addHandler(logging.NullHandler())  # what a dialer logs is in the findings
     loaded, found = load(config), []
@@ -189,10 +186,8 @@ def ledger(
         raise InputError("--out", str(out), "exists; a ledger is never replaced, name another")
     asking.export_ledger(config, out)
     book = read(out)
-    if as_json:
-        print(json.dumps({"file": str(out), "events": len(book.events), "head": book.head}))
-        return
-    print(f"{out}\n{len(book.events)} events, the last line is {book.head}")
+    facts = {"file": str(out), "events": len(book.events), "head": book.head}
+    answer(as_json, facts, str(out), f"{len(book.events)} events, the last line is {book.head}")
 
 
 @app.command()
@@ -213,12 +208,9 @@ def release(
         print(f"{time.monotonic() - began:6.1f} s  {stage}: {at}", file=sys.stderr)
 
     found = asking.release(config, again=again, told=told)
-    if as_json:
-        print(json.dumps(found))
-        return
-    print(found["file"])
-    print(f"attempt {found['attempt']}, mean of {found['servers']} servers, noise sigma {found['sigma']:g}")
-    if found["unheard"]:
+    line = f"attempt {found['attempt']}, mean of {found['servers']} servers, noise sigma {found['sigma']:g}"
+    answer(as_json, found, found["file"], line)
+    if found["unheard"] and not as_json:
         print(f"not heard of: {', '.join(found['unheard'])}", file=sys.stderr)
 
 
@@ -242,7 +234,7 @@ def remove(
         raise InputError("--sign", None, "give either --sign FILE, or --with FILE for each signature")
     if sign is not None:
         said = removal.sign(ServerSetup.load(load_server(config)), unit, number, sign)
-        print(json.dumps(said) if as_json else f"{sign}: send it to whoever collects them")
+        answer(as_json, said, f"{sign}: send it to whoever collects them")
         return
     found = asking.remove(config, with_ or [])
-    print(json.dumps(found) if as_json else f"epoch {found['epoch']}: {', '.join(unit)} removed; the others are told")
+    answer(as_json, found, f"epoch {found['epoch']}: {', '.join(unit)} removed; the others are told")

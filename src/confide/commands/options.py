@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -15,6 +16,11 @@ Change = Annotated[list[str] | None, typer.Option("--set", help="Change a key of
 Seed = Annotated[
     int | None, typer.Option("--test-seed", help="FOR TESTS: all noise from this seed. Nothing is private.")
 ]
+
+
+def answer(as_json: bool, facts: Mapping[str, Any], *lines: str) -> None:
+    """What a command has found: one JSON object, or lines for people."""
+    print(json.dumps(facts) if as_json else "\n".join(lines))
 
 
 def with_options(table: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from confide.base.errors import InputError
-from confide.commands.options import Json
+from confide.commands.options import Json, answer
 
 if TYPE_CHECKING:
     from confide.deploy.keys.authority import Authority, Entry
@@ -32,10 +32,7 @@ def init(
     from confide.deploy.keys.certificates import check_name
 
     authority = Authority.create(folder / check_name("organisation", name))
-    if as_json:
-        print(json.dumps(_authority(authority)))
-        return
-    print(f"{authority.folder}\nauthority {authority.fingerprint}")
+    answer(as_json, _authority(authority), str(authority.folder), f"authority {authority.fingerprint}")
 
 
 @app.command()
@@ -63,14 +60,12 @@ def show(org: Organisation, folder: Folder = Path("."), as_json: Json = False) -
     authority = _opened(folder, org)
     entries = authority.entries()
     now = authority.clock()
-    if as_json:
-        rows = [_row(e) | {"state": e.state(now)} for e in entries]
-        print(json.dumps(_authority(authority) | {"certificates": rows}))
-        return
-    print(f"authority {authority.fingerprint}, until {authority.not_after:%Y-%m-%d}")
+    rows = [_row(e) | {"state": e.state(now)} for e in entries]
     width = max((len(e.name) for e in entries), default=0)
-    for e in entries:  # plain lines: a serial that a table would cut short cannot be revoked
-        print(f"{e.name:{width}}  {e.role}  {e.not_after[:10]}  {e.state(now):12}  {e.serial}")
+    # plain lines: a serial that a table would cut short cannot be revoked
+    lines = [f"{e.name:{width}}  {e.role}  {e.not_after[:10]}  {e.state(now):12}  {e.serial}" for e in entries]
+    head = f"authority {authority.fingerprint}, until {authority.not_after:%Y-%m-%d}"
+    answer(as_json, _authority(authority) | {"certificates": rows}, head, *lines)
 
 
 @app.command()
@@ -83,13 +78,10 @@ def revoke(
     """Revoke certificates and sign the new list of revoked ones, crl.pem, for every server to load."""
     authority = _opened(folder, org)
     gone = authority.revoke(which)
-    path = authority.folder / "crl.pem"
-    if as_json:
-        print(json.dumps({"organisation": org, "revoked": [_row(e) for e in gone], "crl": str(path)}))
-        return
-    for e in gone:
-        print(f"revoked {e.role} {e.name}, serial {e.serial}")
-    print(f"give {path} to every server")
+    path = str(authority.folder / "crl.pem")
+    lines = [f"revoked {e.role} {e.name}, serial {e.serial}" for e in gone]
+    facts = {"organisation": org, "revoked": [_row(e) for e in gone], "crl": path}
+    answer(as_json, facts, *lines, f"give {path} to every server")
 
 
 @app.command()
@@ -113,11 +105,9 @@ def renew(
 def crl(org: Organisation, folder: Folder = Path("."), as_json: Json = False) -> None:
     """Sign the list of revoked certificates anew; servers refuse one that is older than a month."""
     authority = _opened(folder, org)
-    until, path = authority.sign_crl(), authority.folder / "crl.pem"
-    if as_json:
-        print(json.dumps({"organisation": org, "crl": str(path), "next_update": until.isoformat()}))
-        return
-    print(f"{path}\ngood until {until:%Y-%m-%d %H:%M} UTC")
+    until, path = authority.sign_crl(), str(authority.folder / "crl.pem")
+    facts = {"organisation": org, "crl": path, "next_update": until.isoformat()}
+    answer(as_json, facts, path, f"good until {until:%Y-%m-%d %H:%M} UTC")
 
 
 @app.command()
@@ -148,13 +138,9 @@ def _opened(folder: Path, org: str) -> Authority:
 
 def _print_made(authority: Authority, entry: Entry, suffixes: tuple[str, ...], as_json: bool) -> None:
     files = [str(authority.folder / (entry.prefix + suffix)) for suffix in suffixes]
-    if as_json:
-        print(json.dumps({"organisation": authority.org, **_row(entry), "files": files}))
-        return
-    print("\n".join(files))
-    print(f"until        {entry.not_after[:10]}\nidentity     {entry.identity}")
-    if entry.exchange_key is not None:
-        print(f"exchange_key {entry.exchange_key}")
+    lines = [f"until        {entry.not_after[:10]}", f"identity     {entry.identity}"]
+    lines += [] if entry.exchange_key is None else [f"exchange_key {entry.exchange_key}"]
+    answer(as_json, {"organisation": authority.org, **_row(entry), "files": files}, *files, *lines)
 
 
 def _authority(authority: Authority) -> dict[str, Any]:

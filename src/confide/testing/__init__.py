@@ -13,9 +13,6 @@ more. Names are loaded when they are first used. Below them:
 
 network     the box: messages on their way, machines that die and return
 rehearsal   units of a plan with clients that train, and units whose clients send numbers from a script
-invariants  what must hold after every commit; the oracle
-stage       one story of a network that fails, watched commit by commit
-explore     random stories, and the smallest one that still fails
 secure_sessions   one secure sum by itself
 """
 

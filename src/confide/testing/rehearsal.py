@@ -17,7 +17,7 @@ import numpy as np
 
 from confide.base.arrays import Floats
 from confide.base.errors import InputError
-from confide.base.randomness import Purpose, below, choose, key, repetition_seed, words
+from confide.base.randomness import Purpose, below, key, words
 from confide.deploy.machines import client_messages as messages
 from confide.deploy.machines import training
 from confide.deploy.machines.client import Client, ClientTerms
@@ -25,18 +25,18 @@ from confide.deploy.machines.cohort import CohortTerms
 from confide.deploy.machines.exchange import Rules
 from confide.deploy.machines.terms import Terms, integer_weights, neighbours, of_plan
 from confide.deploy.machines.training import Trainer
+from confide.deploy.node import seeded
 from confide.deploy.store.books import Books, Vector, as_bytes
 from confide.deploy.store.record import MemoryRecord, Record
 from confide.deploy.store.store import MemoryStore, Store
 from confide.graph.graph import Graph
-from confide.laws.law import GAUSSIAN
 from confide.plans.build import Announced
 from confide.plans.plan import Plan
 from confide.privacy.ledger import Cost, Event
 from confide.privacy.price import Price, agreed
 from confide.problems.problem import Problem
 from confide.rounds.arithmetic import FixedArithmetic, on_grid
-from confide.rounds.noise import NoiseSource, integer_noise
+from confide.rounds.noise import integer_noise
 from confide.rounds.schemes import Scheme
 from confide.secure.client import Member
 from confide.secure.keys import Identity
@@ -262,8 +262,7 @@ def training_units(
         train_config: (unit, client) -> what a train function is told.
     """
     plan, arithmetic = price.plan, price.arithmetic
-    own = repetition_seed(seed, 0)
-    noise = integer_noise(own, arithmetic)
+    noise = seeded.server_noise(seed, arithmetic)
     units = []
     for p, K in enumerate(_checked_sizes(plan, source)):
         terms = of_plan(price, p, rounds)
@@ -271,9 +270,9 @@ def training_units(
         clients = []
         for k in range(K):
             record = MemoryRecord(ClientTerms.of_plan(plan, p, k).owner)
-            trains = _on_data(plan, source, own, p, k) if isinstance(source, Problem) else source
-            clients.append(partial(_client, plan, own, p, k, record, noise, trains, train_config(p, k)))
-        sample = partial(_sample, own, p, arithmetic.L, K)
+            trains = _on_data(plan, source, seed, p, k) if isinstance(source, Problem) else source
+            clients.append(partial(_client, plan, seed, p, k, record, trains, train_config(p, k)))
+        sample = seeded.sample(seed, p, arithmetic.L, K)
         units.append(Unit(terms, store(p, books), clients, noise, sample))
     return units
 
@@ -295,11 +294,7 @@ def _checked_sizes(plan: Plan, source: Problem | Trainer) -> list[int]:
 
 def _on_data(plan: Plan, problem: Problem, seed: int, p: int, k: int) -> Trainer:
     X, d = problem.federation.client(p, k)
-    return training.of_plan(plan, p, k, X, d, key=lambda i: key(seed, Purpose.BATCHES, i, p, k))
-
-
-def _sample(seed: int, p: int, L: int, K: int, i: int) -> tuple[int, ...]:
-    return tuple(choose(words(key(seed, Purpose.CLIENTS, i, p), L), K).tolist())
+    return training.of_plan(plan, p, k, X, d, key=seeded.batches(seed, p, k))
 
 
 def _client(
@@ -308,7 +303,6 @@ def _client(
     p: int,
     k: int,
     record: Record,
-    noise: NoiseSource,
     trains: Trainer,
     config: Mapping[str, Any],
 ) -> Client:
@@ -316,10 +310,5 @@ def _client(
     if plan.signed:
         peers = {n: bytes.fromhex(client.identity) for n, client in enumerate(plan.units[p].clients)}
         member = Member(k, client_identity(p, k), peers)
-    share = 0.0 if plan.secure is None else plan.secure.share
-
-    def draw(i: int, size: int) -> Vector:
-        return np.asarray(noise(Purpose.CLIENT_NOISE, (i, p, k), GAUSSIAN, share, size), np.int64)
-
-    terms = ClientTerms.of_plan(plan, p, k)
-    return Client(terms, trains, record, member, noise=draw if share else None, config=config)
+    terms, noise = ClientTerms.of_plan(plan, p, k), seeded.client_noise(seed, plan, p, k)
+    return Client(terms, trains, record, member, noise=noise, config=config)

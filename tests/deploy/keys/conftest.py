@@ -40,7 +40,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {
         "folder": folder,
         "authorities": {org: a.certificate for org, a in made.items()},
-        "revoked": {org: load_revoked(a.folder / "crl.pem", a.certificate) for org, a in made.items()},
+        "revoked": {org: load_revoked(a.folder / "crl.pem", a.certificate).serials for org, a in made.items()},
         "der": x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER),
         **made,
     }

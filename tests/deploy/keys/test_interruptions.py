@@ -64,7 +64,7 @@ def _whole(folder: Path) -> Authority:
     files = {p.stem for p in folder.iterdir() if p.suffix in (".crt", ".key", ".identity", ".exchange")} - {"ca"}
     assert files == {e.prefix for e in entries}
     assert not list(folder.glob(".pending-*"))
-    revoked = load_revoked(folder / "crl.pem", authority.certificate, NOW)
+    revoked = load_revoked(folder / "crl.pem", authority.certificate, NOW).serials
     assert revoked == {int(e.serial, 16) for e in entries if e.revoked is not None}
     for prefix, entry in live.items():
         node = NodeKeys.load(folder / prefix)

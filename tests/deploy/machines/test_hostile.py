@@ -39,10 +39,10 @@ from confide.secure import messages as secure_messages
 from confide.secure.client import Member
 from confide.secure.encoding import Encoding
 from confide.secure.parameters import choose
-from confide.testing.invariants import Watch, bounded, pending, require
 from confide.testing.network import Cut, Network, Node, Unit, Weather
 from confide.testing.rehearsal import LARGEST_UPDATE, ScriptedClient, scripted, server_identity
 from exploring import more
+from invariants import Watch, bounded, pending, require
 
 TEXT = "the plan of these tests"
 PLAN = hashlib.sha256(TEXT.encode()).digest()

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,13 +59,13 @@ class World:
         return {org: self.authorities[org].certificate for org in orgs}
 
     def revoked(self, *orgs: str) -> dict[str, frozenset[int]]:
-        return {org: load_revoked(self.folder / org / CRL, self.authorities[org].certificate) for org in orgs}
+        return {org: load_revoked(self.folder / org / CRL, self.authorities[org].certificate).serials for org in orgs}
 
     def listening(self, own: node_keys.NodeKeys) -> Credentials:
         return Credentials(own, self.trust("alpha", "beta"), self.revoked("alpha", "beta"))
 
     def target(self, org: str = "alpha", name: str = "one") -> Target:
-        return Target(org, name, self.node(org, "server", name).identity.public)
+        return Target(org, name, self.node(org, "server", name).identity.public, ("x:1",))
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]], *, errors: bool = False) -> None:
@@ -141,9 +141,8 @@ class Dialed:
         own = own or world.node("alpha", "client", "c0")
         target = settings.pop("target", None) or world.target()
         self.dialer = Dialer(
-            addresses,
             Credentials(own, world.trust(target.org)),
-            target,
+            replace(target, addresses=tuple(addresses)),
             settings.pop("common", COMMON),
             self.messages.append,
             lambda: self.events.append("connected"),

@@ -228,6 +228,6 @@ def test_a_dialer_goes_on_when_a_machine_fails(net: Any, world: Any) -> None:
 def test_a_dialer_is_told_whom_to_believe(net: Any, world: Any) -> None:
     own, target = Credentials(world.node("alpha", "client", "c0"), world.trust("alpha")), world.target("beta", "two")
     with pytest.raises(InputError, match="give that of beta and no other"):
-        Dialer(["x:1"], own, target, net.COMMON, *[print] * 4)
+        Dialer(own, target, net.COMMON, *[print] * 4)
     with pytest.raises(InputError, match="one address at least"):
         net.Dialed(world, [])

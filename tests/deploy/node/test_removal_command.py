@@ -67,7 +67,7 @@ def test_running_servers_follow_and_the_removed_one_stops(
         assert command("remove", three.toml(unit), "gamma", "--sign", tmp_path / unit)[0] == 0
     code, _, err = command("remove", three.toml("alpha"), "gamma", *files)
     assert (code, "no server runs with this config" in err) == (1, True)
-    with Cluster(three, test_seed=0, log_dir=tmp_path / "logs") as cluster:
+    with Cluster(three, test_seed=0) as cluster:
         for unit in three.units:
             cluster.start(unit)
         cluster.wait("all are up", lambda: all(cluster.status(unit) for unit in three.units), LIMIT)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+import invariants
 from confide.deploy.store.books import Books, Changes
 from confide.deploy.store.reconcile import balanced, conserved
-from confide.testing import invariants
-from confide.testing.explore import story
-from confide.testing.stage import Stage
+from stage import Stage
+from stories import story
 
 SEEDS = (3, 11, 24, 57)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -82,8 +82,15 @@ def _vouching(org: str, pem: bytes, now: datetime) -> x509.Certificate:
     return ca
 
 
-def load_revoked(path: str | Path, ca: bytes, now: datetime | None = None) -> frozenset[int]:
-    """The serials in a CRL that the authority `ca` (its certificate in PEM) has signed and that is not out of date."""
+class Revoked(NamedTuple):
+    """What a CRL says, and until when."""
+
+    serials: frozenset[int]
+    until: datetime
+
+
+def load_revoked(path: str | Path, ca: bytes, now: datetime | None = None) -> Revoked:
+    """A CRL that the authority `ca` (its certificate in PEM) has signed and that is not out of date."""
     now = now or utc_now()
     fresh = "run `confide pki crl ORG` at that organisation and copy its crl.pem here"
     try:
@@ -105,4 +112,4 @@ def load_revoked(path: str | Path, ca: bytes, now: datetime | None = None) -> fr
         raise InputError("crl", str(path), f"was to be replaced by {until}; {fresh}")
     if since > now + SKEW:
         raise InputError("crl", str(path), f"is of {since}, in the future; compare the clocks")
-    return serials
+    return Revoked(serials, until)

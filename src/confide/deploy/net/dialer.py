@@ -9,7 +9,7 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -35,7 +35,6 @@ class Dialer:
     gRPC takes the way through a proxy from https_proxy, http_proxy and no_proxy (in small letters).
 
     Args:
-        addresses: HOST:PORT, all of the same server.
         connected, disconnected: what was sent before `connected` is lost, so a machine says everything again.
         differs: the fields of the plan in which the two sides differ, whenever it is tried again.
 
@@ -47,7 +46,6 @@ class Dialer:
 
     def __init__(
         self,
-        addresses: Sequence[str],
         credentials: Credentials,
         server: Target,
         common: Common,
@@ -57,14 +55,14 @@ class Dialer:
         differs: Callable[[list[str]], None],
         limits: Limits = LIMITS,
     ) -> None:
-        if not addresses:
-            raise InputError("addresses", list(addresses), "a server is reached at one address at least")
+        if not server.addresses:
+            raise InputError("addresses", [], "a server is reached at one address at least")
         if list(credentials.authorities) != [server.org]:
             raise InputError("authorities", list(credentials.authorities), f"give that of {server.org} and no other")
         self.why = "not yet dialed"
         self.ahead: float | None = None
         self.counts: Counter[str] = Counter()
-        self._addresses, self._credentials, self._server, self._common = addresses, credentials, server, common
+        self._credentials, self._server, self._common = credentials, server, common
         self._receive, self._limits = receive, limits
         self._connected, self._disconnected, self._differs = connected, disconnected, differs
         self._stream: Stream | None = None
@@ -90,18 +88,18 @@ class Dialer:
         self._credentials = credentials
 
     async def _run(self) -> None:
-        loop, which, failures = asyncio.get_running_loop(), 0, 0
+        loop, addresses, which, failures = asyncio.get_running_loop(), self._server.addresses, 0, 0
         while True:
             before, self._since = self.why, math.inf
-            self.why = await self._dial(self._addresses[which])
+            self.why = await self._dial(addresses[which])
             known = self.why == before and self._since == math.inf
             _log.log(logging.DEBUG if known else logging.WARNING, "no stream to %s: %s", self._server.host, self.why)
             if loop.time() - self._since >= SETTLED:
                 failures = 0
             else:
-                failures, which = failures + 1, (which + 1) % len(self._addresses)
+                failures, which = failures + 1, (which + 1) % len(addresses)
             self._hurry.clear()
-            pause = delay(failures // len(self._addresses), random.random())  # noqa: S311 - no secret
+            pause = delay(failures // len(addresses), random.random())  # noqa: S311 - no secret
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), pause)
                 failures = 0

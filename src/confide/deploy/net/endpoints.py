@@ -51,11 +51,17 @@ class Credentials:
 
 @dataclass(frozen=True)
 class Target:
-    """The server that a dialer wants; its identity is the raw Ed25519 key in the plan."""
+    """The server that a dialer wants.
+
+    Attributes:
+        identity: the raw Ed25519 key in the plan.
+        addresses: HOST:PORT, all of this server.
+    """
 
     org: str
     name: str
     identity: bytes
+    addresses: tuple[str, ...]
 
     @property
     def host(self) -> str:

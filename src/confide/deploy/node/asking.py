@@ -32,7 +32,7 @@ def status(path: str | Path) -> dict[str, Any]:
     config, begun = load_server(path), time.monotonic()
     while True:
         try:
-            return _last(control.ask(config.control, {"ask": "status"}, PATIENCE))
+            return last(control.ask(config.control, {"ask": "status"}, PATIENCE))
         except control.NotRunningError:
             try:
                 return _stored(config)
@@ -59,14 +59,14 @@ def release(
         RunError: no server runs there, the plan has no release (left), or the others did not answer.
     """
     config = load_server(path)
-    last: dict[str, Any] = {}
+    line: dict[str, Any] = {}
     try:
-        for last in control.ask(config.control, {"ask": "release", "again": again}, 3.0 * config.patience + PATIENCE):
-            if "stage" in last:
-                told(last["stage"], last["attempt"])
+        for line in control.ask(config.control, {"ask": "release", "again": again}, 3.0 * config.patience + PATIENCE):
+            if "stage" in line:
+                told(line["stage"], line["attempt"])
     except control.NotRunningError:
         raise RunError(f"{config.control}: {NOT_RUNNING}") from None
-    return _last([last])
+    return last([line])
 
 
 def export_ledger(path: str | Path, out: Path) -> None:
@@ -78,7 +78,7 @@ def export_ledger(path: str | Path, out: Path) -> None:
     """
     config = load_server(path)
     try:
-        _last(control.ask(config.control, {"ask": "ledger", "path": str(out.absolute())}, PATIENCE))
+        last(control.ask(config.control, {"ask": "ledger", "path": str(out.absolute())}, PATIENCE))
     except control.NotRunningError:
         from confide.deploy.node.server_process import open_store
         from confide.deploy.node.server_setup import ServerSetup
@@ -100,7 +100,7 @@ def remove(path: str | Path, signatures: Sequence[Path]) -> dict[str, Any]:
     config = load_server(path)
     epoch = removal.collect(ServerSetup.load(config), signatures)
     try:
-        return _last(control.ask(config.control, {"ask": "remove", "epoch": epoch.hex()}, PATIENCE))
+        return last(control.ask(config.control, {"ask": "remove", "epoch": epoch.hex()}, PATIENCE))
     except control.NotRunningError:
         raise RunError(f"{config.control}: no server runs with this config; start it and ask again") from None
 
@@ -117,7 +117,8 @@ def _stored(config: ServerConfig) -> dict[str, Any]:
     return found | status_of(setup.price, found["published"], found["releases"], setup.allowance.spent)
 
 
-def _last(lines: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def last(lines: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What was found, by the last line of an answer; a `RunError` where it says that there is nothing."""
     found: dict[str, Any] = {}
     for line in lines:
         found = line

@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from confide.base.errors import InputError, RunError
 from confide.base.files import existing
-from confide.deploy.keys.certificates import SOON, utc_now
+from confide.deploy.keys.certificates import utc_now
 from confide.deploy.node import control
-from confide.deploy.node.config import ServerConfig
-from confide.deploy.node.probing import FAIL, OK, PATIENCE, WARN, Finding, Reached, clock, probe
+from confide.deploy.node.asking import last
+from confide.deploy.node.config import ServerConfig, host_port
+from confide.deploy.node.findings import FAIL, OK, WARN, Finding, certificate, clock, not_yet_made, privacy
+from confide.deploy.node.probing import PATIENCE, Reached, probe
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
-from confide.privacy.price import Price
 
 LOG: Final = 64 << 20  # bytes of SQLite's log before it is written back
 EVENT: Final = 1024  # bytes of a ledger's row, at most
@@ -57,22 +58,9 @@ def _plan(setup: ServerSetup) -> Iterator[Finding]:
         yield Finding("start", OK, f"round 1 opens in {start - time.time():.0f} s")
 
 
-def privacy(price: Price) -> Finding:
-    """The statement that follows from the plan; a warning where the plan itself has no price."""
-    level = WARN if price.unprotected else OK
-    return Finding("privacy", level, f"what the plan protects from whom, and what not:\n{price.statement()}\n")
-
-
 def _certificates(setup: ServerSetup) -> Iterator[Finding]:
     now, node = utc_now(), setup.node
-    left = node.not_after - now
-    when = f"{node.not_after:%Y-%m-%d}"
-    if left.total_seconds() <= 0:
-        yield Finding("certificate", FAIL, f"expired on {when}; run `confide pki renew {node.org} {node.name}`")
-    elif left < SOON:
-        yield Finding("certificate", WARN, f"expires on {when}; run `confide pki renew {node.org} {node.name}`")
-    else:
-        yield Finding("certificate", OK, f"server {node.name} of {node.org} until {when}, keys match the plan, 0600")
+    yield certificate(node)
     for org, until in setup.trust.until.items():
         days = (until - now).days
         level = WARN if days < 7 else OK
@@ -85,12 +73,9 @@ def _certificates(setup: ServerSetup) -> Iterator[Finding]:
 def _running(config: ServerConfig) -> dict[str, Any] | None:
     """The status of this server, if it runs already."""
     try:
-        for line in control.ask(config.control, {"ask": "status"}, PATIENCE):
-            found: dict[str, Any] | None = line.get("done")
-            return found
+        return last(control.ask(config.control, {"ask": "status"}, PATIENCE))
     except (control.NotRunningError, RunError, InputError):
         return None
-    return None
 
 
 def _store(setup: ServerSetup, running: dict[str, Any] | None) -> Iterator[Finding]:
@@ -99,10 +84,7 @@ def _store(setup: ServerSetup, running: dict[str, Any] | None) -> Iterator[Findi
         yield Finding("store", OK, f"in use by this server, process {running['pid']}, at round {running['round']}")
         return
     if not os.path.lexists(path):
-        if os.access(existing(path.parent), os.W_OK | os.X_OK):
-            yield Finding("store", OK, f"{path} is made at the first start")
-        else:
-            yield Finding("store", FAIL, f"{path}: its folder is not writable; change that, or name another place")
+        yield not_yet_made("store", path)
         return
     try:
         store = open_store(setup, create=False)
@@ -129,10 +111,9 @@ def _port(setup: ServerSetup, running: dict[str, Any] | None) -> Finding:
     address = setup.config.listen
     if running is not None:
         return Finding("port", OK, f"this server listens on {running['port']}")
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
+    host, port = host_port("listen", address, listening=True)
     try:
-        family, *_, place = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         with socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
             sock.bind(place)
@@ -166,9 +147,6 @@ def _peers(setup: ServerSetup, running: dict[str, Any] | None, strict: bool) -> 
 
 async def _dialed(setup: ServerSetup) -> dict[int, Reached]:
     found = await asyncio.gather(
-        *(
-            probe(peer.addresses, setup.dialing(m), peer.target, setup.common, setup.limits)
-            for m, peer in setup.peers.items()
-        )
+        *(probe(setup.dialing(m), peer, setup.common, setup.limits) for m, peer in setup.peers.items())
     )
     return dict(zip(setup.peers, found, strict=True))

@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from confide.base.errors import DataError, InputError, RunError
-from confide.base.files import existing
-from confide.deploy.keys.certificates import SOON, utc_now
 from confide.deploy.node import client_data
-from confide.deploy.node.checking import privacy
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig
-from confide.deploy.node.probing import FAIL, OK, WARN, Finding, clock, probe
+from confide.deploy.node.findings import FAIL, OK, WARN, Finding, certificate, clock, not_yet_made, privacy
+from confide.deploy.node.probing import probe
 from confide.deploy.store.record import FileRecord
 from confide.privacy.price import agreed
 
@@ -34,26 +32,16 @@ def check(config: ClientConfig, *, strict_peers: bool = False) -> Iterator[Findi
     name = setup.plan.units[setup.unit].name
     yield Finding("plan", OK, f"{setup.plan.hash}: this is client {setup.client} of unit {name!r}")
     yield privacy(agreed(setup.plan))
-    yield _certificate(setup)
+    yield certificate(setup.node)
     yield _data(setup)
     yield _ledger(setup)
     record, running = _record(setup)
     yield record
     if running:  # dialing again would take the place of the stream that is open
         return
-    found = asyncio.run(probe(config.server.addresses, setup.credentials, setup.target, setup.common, setup.limits))
+    found = asyncio.run(probe(setup.credentials, setup.target, setup.common, setup.limits))
     yield Finding("server", FAIL if strict_peers and found.level == WARN else found.level, found.said)
     yield from clock(name, found.ahead)
-
-
-def _certificate(setup: ClientSetup) -> Finding:
-    node, when = setup.node, f"{setup.node.not_after:%Y-%m-%d}"
-    left = node.not_after - utc_now()
-    if left.total_seconds() <= 0:
-        return Finding("certificate", FAIL, f"expired on {when}; run `confide pki renew {node.org} {node.name}`")
-    if left < SOON:
-        return Finding("certificate", WARN, f"expires on {when}; run `confide pki renew {node.org} {node.name}`")
-    return Finding("certificate", OK, f"client {node.name} of {node.org} until {when}, keys match the plan, 0600")
 
 
 def _data(setup: ClientSetup) -> Finding:
@@ -83,9 +71,7 @@ def _record(setup: ClientSetup) -> tuple[Finding, bool]:
     """Also whether a client runs that holds it."""
     path = setup.config.path(setup.config.record)
     if not os.path.lexists(path):
-        if os.access(existing(path.parent), os.W_OK | os.X_OK):
-            return Finding("record", OK, f"{path} is made at the first start"), False
-        return Finding("record", FAIL, f"{path}: its folder is not writable; change that, or name another place"), False
+        return not_yet_made("record", path), False
     try:
         with FileRecord(path, setup.terms.owner) as record:
             return Finding("record", OK, f"round {record.answered} was answered last"), False

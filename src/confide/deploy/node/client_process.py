@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import signal
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from confide.base.errors import DataError, InputError, RunError
@@ -21,18 +19,19 @@ from confide.deploy.machines.client import Client
 from confide.deploy.net.dialer import Dialer
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig, not_expired
-from confide.deploy.node.memory import keep_buffers
+from confide.deploy.node.life import NodeProcess, begin
 from confide.deploy.node.observing import Observer
-from confide.deploy.node.worker import Clock, Worker
+from confide.deploy.node.worker import Worker
 from confide.deploy.store.record import FileRecord
 from confide.deploy.store.store import At, nowhere
 
 AGAIN: Final = 5.0  # seconds until a hello that nobody answered is said again
-JUMP: Final = 5.0  # seconds by which the clock may be set before it is worth a word
 _log = logging.getLogger(__name__)
 
 
-class ClientProcess:
+class ClientProcess(NodeProcess):
+    kind = "client"
+
     def __init__(
         self,
         setup: ClientSetup,
@@ -42,9 +41,8 @@ class ClientProcess:
         observer: Observer | None = None,
     ) -> None:
         setup.pay()
-        self.setup, config, self._until_finished = setup, setup.config, until_finished
-        self._observer = observer or Observer()
-        self._clock = Clock()
+        super().__init__(observer, until_finished)
+        self.setup, config = setup, setup.config
         noise = None
         self._at: At = nowhere
         if test_seed is not None:
@@ -71,7 +69,6 @@ class ClientProcess:
         self._worker = Worker(self._clock, lambda: self._wake, self._tick, lambda: None, self._broke)
         self._wake = math.inf
         self._refused: list[str] = []
-        self._failure: BaseException | None = None
 
     # On the worker's thread
 
@@ -104,44 +101,25 @@ class ClientProcess:
         if self.client.finished and not before[1]:
             self._observer.log("finished")
             if self._until_finished:
-                self._loop.call_soon_threadsafe(self._end, None)
+                self._on_loop(self._end, None)
         if self.client.refused != self._refused:
             self._refused = self.client.refused
             if self._refused:
                 self._observer.log("refused", why=self._refused)
 
     def _say(self, raw: bytes) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._dialer.send, raw)
-        except RuntimeError:  # the loop has ended, and this process with it
-            return
-
-    def _broke(self, error: BaseException) -> None:
-        self._loop.call_soon_threadsafe(self._end, error)
+        self._on_loop(self._dialer.send, raw)
 
     # On the loop
 
-    def run(self) -> None:
-        """Until a signal; raises `RunError` or `InputError` if it had to end."""
-        try:
-            asyncio.run(self._main())
-        finally:
-            self._record.close()
-            if self._endpoint is not None:
-                self._endpoint.close()
-        if isinstance(self._failure, RunError | InputError):
-            raise self._failure
-        if self._failure is not None:
-            raise RunError(f"the client failed: {type(self._failure).__name__}, see the log") from self._failure
+    def _close(self) -> None:
+        self._record.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
 
-    async def _main(self) -> None:
+    async def _start(self) -> None:
         setup = self.setup
-        self._loop = asyncio.get_running_loop()
-        self._ended = self._loop.create_future()
-        for sign in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(sign, self._signalled)
         self._dialer = Dialer(
-            setup.config.server.addresses,
             setup.credentials,
             setup.target,
             setup.common,
@@ -155,15 +133,14 @@ class ClientProcess:
         self._observer.log("started", plan=setup.plan.hash, unit=unit, client=setup.client)
         self._worker.start()
         self._dialer.start()
-        watching = asyncio.create_task(self._watch())
-        try:
-            self._failure = await self._ended
-        finally:
-            watching.cancel()
-            whole = await asyncio.to_thread(self._worker.stop, setup.config.grace)
-            await asyncio.sleep(0.1)  # for the last words
-            await self._dialer.stop()
-            self._observer.log("ended", whole=whole)
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _stop(self) -> None:
+        self._watching.cancel()
+        whole = await asyncio.to_thread(self._worker.stop, self.setup.config.grace)
+        await asyncio.sleep(0.1)  # for the last words
+        await self._dialer.stop()
+        self._observer.log("ended", whole=whole)
 
     def _receive(self, raw: bytes) -> None:
         self._worker.submit(self._take, raw, peer="server")
@@ -178,16 +155,14 @@ class ClientProcess:
 
     async def _watch(self) -> None:
         """The way to the server, the certificate and the clock."""
-        jumped, said = 0.0, ""
+        said = ""
         while True:
             await asyncio.sleep(self.setup.config.reload)
             if self._dialer.why != said:
                 said = self._dialer.why
                 if said:
                     self._observer.log("unreachable", why=said)
-            if abs(self._clock.jumped - jumped) > JUMP:
-                jumped = self._clock.jumped
-                self._observer.log("clock", set_by_seconds=round(jumped, 1), effect="none until the next start")
+            self._look_at_clock()
             try:
                 self._reload()
             except (InputError, RunError) as e:
@@ -212,12 +187,6 @@ class ClientProcess:
         self._observer.log("stopping", grace=self.setup.config.grace)
         self._end(None)
 
-    def _end(self, failure: BaseException | None) -> None:
-        if not self._ended.done():
-            if failure is not None:
-                self._observer.log("failed", why=str(failure), kind=type(failure).__name__)
-            self._ended.set_result(failure)
-
 
 def _rows_failed(bad: int, rows: int) -> None:
     """How many is for `confide check` to say: a log may leave the machine."""
@@ -227,13 +196,7 @@ def _rows_failed(bad: int, rows: int) -> None:
 
 def serve(config: ClientConfig, *, test_seed: int | None = None, until_finished: bool = False) -> None:
     """The whole life of `confide client`."""
-    keep_buffers()
-    observer = Observer()
-    observer.start(config.log, Path(config.node).name)
-    if test_seed is not None:
-        from confide.deploy.node import seeded
-
-        observer.log("test seed", warning=seeded.WARNING)
+    observer = begin(config, test_seed)
     setup = ClientSetup.load(config)
     not_expired(config.node, setup.node)
     ClientProcess(setup, test_seed=test_seed, until_finished=until_finished, observer=observer).run()

@@ -19,7 +19,7 @@ from confide.deploy.machines.training import Trainer
 from confide.deploy.net.endpoints import Credentials, Limits, Target
 from confide.deploy.net.handshake import Common
 from confide.deploy.node import client_data
-from confide.deploy.node.config import ClientConfig
+from confide.deploy.node.config import ClientConfig, load_plan
 from confide.deploy.node.memory import apart
 from confide.plans.plan import Plan
 from confide.problems.models import MODELS
@@ -40,10 +40,7 @@ class ClientSetup:
 
     @classmethod
     def load(cls, config: ClientConfig) -> Self:
-        plan, node = Plan.load(config.path(config.plan)), NodeKeys.load(config.path(config.node))
-        if plan.deployment is None:
-            path = str(config.path(config.plan))
-            raise InputError("plan", path, "is of a simulation; `confide agree` makes this one")
+        plan, node = load_plan(config), NodeKeys.load(config.path(config.node))
         unit, client = _place(plan, node)
         pem = canonical.read_bytes(config.path(config.authority), "authority", LARGEST_PEM)
         found, wanted = fingerprint(pem), plan.units[unit].authority
@@ -71,7 +68,8 @@ class ClientSetup:
     @property
     def target(self) -> Target:
         given = self.config.server
-        return Target(given.organisation, given.name, bytes.fromhex(self.plan.units[self.unit].identity))
+        identity = bytes.fromhex(self.plan.units[self.unit].identity)
+        return Target(given.organisation, given.name, identity, tuple(given.addresses))
 
     @property
     def credentials(self) -> Credentials:

@@ -20,6 +20,7 @@ from confide.base.tables import Table, checked
 
 if TYPE_CHECKING:
     from confide.deploy.keys.node_keys import NodeKeys
+    from confide.plans.plan import Plan
 
 LARGEST = 2**20  # bytes of a config
 
@@ -82,7 +83,7 @@ Config = TypeVar("Config", ServerConfig, ClientConfig)
 
 def load_server(path: str | Path) -> ServerConfig:
     config = _load(Path(path), ServerConfig)
-    _host_port("listen", config.listen, listening=True)
+    host_port("listen", config.listen, listening=True)
     for name, authority in config.authorities.items():
         _exists(config, f"authorities.{name}.certificate", authority.certificate, "copy the organisation's ca.crt here")
         _exists(config, f"authorities.{name}.crl", authority.crl, "copy the organisation's crl.pem here")
@@ -122,6 +123,15 @@ def load(path: str | Path) -> ServerConfig | ClientConfig:
     return load_client(path) if "record" in _read(Path(path)) else load_server(path)
 
 
+def load_plan(config: NodeTable) -> Plan:
+    from confide.plans.plan import Plan
+
+    plan = Plan.load(config.path(config.plan))
+    if plan.deployment is None:
+        raise InputError("plan", str(config.path(config.plan)), "is of a simulation; `confide agree` makes this one")
+    return plan
+
+
 def not_expired(field: str, node: NodeKeys) -> None:
     """Nobody would let such a node in."""
     if datetime.now(UTC) >= node.not_after:
@@ -148,7 +158,7 @@ def _load(path: Path, kind: type[Config]) -> Config:
     _positive("grace", config.grace, zero=True)
     _positive("reload", config.reload)
     if config.metrics is not None:
-        _host_port("metrics", config.metrics, listening=True)
+        host_port("metrics", config.metrics, listening=True)
     return config
 
 
@@ -162,16 +172,18 @@ def _peer(field: str, peer: PeerConfig) -> None:
     if not peer.addresses:
         raise InputError(f"{field}.addresses", [], 'must hold at least one HOST:PORT, such as "alpha.example.org:7001"')
     for n, address in enumerate(peer.addresses):
-        _host_port(f"{field}.addresses[{n}]", address)
+        host_port(f"{field}.addresses[{n}]", address)
 
 
-def _host_port(field: str, address: str, listening: bool = False) -> None:
+def host_port(field: str, address: str, listening: bool = False) -> tuple[str, int]:
+    """The two parts, of an IPv6 address without its brackets."""
     host, colon, port = address.rpartition(":")
     least = 0 if listening else 1  # 0: any free port
     if not (colon and host and port.isdecimal() and port.isascii() and least <= int(port) <= 65535):
         raise InputError(field, address, "must be HOST:PORT, such as 0.0.0.0:7001; an IPv6 address in brackets")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise InputError(field, address, "an IPv6 address stands in brackets: [::1]:7001")
+    return host.strip("[]"), int(port)
 
 
 def _positive(field: str, value: float, zero: bool = False) -> None:

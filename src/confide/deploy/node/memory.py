@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from confide.base.errors import InputError, RunError
 
@@ -28,21 +28,18 @@ def keep_buffers() -> None:
             mallopt(what, value)
 
 
-def apart(work: Callable[..., None], *arguments: Any) -> None:
-    """Do this in a child process, with which the libraries go that it loads; in this one where the system has no fork.
+def apart(work: Callable[[], None]) -> None:
+    """Do this in a child process, with which the libraries go that it loads.
 
     Raises:
         InputError, RunError: of the work.
     """
-    if not hasattr(os, "fork"):
-        work(*arguments)
-        return
     answer, theirs = os.pipe()
     child = os.fork()  # `multiprocessing` would stay in memory, which is what this is about
     if child == 0:
         try:
             os.close(answer)
-            os.write(theirs, json.dumps(_said(work, arguments)).encode())
+            os.write(theirs, json.dumps(_said(work)).encode())
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -58,10 +55,10 @@ def apart(work: Callable[..., None], *arguments: Any) -> None:
         raise RunError(*said)
 
 
-def _said(work: Callable[..., None], arguments: tuple[Any, ...]) -> list[str]:
+def _said(work: Callable[[], None]) -> list[str]:
     """The error of the work, in words; nothing where there was none."""
     try:
-        work(*arguments)
+        work()
     except InputError as e:
         return [e.field, str(e.value), e.remedy]
     except RunError as e:

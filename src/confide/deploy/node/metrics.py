@@ -19,15 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Enum,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import Counter, Enum, Gauge, Histogram
 
 from confide.deploy.machines.cohort import Failure
 from confide.deploy.machines.cohort import Reason as FromClient
@@ -35,14 +27,12 @@ from confide.deploy.machines.exchange import Reason as FromServer
 from confide.deploy.machines.ports import Phase
 from confide.deploy.machines.release import Reason as FromRelease
 from confide.deploy.machines.rounds import Skip
-from confide.deploy.node.metrics_endpoint import Endpoint
-from confide.deploy.node.observe import EVENTS, OTHER, count, flag, number, public
+from confide.deploy.node.node_metrics import NodeMetrics, each
+from confide.deploy.node.observe import OTHER, count, flag, number
 from confide.deploy.store.books import Books, Changes, Entry
 from confide.deploy.store.store import At, Store, nowhere
 from confide.plans.words import Adjacency, Level
 from confide.secure.session import Why
-
-disable_created_metrics()  # type: ignore[no-untyped-call] # when each series began: twice the lines
 
 THREAT: Final = re.compile(r"links|neighbours|own-client|own-server|colluders:[\d,]{1,200}")  # of a plan
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # of a commit
@@ -56,7 +46,7 @@ STREAMS: Final = (
 )  # fmt: skip
 
 
-class Metrics:
+class Metrics(NodeMetrics):
     """Args:
     neighbours: the names of the units at the other ends of this server's edges.
     clock: seconds, for differences.
@@ -65,7 +55,7 @@ class Metrics:
     def __init__(
         self, neighbours: Mapping[int, str] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.registry = CollectorRegistry()
+        super().__init__()
         self.clock = clock
         self._names = dict(neighbours or {})
         self._lock = threading.Lock()
@@ -98,14 +88,14 @@ class Metrics:
             ["adversary", "level", "adjacency", "delta"],
             **r,
         )
-        self._applied = _each(Counter("confide_flows_applied", "Flows that entered the model.", peer, **r), names)
-        self._late = _each(Counter("confide_flows_late", "Those that entered after their round.", peer, **r), names)
-        self._void = _each(Counter("confide_flows_void", "Flows that the neighbour never offered.", peer, **r), names)
-        self._cut = _each(Counter("confide_flows_dropped", "Closed by a removal or a rejoin.", peer, **r), names)
-        self._suspended = _each(Counter("confide_flows_suspended", "Not offered: full window.", peer, **r), names)
-        self._pending = _each(Gauge("confide_flows_pending", "Open records.", peer, **r), names)
-        self._up = _each(Gauge("confide_neighbour_up", "1 if rounds wait for it.", peer, **r), names)
-        self._dialed = _each(Gauge("confide_neighbour_connected", "1 if the way to it is open.", peer, **r), names)
+        self._applied = each(Counter("confide_flows_applied", "Flows that entered the model.", peer, **r), names)
+        self._late = each(Counter("confide_flows_late", "Those that entered after their round.", peer, **r), names)
+        self._void = each(Counter("confide_flows_void", "Flows that the neighbour never offered.", peer, **r), names)
+        self._cut = each(Counter("confide_flows_dropped", "Closed by a removal or a rejoin.", peer, **r), names)
+        self._suspended = each(Counter("confide_flows_suspended", "Not offered: full window.", peer, **r), names)
+        self._pending = each(Gauge("confide_flows_pending", "Open records.", peer, **r), names)
+        self._up = each(Gauge("confide_neighbour_up", "1 if rounds wait for it.", peer, **r), names)
+        self._dialed = each(Gauge("confide_neighbour_connected", "1 if the way to it is open.", peer, **r), names)
         self._clients = Gauge("confide_clients_connected", "Clients that are connected.", **r)
         self._roster = Gauge("confide_clients", "Clients in the plan.", **r)
         self._alarms = Counter("confide_alarms", "Neighbours that contradicted themselves, and the like.", **r)
@@ -120,21 +110,13 @@ class Metrics:
         size = Counter("confide_message_bytes", "Bytes of messages.", labels, **r)
         self._messages = {way: messages.labels(*way) for way in ways}
         self._bytes = {way: size.labels(*way) for way in ways}
-        self._events = _fixed(Counter("confide_events", "Lines of the log.", ["event"], **r), EVENTS)
-        self._dropped = Counter("confide_log_dropped", "What the log did not show.", ["what"], **r)
-        for what in ("event", "field", "line"):
-            self._dropped.labels(what)
         self._phase = Enum("confide_phase", "Of the server.", states=[*map(str, Phase), "not running"], **r)
-        self._expires = Gauge("confide_certificate_expiry_timestamp_seconds", "Of the node's certificate.", **r)
         for gauge in self._up.values():
             gauge.set(1)
 
     # Events, on any thread
 
-    def event(self, event: str, fields: Mapping[str, Any]) -> None:
-        """For `observing.Observer`."""
-        event, shown, _ = public(event, fields)
-        self._events[event].inc()
+    def _happened(self, event: str, shown: Mapping[str, Any]) -> None:
         name = self._names.get(shown.get("neighbour", -1))
         match event:
             case "published":
@@ -151,11 +133,6 @@ class Metrics:
                 self._up[name].set(event == "up")
             case "alarm":
                 self._alarms.inc()
-
-    def dropped(self, what: Bag[str]) -> None:
-        """For `observe.AllowList`."""
-        for name in ("event", "field", "line"):
-            self._dropped.labels(name).inc(what[name])
 
     def message(self, direction: str, peer: str, size: int) -> None:
         """direction: in, out.  peer: client, server."""
@@ -267,7 +244,7 @@ class Metrics:
         if (phase := status.get("phase")) in (*map(str, Phase), "not running"):
             self._phase.state(str(phase))
         if (until := status.get("certificate_until")) is not None:
-            self._expires.set(datetime.fromisoformat(until).timestamp())
+            self.expires(datetime.fromisoformat(until))
         self._follow("streams", self._streams, status.get("network", {}))
         busy = phase == Phase.ADAPT
         refusals = status.get("refusals", {})
@@ -307,23 +284,10 @@ class Metrics:
             counters[why].inc(n - before if n >= before else n)
             self._followed[kind, why] = n
 
-    # Whoever asks
-
-    def text(self) -> str:
-        return generate_latest(self.registry).decode()
-
-    def serve(self, address: str) -> Endpoint:
-        """Answer HTTP on HOST:PORT, or on a port of this machine alone; 0 takes a free one."""
-        return Endpoint(self.registry, address)
-
 
 def _fixed(metric: Any, words: Any) -> dict[str, Any]:
     """A series for each word, and one for all others."""
-    return {word: metric.labels(word) for word in (*words, OTHER)}
-
-
-def _each(metric: Any, names: Any) -> dict[str, Any]:
-    return {name: metric.labels(name) for name in names}
+    return each(metric, (*words, OTHER))
 
 
 def _or_nan(value: float | None) -> float:

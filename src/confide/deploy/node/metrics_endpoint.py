@@ -1,4 +1,4 @@
-"""Figures over HTTP, for whoever is asked to look at a node; on this machine alone unless its config says otherwise."""
+"""Figures over HTTP, for whoever is asked to look at a node, where its config says."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from confide.base.errors import InputError
+from confide.deploy.node.config import host_port
 
-HOST: Final = "127.0.0.1"
 PATIENCE: Final = 10.0  # seconds for whoever asks
 
 
@@ -40,10 +40,7 @@ class Endpoint:
     """Attributes: port."""
 
     def __init__(self, registry: CollectorRegistry, address: str) -> None:
-        host, _, given = address.rpartition(":")
-        if not (given.isascii() and given.isdecimal() and int(given) <= 65535):
-            raise InputError("metrics", address, f"must be HOST:PORT, or a port, which is then of {HOST} alone")
-        port, host = int(given), host.removeprefix("[").removesuffix("]") or HOST
+        host, port = host_port("metrics", address, listening=True)
         try:
             family, _, _, _, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
             kind = type("Server", (_Server,), {"address_family": family})

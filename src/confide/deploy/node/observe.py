@@ -259,9 +259,8 @@ class Text(_Formatter):
     """For people; still one line each, and what a stranger wrote stands in quotes."""
 
     def _line(self, moment: str, record: logging.LogRecord, fields: dict[str, Any], trace: list[str]) -> str:
-        said = [f"{name}={_plain(value)}" for name, value in fields.items()]
-        said += [f"exception={_plain(' < '.join(trace))}"] if trace else []
-        return " ".join([moment, f"{record.levelname:7}", self._node, record.msg, *said])
+        line = f"{moment} {record.levelname:7} {self._node} {said(record)}"
+        return f"{line} exception={_plain(' < '.join(trace))}" if trace else line
 
 
 def said(record: logging.LogRecord) -> str:

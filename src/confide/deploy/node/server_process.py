@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import signal
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 
 from confide.base.errors import InputError, RunError
 from confide.deploy.keys.certificates import SOON, RefusedPeer, utc_now
+from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines.ahead import Ahead
 from confide.deploy.machines.draws import secret_noise
 from confide.deploy.machines.ports import Phase, Ports
@@ -34,22 +34,22 @@ from confide.deploy.net.endpoints import Node
 from confide.deploy.net.listener import Listener
 from confide.deploy.node import control, seeded
 from confide.deploy.node.config import ServerConfig, not_expired
-from confide.deploy.node.memory import keep_buffers
+from confide.deploy.node.life import NodeProcess, begin
 from confide.deploy.node.observing import Observer
-from confide.deploy.node.server_setup import ServerSetup, load_node, load_trust
+from confide.deploy.node.server_setup import ServerSetup, load_trust
 from confide.deploy.node.server_status import machine_status
-from confide.deploy.node.worker import Clock, Worker
+from confide.deploy.node.worker import Worker
 from confide.deploy.store.books import Books
 from confide.deploy.store.sqlite import SqliteStore
-from confide.deploy.store.store import Store
+from confide.deploy.store.store import At, Store, nowhere
 from confide.privacy.ledger import dataset_id
 from confide.privacy.spent import status_of
 from confide.problems import model_file
+from confide.rounds.noise import NoiseSource
 
 if TYPE_CHECKING:
     from confide.deploy.node.metrics import Metrics
 
-JUMP: Final = 5.0  # seconds by which the clock may be set before it is worth a word
 HELD: Final = 4  # messages that wait for a connection that is dialed on demand
 POLL: Final = 0.2  # seconds between looks at a release
 FIGURES: Final = 5.0  # seconds between looks for the figures
@@ -75,7 +75,14 @@ def open_store(setup: ServerSetup, *, create: bool = True) -> SqliteStore:
     return store
 
 
-class ServerProcess:
+def _secret_sample(L: int, K: int) -> Callable[[int], tuple[int, ...]]:
+    random = secrets.SystemRandom()
+    return lambda _: tuple(random.sample(range(K), L))
+
+
+class ServerProcess(NodeProcess):
+    kind = "server"
+
     def __init__(
         self,
         setup: ServerSetup,
@@ -85,9 +92,8 @@ class ServerProcess:
         until_finished: bool = False,
         observer: Observer | None = None,
     ) -> None:
-        self.setup, self._rejoin, self._seed, self._until_finished = setup, rejoin, test_seed, until_finished
-        self._observer = observer or Observer()
-        self._clock = Clock()
+        super().__init__(observer, until_finished)
+        self.setup, self._rejoin, self._seed = setup, rejoin, test_seed
         self._store = open_store(setup)
         try:
             self._socket = control.bind(setup.config.control)
@@ -99,7 +105,6 @@ class ServerProcess:
         self._dialers: dict[int, Dialer] = {}
         self._held: dict[int, deque[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failure: BaseException | None = None
         self._stopping_at: int | None = None  # rounds that were decided when the signal came
         self._linger: float | None = None
         self._spent: dict[tuple[int, int], dict[str, Any]] = {}  # by publications and releases, for the status
@@ -129,26 +134,15 @@ class ServerProcess:
         setup, seed = self.setup, self._seed
         L, K = setup.plan.algorithm.sampled, setup.plan.units[setup.me].size
         arithmetic = setup.price.arithmetic
+        noise: NoiseSource
+        at: At = nowhere
         if seed is None:
-            random = secrets.SystemRandom()
             noise = Ahead(secret_noise(arithmetic.quantum, setup.edge_secrets, setup.terms.rules.plan))
-            return Ports(
-                self._to_server,
-                self._to_client,
-                noise,
-                lambda _: tuple(random.sample(range(K), L)),
-                log=self._observer.log,
-                release=self._part(),
-            )
-        return Ports(
-            self._to_server,
-            self._to_client,
-            seeded.server_noise(seed, arithmetic),
-            seeded.sample(seed, setup.me, L, K),
-            seeded.crash_points(),
-            self._observer.log,
-            self._part(),
-        )
+            sample = _secret_sample(L, K)
+        else:
+            noise, sample = seeded.server_noise(seed, arithmetic), seeded.sample(seed, setup.me, L, K)
+            at = seeded.crash_points()
+        return Ports(self._to_server, self._to_client, noise, sample, at, self._observer.log, self._part())
 
     def _part(self) -> Part | None:
         setup, terms = self.setup, self.setup.price.reveal_terms
@@ -192,10 +186,6 @@ class ServerProcess:
             self._metrics.message("out", "client", len(raw))
         self._on_loop(self._listener.send, Node("client", k), raw)
 
-    def _on_loop(self, what: Any, *arguments: Any) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and this process with it
-            self._loop.call_soon_threadsafe(what, *arguments)
-
     def _looked(self) -> None:
         """After every event: is it time to go?"""
         server = self.server
@@ -208,9 +198,6 @@ class ServerProcess:
         elif self._until_finished and server.phase is Phase.FINISHED and self._linger is None:
             self._linger = 2.0 * server.terms.exchange  # neighbours may still have to hear from this server
             self._on_loop(self._end_later, self._linger)
-
-    def _broke(self, error: BaseException) -> None:
-        self._on_loop(self._end, error)
 
     # The network, on the loop
 
@@ -233,9 +220,8 @@ class ServerProcess:
                 self._worker.submit(self.server.connected, m)
 
         self._dialers[m] = Dialer(
-            setup.peers[m].addresses,
             setup.dialing(m),
-            setup.peers[m].target,
+            setup.peers[m],
             setup.common,
             lambda _: None,  # a neighbour dials to speak
             connected,
@@ -279,29 +265,20 @@ class ServerProcess:
     # Running
 
     def run(self) -> None:
-        """Until it is told to end; raises `RunError` or `InputError` if it had to."""
-        try:
-            asyncio.run(self._main())
-        finally:
-            with suppress(OSError):
-                self.setup.config.control.unlink()
-            self._store.close()
-            if self._metrics is not None:
-                self._endpoint.close()
-        if isinstance(self._failure, RunError | InputError):
-            raise self._failure
-        if self._failure is not None:
-            raise RunError(f"the server failed: {type(self._failure).__name__}, see the log") from self._failure
+        super().run()
         if self._until_finished and self.server.pending:
             raise RunError(f"finished with open flows: {self.server.pending}; start it again to settle them")
 
-    async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._ended = self._loop.create_future()
-        for sign in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(sign, self._signalled)
+    def _close(self) -> None:
+        with suppress(OSError):
+            self.setup.config.control.unlink()
+        self._store.close()
+        if self._metrics is not None:
+            self._endpoint.close()
+
+    async def _start(self) -> None:
         await self._listener.start()
-        answering = await control.serve(self._socket, self._answer)
+        self._answering = await control.serve(self._socket, self._answer)
         setup = self.setup
         self._observer.log(
             "started", plan=setup.plan.hash, unit=setup.plan.units[setup.me].name, server=setup.me,
@@ -314,17 +291,16 @@ class ServerProcess:
         self._task(self._reload_for_ever())
         if self._metrics is not None:
             self._task(self._figures(self._metrics))
-        try:
-            self._failure = await self._ended
-        finally:
-            whole = await asyncio.to_thread(self._worker.stop, max(1.0, setup.config.grace))
-            await asyncio.sleep(LAST)
-            for task in self._tasks:
-                task.cancel()
-            answering.close()
-            await asyncio.gather(*(dialer.stop() for dialer in self._dialers.values()))
-            await self._listener.stop()
-            self._observer.log("ended", round=self.server.books.decided, whole=whole)
+
+    async def _stop(self) -> None:
+        whole = await asyncio.to_thread(self._worker.stop, max(1.0, self.setup.config.grace))
+        await asyncio.sleep(LAST)
+        for task in self._tasks:
+            task.cancel()
+        self._answering.close()
+        await asyncio.gather(*(dialer.stop() for dialer in self._dialers.values()))
+        await self._listener.stop()
+        self._observer.log("ended", round=self.server.books.decided, whole=whole)
 
     def _task(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -344,24 +320,16 @@ class ServerProcess:
     def _end_later(self, seconds: float) -> None:
         self._loop.call_later(seconds, self._end, None)
 
-    def _end(self, failure: BaseException | None) -> None:
-        if not self._ended.done():
-            if failure is not None:
-                self._observer.log("failed", why=str(failure), kind=type(failure).__name__)
-            self._ended.set_result(failure)
-
     # Certificates and the clock
 
     async def _reload_for_ever(self) -> None:
-        jumped, warned = 0.0, False
+        warned = False
         while True:
             if not warned and self.setup.node.not_after - utc_now() < SOON:
                 warned = True
                 self._observer.log("expires", certificate=self.setup.config.node, on=str(self.setup.node.not_after))
             await asyncio.sleep(self.setup.config.reload)
-            if abs(self._clock.jumped - jumped) > JUMP:
-                jumped = self._clock.jumped
-                self._observer.log("clock", set_by_seconds=round(jumped, 1), effect="none until the next start")
+            self._look_at_clock()
             try:
                 warned = self._reload() and warned
             except (InputError, RunError) as e:
@@ -370,7 +338,7 @@ class ServerProcess:
     def _reload(self) -> bool:
         """Whether the node's own certificate stayed the same."""
         before, config = self.setup, self.setup.config
-        trust, node = load_trust(config, before.trust), load_node(config)
+        trust, node = load_trust(config, before.trust), NodeKeys.load(config.path(config.node))
         for org in config.authorities.keys() - trust.revoked.keys():
             why = f"the list of revoked certificates of {org} is out of date or damaged: its nodes are refused"
             self._observer.log("reload failed", why=why)
@@ -387,33 +355,26 @@ class ServerProcess:
     # Questions of the operator
 
     async def _answer(self, question: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        match question:
-            case {"ask": "status"}:
-                yield {"done": await self.status()}
-            case {"ask": "release", "again": bool(again)}:
-                async for line in self._relay(again):
-                    yield line
-            case {"ask": "ledger", "path": str(path)}:
-                try:
+        try:
+            match question:
+                case {"ask": "status"}:
+                    yield {"done": await self.status()}
+                case {"ask": "release", "again": bool(again)}:
+                    async for line in self._relay(again):
+                        yield line
+                case {"ask": "ledger", "path": str(path)}:
                     await self._asked(lambda _: self._store.export_ledger(path))
                     yield {"done": {"file": path}}
-                except (RunError, InputError) as e:
-                    yield {"failed": str(e)}
-            case {"ask": "remove", "epoch": str(epoch)}:
-                try:
+                case {"ask": "remove", "epoch": str(epoch)}:
                     await self._asked(lambda now: self.server.follow(now, bytes.fromhex(epoch)))
                     yield {"done": {"epoch": await self._asked(lambda _: self.server.epoch_number)}}
-                except ValueError as e:  # an epoch that does not hold, or none at all
-                    yield {"failed": str(e)}
-            case _:
-                yield {"failed": "ask for status, release, remove or ledger"}
+                case _:
+                    yield {"failed": "ask for status, release, remove or ledger"}
+        except (RunError, ValueError) as e:  # an input error too, or an epoch that does not hold
+            yield {"failed": str(e)}
 
     async def _relay(self, again: bool) -> AsyncIterator[dict[str, Any]]:
-        try:
-            relay: Relay = await self._asked(lambda now: self.server.release(now, again=again))
-        except (RunError, InputError) as e:
-            yield {"failed": str(e)}
-            return
+        relay: Relay = await self._asked(lambda now: self.server.release(now, again=again))
         said = None
         while True:
             stage, attempt, result, failed = await self._asked(
@@ -470,11 +431,7 @@ def serve(
     config: ServerConfig, *, rejoin: bool = False, test_seed: int | None = None, until_finished: bool = False
 ) -> None:
     """The whole life of `confide server`."""
-    keep_buffers()
-    observer = Observer()
-    observer.start(config.log, Path(config.node).name)
-    if test_seed is not None:
-        observer.log("test seed", warning=seeded.WARNING)
+    observer = begin(config, test_seed)
     setup = ServerSetup.load(config)
     not_expired(config.node, setup.node)
     ServerProcess(setup, rejoin=rejoin, test_seed=test_seed, until_finished=until_finished, observer=observer).run()

@@ -10,35 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Self
-
-from cryptography import x509
+from typing import Self
 
 from confide.base import canonical
 from confide.base.errors import InputError
-from confide.deploy.keys import node_keys
-from confide.deploy.keys.authentication import LARGEST_LIST, load_revoked
+from confide.deploy.keys.authentication import load_revoked
 from confide.deploy.keys.certificates import LARGEST_PEM, Peer, RefusedPeer, check_name, fingerprint, utc_now
+from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines import terms
 from confide.deploy.machines.draws import edge_secret
 from confide.deploy.machines.release import Circle
 from confide.deploy.machines.terms import Terms
 from confide.deploy.net.endpoints import Credentials, Limits, Node, Target
 from confide.deploy.net.handshake import Common
-from confide.deploy.node.config import ServerConfig
+from confide.deploy.node.config import ServerConfig, load_plan
 from confide.plans.plan import Plan
 from confide.plans.words import Centroid
 from confide.privacy.price import Price, agreed
 from confide.privacy.spent import Allowance, allowance
 from confide.secure.keys import Secret
-
-
-@dataclass(frozen=True, repr=False)
-class Peering:
-    """Where another server is."""
-
-    target: Target
-    addresses: tuple[str, ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,15 +46,15 @@ class ServerSetup:
     plan: Plan
     price: Price
     me: int
-    node: node_keys.NodeKeys
+    node: NodeKeys
     trust: Trust
-    peers: dict[int, Peering]
+    peers: dict[int, Target]
     allowance: Allowance
     _fingerprints: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, config: ServerConfig) -> Self:
-        plan, node = load_plan(config), load_node(config)
+        plan, node = load_plan(config), NodeKeys.load(config.path(config.node))
         me = _place(plan, node)
         trust = load_trust(config)
         prints = {org: fingerprint(pem) for org, pem in trust.authorities.items()}
@@ -96,7 +86,7 @@ class ServerSetup:
         return Credentials(self.node, self.trust.authorities, self.trust.revoked)
 
     def dialing(self, m: int) -> Credentials:
-        org = self.peers[m].target.org
+        org = self.peers[m].org
         return Credentials(self.node, {org: self.trust.authorities[org]})
 
     @property
@@ -135,7 +125,7 @@ class ServerSetup:
     def _servers(self) -> dict[bytes, int]:
         return {bytes.fromhex(u.identity): m for m, u in enumerate(self.plan.units)}
 
-    def renewed(self, node: node_keys.NodeKeys, trust: Trust) -> Self:
+    def renewed(self, node: NodeKeys, trust: Trust) -> Self:
         """With other certificates of the same nodes."""
         if (node.identity.public, node.org, node.role) != (self.node.identity.public, self.node.org, "server"):
             raise InputError("node", self.config.node, "is another node's certificate; renew the one of this server")
@@ -145,17 +135,6 @@ class ServerSetup:
         return replace(self, node=node, trust=trust)
 
 
-def load_plan(config: Any) -> Plan:
-    plan = Plan.load(config.path(config.plan))
-    if plan.deployment is None:
-        raise InputError("plan", str(config.path(config.plan)), "is of a simulation; `confide agree` makes this one")
-    return plan
-
-
-def load_node(config: Any) -> node_keys.NodeKeys:
-    return node_keys.NodeKeys.load(config.path(config.node))
-
-
 def load_trust(config: ServerConfig, before: Trust | None = None) -> Trust:
     """What the files say now; a list that is out of date is refused, or with an earlier one left out."""
     authorities, revoked, until = {}, {}, {}
@@ -163,8 +142,7 @@ def load_trust(config: ServerConfig, before: Trust | None = None) -> Trust:
         pem = canonical.read_bytes(config.path(given.certificate), f"authorities.{org}.certificate", LARGEST_PEM)
         authorities[org] = pem
         try:
-            serials = load_revoked(config.path(given.crl), pem)
-            revoked[org], until[org] = serials, _next_update(config, org)
+            revoked[org], until[org] = load_revoked(config.path(given.crl), pem)
         except InputError as e:
             if before is None:
                 raise InputError(f"authorities.{org}.crl", e.value, e.remedy) from None
@@ -173,14 +151,7 @@ def load_trust(config: ServerConfig, before: Trust | None = None) -> Trust:
     return Trust(authorities, revoked, until)
 
 
-def _next_update(config: ServerConfig, org: str) -> datetime:
-    path = config.path(config.authorities[org].crl)
-    found = x509.load_pem_x509_crl(canonical.read_bytes(path, "crl", LARGEST_LIST)).next_update_utc
-    assert found is not None  # noqa: S101 - load_revoked looked
-    return found
-
-
-def _place(plan: Plan, node: node_keys.NodeKeys) -> int:
+def _place(plan: Plan, node: NodeKeys) -> int:
     """Which server of the plan this is, by its keys."""
     if node.role != "server":
         raise InputError("node", f"{node.role} {node.name} of {node.org}", "is not a server's certificate; name one")
@@ -206,7 +177,7 @@ def check_authority(plan: Plan, unit: int, org: str, found: str | None, field: s
         raise InputError(field, org, remedy)
 
 
-def _peers(config: ServerConfig, plan: Plan, me: int, prints: dict[str, str]) -> dict[int, Peering]:
+def _peers(config: ServerConfig, plan: Plan, me: int, prints: dict[str, str]) -> dict[int, Target]:
     """All other servers that this one has to reach: neighbours, and everybody where there is a release."""
     names = [unit.name for unit in plan.units]
     for name in config.servers:
@@ -227,6 +198,5 @@ def _peers(config: ServerConfig, plan: Plan, me: int, prints: dict[str, str]) ->
         org = given.organisation
         check_authority(plan, m, org, prints.get(org), f"servers.{unit.name}.organisation")
         check_name(f"servers.{unit.name}.name", given.name)
-        target = Target(org, given.name, bytes.fromhex(unit.identity))
-        found[m] = Peering(target, tuple(given.addresses))
+        found[m] = Target(org, given.name, bytes.fromhex(unit.identity), tuple(given.addresses))
     return found

@@ -1,6 +1,6 @@
 """Whether the books of all servers of a network add up, once all have stopped: what bookkeepers do with two ledgers.
 
-The sums are over servers, modulo 2^64 and to the last bit. The oracle of the tests (`confide.testing.invariants`) asks
+The sums are over servers, modulo 2^64 and to the last bit. The oracle of the tests (`tests/invariants.py`) asks
 the same and more, of every commit; the two share no code, so that a mistake in one of them shows.
 """
 

@@ -13,7 +13,7 @@ from typing import Final
 from confide.deploy.machines.server import Server
 from confide.graph.graph import Graph
 from confide.testing.network import Cut, Weather
-from confide.testing.stage import Kill, Make, MakeStore, Outcome, Story, in_memory, play
+from stage import Kill, Make, MakeStore, Outcome, Story, in_memory, play
 
 GRAPHS: Final = ("path:2", "path:3", "ring:3", "star:4", "complete:4", "ring:5")  # from small to large
 SCHEMES: Final = ("homomorphic", "shared", "own-clean", "partial:0.5", "per-link", "per-link-clean", "pairwise", "none")

@@ -26,9 +26,9 @@ from confide.rounds.arithmetic import State
 from confide.rounds.combine import perturb
 from confide.rounds.noise import integer_noise
 from confide.rounds.schemes import Scheme, scheme
-from confide.testing.invariants import Watch, balanced, require
 from confide.testing.network import Network, Unit, Weather
 from confide.testing.rehearsal import scripted, scripted_update
+from invariants import Watch, balanced, require
 
 LENGTH: Final = 2
 MORE: Final = 1e-6  # virtual seconds: sums of times are rounded
@@ -154,7 +154,7 @@ class Stage:
 
     def _books(self, unit: Unit, watched: Books) -> None:
         """Memory, store and what the watcher made of all commits are one."""
-        assert unit.server is not None  # noqa: S101 - `run` has seen it finished
+        assert unit.server is not None
         images = [image(books) for books in (unit.server.books, unit.store.load(), watched)]
         require(images[0] == images[1] == images[2], f"I2: books of server {unit.terms.rules.me} are not its commits")
 

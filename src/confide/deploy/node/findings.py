@@ -1,0 +1,68 @@
+"""Lines of `confide check`, each with what to do: those that a server's check and a client's have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from confide.base.files import existing
+from confide.deploy.keys.certificates import SKEW, SOON, utc_now
+from confide.deploy.keys.node_keys import NodeKeys
+from confide.privacy.price import Price
+
+OK, WARN, FAIL = "ok", "warn", "FAIL"
+CLOSE: Final = 2.0  # seconds by which clocks may differ, the way of a message included
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `confide check`."""
+
+    check: str
+    level: str
+    said: str
+
+
+def privacy(price: Price) -> Finding:
+    """The statement that follows from the plan; a warning where the plan itself has no price."""
+    level = WARN if price.unprotected else OK
+    return Finding("privacy", level, f"what the plan protects from whom, and what not:\n{price.statement()}\n")
+
+
+def certificate(node: NodeKeys) -> Finding:
+    """Until when the node's own is good."""
+    left, when = node.not_after - utc_now(), f"{node.not_after:%Y-%m-%d}"
+    renew = f"run `confide pki renew {node.org} {node.name}`"
+    if left <= timedelta(0):
+        return Finding("certificate", FAIL, f"expired on {when}; {renew}")
+    if left < SOON:
+        return Finding("certificate", WARN, f"expires on {when}; {renew}")
+    said = f"{node.role} {node.name} of {node.org} until {when}, keys match the plan, 0600"
+    return Finding("certificate", OK, said)
+
+
+def not_yet_made(check: str, path: Path) -> Finding:
+    """What the first start makes, if it can."""
+    if os.access(existing(path.parent), os.W_OK | os.X_OK):
+        return Finding(check, OK, f"{path} is made at the first start")
+    return Finding(check, FAIL, f"{path}: its folder is not writable; change that, or name another place")
+
+
+def clock(unit: str, ahead: float | None) -> Iterator[Finding]:
+    """Rounds are paced by each server's own clock, and certificates begin and end by it.
+
+    >>> [finding.level for ahead in (None, -0.1, 60.0, -3600.0) for finding in clock("beta", ahead)]
+    ['ok', 'warn', 'FAIL']
+    """
+    if ahead is None:  # not reached, which is said
+        return
+    if abs(ahead) <= CLOSE:
+        yield Finding("clock", OK, f"{unit}: within {CLOSE:g} s of this machine")
+        return
+    level = FAIL if abs(ahead) > SKEW.total_seconds() else WARN
+    said = f"{unit}: {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine"
+    yield Finding("clock", level, f"{said}; set both by NTP, or rounds and certificates begin and end apart")
