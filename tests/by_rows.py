@@ -20,7 +20,7 @@ def account_by_rows(
     colluders: Sequence[int] = (),
     targets: Sequence[int] | None = None,
 ) -> Account:
-    """Of what each round does (`Scheme.wiring`), as `accountant.by_general`; all honest servers are looked at by default."""
+    """Of what each round does (`Scheme.wiring`), as `accountant.by_general`; by default about all honest servers."""
     threat: words.Threat = words.Colluders(frozenset(colluders)) if len(colluders) else words.Links()
     against = words.colluders(threat)
     chosen = [p for p in range(rounds[0].W.shape[0]) if p not in against] if targets is None else list(targets)
