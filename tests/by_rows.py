@@ -9,8 +9,14 @@ from confide.laws.law import GAUSSIAN
 from confide.plans import words
 from confide.privacy import accountant
 from confide.privacy.course import Account, Bound, Leaked, Worst
+from confide.privacy.general import Exposure
 from confide.privacy.sensitivity import Sensitivity
 from confide.rounds.schemes import Wiring
+
+
+def expose(rounds: Sequence[Wiring], target: int, colluders: frozenset[int], gam: float = 1.0) -> Exposure:
+    """The view of one target."""
+    return accountant.expose_each(rounds, [target], colluders, gam)[0]
 
 
 def account_by_rows(

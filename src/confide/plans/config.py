@@ -290,12 +290,7 @@ def make_algorithm(config: Config) -> GFL:
         replacement=a.replacement,
         clip=None if a.bound is None else Clip(a.clip, a.bound, a.norm),
         dropout=a.dropout,
-        failures=Failures(
-            g.link_failure,
-            g.unit_failure,
-            tuple(tuple(r) for r in g.failed_links),  # type: ignore[misc]
-            tuple(tuple(r) for r in g.failed_units),  # type: ignore[misc]
-        ),
+        failures=Failures(g.link_failure, g.unit_failure, g.failed_links, g.failed_units),  # type: ignore[arg-type]
         arithmetic=a.arithmetic,
         fraction_bits=a.fraction_bits,
         aggregation=None if a.aggregation == "plain" else secure,

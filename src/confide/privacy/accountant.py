@@ -405,9 +405,6 @@ def looked_at(e: Exposure, s: Sensitivity, blank: Account, hidden: float = math.
         spent=Spent(np.diff(after) / 2.0, None, None),
         copies=np.ones(len(deltas)),
         released=(last / hidden) ** 2 / 2.0,
-        width=None,
-        shares=None,
-        hidden=0,
         dim=s.dim,
         exact=attained and bool(np.all(e.S >= -1e-12)),
     )

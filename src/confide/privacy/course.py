@@ -171,11 +171,11 @@ class Course(Bound):
     spent: Spent
     copies: Floats
     released: Floats
-    width: float | None
-    shares: Shares | None
-    hidden: int
     dim: int | None
     exact: bool
+    width: float | None = None
+    shares: Shares | None = None
+    hidden: int = 0
 
     def at(self, rounds: int, releases: int) -> Account:
         sent = float(np.sum(self.spent.rho[:rounds]))

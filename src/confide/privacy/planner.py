@@ -40,9 +40,9 @@ class Option:
     """One scheme at the budget: its noise, and the squared error of what comes out."""
 
     name: str
-    calibrated: Calibrated | None
-    released: float | None  # error of the released (or unreleased) centroid, its noise included
-    individual: float | None
+    calibrated: Calibrated | None = None
+    released: float | None = None  # error of the released (or unreleased) centroid, its noise included
+    individual: float | None = None
     reason: str = ""  # why there is no number
     statement: Statement | None = None  # against everybody, not only the adversary that the noise is sized for
 
@@ -103,9 +103,7 @@ def plan(
     found = []
     for name in CANDIDATES if scheme == "auto" else (scheme,):
         if release == "none" and name == "local-only":
-            found.append(
-                Option(name, None, None, None, "talks to nobody: without a release nothing is learnt together")
-            )
+            found.append(Option(name, reason="talks to nobody: without a release nothing is learnt together"))
             continue
         try:
             c = sized(name)
@@ -113,7 +111,7 @@ def plan(
                 c = sized(name, best_split(partial(sized, name), measure, of_release))
             centroid, individual = measure(c)
         except InputError as e:
-            found.append(Option(name, None, None, None, str(e)))
+            found.append(Option(name, reason=str(e)))
             continue
         said = statement(
             c.scheme, graph, sensitivity, rounds=rounds, noise=noise, release=c.release, delta=budget.delta
