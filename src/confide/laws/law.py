@@ -47,12 +47,10 @@ class Spent(NamedTuple):
     Attributes:
         rho: zero-concentrated.
         pure: pure epsilon; None where no finite one holds.
-        mu: of Gaussian differential privacy, where the cost is exactly that; None elsewhere.
     """
 
     rho: Floats
-    pure: Floats | None
-    mu: Floats | None
+    pure: Floats | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,20 +154,14 @@ class Law:
 
 
 def _gaussian_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
-    rho = copies * sigma**-2.0 * deviation**2 / 2.0
-    return Spent(rho, None, (2.0 * rho) ** 0.5)
-
-
-def _discrete_gaussian_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
-    """Its mu depends on how wide it is in quanta: `discrete_gaussian.mu_squared`."""
-    return _gaussian_cost(deviation, sigma, copies)._replace(mu=None)
+    return Spent(copies * sigma**-2.0 * deviation**2 / 2.0)
 
 
 def _laplace_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
     """Of an epsilon the rho is at most epsilon^2 / 2, and at most epsilon: D_a <= epsilon <= a epsilon."""
     with np.errstate(over="ignore"):  # so little noise that nothing is finite, which whoever adds up sees
         each = deviation / (sigma / ROOT)
-        return Spent(copies * np.minimum(each**2 / 2.0, each), copies * each, None)
+        return Spent(copies * np.minimum(each**2 / 2.0, each), copies * each)
 
 
 def _gaussian_renyi(deviation: Floats, sigma: float, copies: float, order: float) -> Floats:
@@ -228,7 +220,7 @@ DISCRETE_GAUSSIAN = Law(
     Norm.L2,
     on_grid=True,
     twin="gaussian",
-    cost=_discrete_gaussian_cost,
+    cost=_gaussian_cost,
     renyi=_gaussian_renyi,
     conversions=(Conversion.ROUNDED, Conversion.ZCDP),
     secret=_secret_gaussian,

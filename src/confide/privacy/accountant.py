@@ -402,7 +402,7 @@ def looked_at(e: Exposure, s: Sensitivity, blank: Account, hidden: float = math.
         blank=replace(blank, assumptions=tuple(notes)),
         law=GAUSSIAN,
         deltas=deltas,
-        spent=Spent(np.diff(after) / 2.0, None, None),
+        spent=Spent(np.diff(after) / 2.0),
         copies=np.ones(len(deltas)),
         released=(last / hidden) ** 2 / 2.0,
         dim=s.dim,

@@ -183,7 +183,7 @@ class Price:
         """
         whole("rounds", rounds, 1, self.plan.rounds)
         found = self._bound(threat or self.plan.privacy.threat, releases > 0, with_sums).at(rounds, releases)
-        return replace(found, assumptions=(*found.assumptions, *self._beside(found)))
+        return replace(found, assumptions=(*found.assumptions, *self._beside()))
 
     def known(
         self, rounds: int, releases: int, threat: Threat | None = None, *, with_sums: bool = True
@@ -431,7 +431,7 @@ class Price:
         )
         return accountant.bound(question)
 
-    def _beside(self, found: Account) -> tuple[str, ...]:
+    def _beside(self) -> tuple[str, ...]:
         """What the plan's clocks leave to be assumed."""
         if self.plan.deployment is None:
             return ()

@@ -156,9 +156,8 @@ class Sensitivity:
     def contraction(self) -> float:
         """gamma of the proof."""
         fewest, most = self.steps
-        if isinstance(
-            self.proof, words.Regulariser
-        ):  # g d + (B / rho)(1 - g) is largest for the client that shrinks most
+        if isinstance(self.proof, words.Regulariser):
+            # g d + (B / rho)(1 - g) is largest for the client that shrinks most
             return float((1.0 - 2.0 * self.proof.ridge * self.step / fewest) ** fewest)
         if isinstance(self.proof, words.ConvexGlm):  # more steps contract less
             return float((1.0 - self.step * self.proof.convexity / most) ** most)
