@@ -33,24 +33,6 @@ from confide.secure.settings import Secure
 LARGEST = 10**9
 LARGEST_SEED = 2**63 - 1
 LARGEST_FLOAT = 1e30  # of any other number: its square, and that times the data, must be finite
-_IN_CONFIG = {  # the objects' names for a setting, where the config has another
-    "failures.link": "graph.link_failure",
-    "failures.unit": "graph.unit_failure",
-    "failures.links": "graph.failed_links",
-    "failures.units": "graph.failed_units",
-    "graph": "graph.topology",
-    "engine": "output.engine",
-    "evaluate_every": "output.evaluate_every",
-    **{
-        name: f"privacy.{name}"
-        for name in ("level", "adjacency", "proof", "participation", "smoothness", "threat", "release", "delta")
-    },
-    "epsilon": "privacy.epsilon",
-    "rho": "privacy.rho",
-    "step": "algorithm.step",
-    "clip": "algorithm.clip",
-    "batch": "algorithm.batch",
-}
 
 
 class GraphConfig(Table):
@@ -189,6 +171,21 @@ class Config(Table):
             problem = self.problem.make(self.seed)
             graphs = make_graphs(self, problem.federation.P)
         return Experiment(problem, graphs, algorithm, self.rounds, self.repeats, self.seed, privacy)
+
+
+_IN_CONFIG = {  # the objects' names for a setting, where the config has another
+    "failures.link": "graph.link_failure",
+    "failures.unit": "graph.unit_failure",
+    "failures.links": "graph.failed_links",
+    "failures.units": "graph.failed_units",
+    "graph": "graph.topology",
+    "engine": "output.engine",
+    "evaluate_every": "output.evaluate_every",
+    **{name: f"privacy.{name}" for name in PrivacyConfig.model_fields},
+    "step": "algorithm.step",
+    "clip": "algorithm.clip",
+    "batch": "algorithm.batch",
+}
 
 
 @contextmanager
