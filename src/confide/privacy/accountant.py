@@ -213,7 +213,7 @@ def _course(t: Target, asked: Question, s: Sensitivity, blank: Account) -> Bound
             remedy = "roundings add up whoever takes part, which this proof does not know; use all or cap:N"
             raise InputError("participation", str(s.participation), remedy)
         final = t.carry / P / release.hidden(P, known) if centroid and t.carry.any() else np.zeros(len(t.carry))
-        curve, why = _curve(t, s, s.participation, law, final, asked.threat, seen_sigma(scheme, P))
+        curve, why = _curve(t, asked, s, s.participation, final)
         blank = replace(blank, target=t.p, assumptions=(*notes, *why))
         counted = (P - known) * (s.rounding is not None and bool(final.any()))
         return ByChance(blank, curve, lambda j, count: drawn(law, t.copies[:j], count * counted, s.dim))
@@ -266,17 +266,12 @@ def _release_rhos(kept: Floats, rounded: float, s: Sensitivity, P: int, release:
 
 
 def _curve(
-    t: Target,
-    s: Sensitivity,
-    part: words.Random | words.Amplified,
-    law: Law,
-    final: Floats,
-    threat: words.Threat,
-    sigma: float,
+    t: Target, asked: Question, s: Sensitivity, part: words.Random | words.Amplified, final: Floats
 ) -> tuple[Curve, list[str]]:
+    law, sigma = asked.scheme.law, seen_sigma(asked.scheme, asked.P)
     if isinstance(part, words.Amplified):
-        if isinstance(threat, words.OwnClient | words.OwnServer):
-            remedy = f"{threat} learns who takes part; amplification counts only for those who cannot"
+        if isinstance(asked.threat, words.OwnClient | words.OwnServer):
+            remedy = f"{asked.threat} learns who takes part; amplification counts only for those who cannot"
             raise InputError("participation", str(part), remedy)
         if t.remembers:
             remedy = "the state remembers earlier participations (carry > 0): amplification has no proof; use random:Q"
