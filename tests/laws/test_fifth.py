@@ -37,12 +37,12 @@ SIGMA = 2.0
 def logistic_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
     """Of logistic noise with scale s = sqrt(3) sigma / pi the log density has slope at most 1 / s."""
     each = copies * deviation * math.pi / (math.sqrt(3.0) * sigma)
-    return Spent(np.minimum(each**2 / 2.0, each), each, None)
+    return Spent(np.minimum(each**2 / 2.0, each), each)
 
 
 def narrow_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
     """A law of which only a rho is known."""
-    return Spent(7.0 * copies * (deviation / sigma) ** 2, None, None)
+    return Spent(7.0 * copies * (deviation / sigma) ** 2)
 
 
 LOGISTIC = Law(

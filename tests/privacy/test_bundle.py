@@ -280,9 +280,9 @@ def near(found: Sequence[Cost], expected: Sequence[Cost]) -> bool:
 
 
 def test_a_plan_costs_what_the_formula_says() -> None:
-    costs, release = price(plan()).costs(4)
-    assert near(costs, [priced()] * 4)
-    assert release is None
+    found = price(plan())
+    assert near(found.messages, [priced()] * 4)
+    assert found.release is None
 
 
 FORGED = [
@@ -315,7 +315,7 @@ def test_other_prices_than_the_plans_fail(tmp_path: Path, cost: Cost) -> None:
 def test_a_laplace_ledger_cannot_be_converted_as_if_it_were_gaussian(tmp_path: Path, law: str) -> None:
     """The law decides how a rho becomes an epsilon."""
     p = plan(scheme=noisy("shared", 0.05, "laplace"), norm="l1", **NONE | {"epsilon": 4.0})
-    costs, _ = price(p).costs(4)
+    costs = price(p).messages
     pure = 0.04 * math.sqrt(2) / 0.05
     assert near(costs, [Cost(min(pure, pure**2 / 2), pure, 0.04, 0.05, "laplace")] * 4)
     seen: list[bool] = []
@@ -333,7 +333,7 @@ def test_a_release_costs_what_the_plan_says(tmp_path: Path) -> None:
     """Unit level, homomorphic: after 4 rounds the state is 4 * 0.2 away, a third of that is the mean's, and all but one
     of three shares put 0.5 on it: all three, which who listens to links does not know, sqrt(3 / 2) times that."""
     p = plan(scheme=noisy("homomorphic", 30.0), level="unit", release="centroid:0.5", **NONE)
-    costs, release = price(p).costs(4)
+    costs, release = price(p).messages, price(p).release
     assert near(costs, [Cost((0.2 * j / 30) ** 2 / 2, None, 0.2 * j, 30.0, "gaussian") for j in (1, 2, 3, 4)])
     rho = (0.8 / 3) ** 2 / (0.5**2 * 3 / 2) / 2
     assert release is not None
@@ -355,7 +355,7 @@ def test_graphs_that_take_turns_are_priced_round_by_round(tmp_path: Path) -> Non
     star, ring = Graph.star(4), Graph.ring(4)
     changes = {"graph": star, "scheme": noisy("per-link", 1.0), "level": "unit"} | NONE
     p = plan(**changes | {"graph": (star, ring)})
-    costs, _ = price(p).costs(4)
+    costs = price(p).messages
     deltas, expected = [0.2], []
     for t in range(4):
         graph = (star, ring)[t % 2]
@@ -364,7 +364,7 @@ def test_graphs_that_take_turns_are_priced_round_by_round(tmp_path: Path) -> Non
     assert [cost.rho for cost in costs] == pytest.approx(expected)
     book = [Event(p.hash, "message", t, unit, costs[t - 1]) for t in range(1, 5) for unit in range(4)]
     assert verify_bundle(bundled(tmp_path, p, book)).ok
-    once, _ = price(plan(**changes)).costs(4)  # as if the star stayed
+    once = price(plan(**changes)).messages  # as if the star stayed
     wrong = [Event(p.hash, "message", t, unit, once[t - 1]) for t in range(1, 5) for unit in range(4)]
     failed(bundled(tmp_path, p, wrong), "prices", words="event 5, a message of unit 0")
 

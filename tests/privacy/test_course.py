@@ -13,7 +13,7 @@ from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.law import Law
 from confide.plans import words
-from confide.privacy.accountant import account, bound
+from confide.privacy.accountant import Question, account, bound
 from confide.privacy.course import Account, Bound
 from confide.privacy.reveal import Reveal
 from confide.privacy.rounding import Rounding
@@ -33,7 +33,7 @@ NUMBERS = ("epsilon", "epsilon_pure", "rho", "mu_gdp", "costs", "deltas", "draws
 L, K, M, QUANTUM = 5, 10, 2, 2.0**-20
 
 
-class Question(NamedTuple):
+class Case(NamedTuple):
     scheme: Scheme
     graphs: list[Graph]
     sensitivity: Sensitivity
@@ -43,8 +43,9 @@ class Question(NamedTuple):
     sum_noise: SumNoise | None
 
     def whole(self) -> Bound:
-        given = self._asdict() | {"threat": words.threat(self.threat)}
-        return bound(**given, delta=1e-5, secure=True)
+        made, graphs, sensitivity, rounds, threat, release, inside = self
+        asked = Question(made, graphs, sensitivity, rounds, words.threat(threat), release, 1e-5, inside, secure=True)
+        return bound(asked)
 
     def alone(self, rounds: int, releases: int) -> Account:
         given = self._asdict() | {"rounds": rounds, "release": replace(self.release, count=releases)}
@@ -52,7 +53,7 @@ class Question(NamedTuple):
         return account(made, graphs, sensitivity, **given)
 
 
-def drawn(seed: int, participation: str | None = None) -> Question:
+def drawn(seed: int, participation: str | None = None) -> Case:
     rng = np.random.default_rng([seed, 24])
     P, T = int(rng.integers(2, 6)), int(rng.integers(2, 8))
     graphs = [
@@ -67,7 +68,7 @@ def drawn(seed: int, participation: str | None = None) -> Question:
     threat = str(rng.choice(["links", "neighbours", "own-client", "own-server", "colluders:1"]))
     release = str(rng.choice(["none", "local", "centroid:0", "centroid:0.3"], p=[0.4, 0.1, 0.1, 0.4]))
     inside = SumNoise.sized(float(10.0 ** rng.uniform(-2, 0)), 4, sampled=L, fraction_bits=24, dim=M)
-    return Question(
+    return Case(
         made,
         graphs,
         _of_whom(rng, word, law),
@@ -101,7 +102,7 @@ def answer(ask: Callable[[], Account]) -> Account | InputError:
         return e
 
 
-def compared(q: Question, rounds: int, releases: int) -> tuple[Account, Account] | None:
+def compared(q: Case, rounds: int, releases: int) -> tuple[Account, Account] | None:
     """The whole run after these rounds, and a run of just them; None where both are refused for the same field."""
     found, alone = answer(lambda: q.whole().at(rounds, releases)), answer(lambda: q.alone(rounds, releases))
     if isinstance(found, InputError) or isinstance(alone, InputError):
@@ -112,7 +113,7 @@ def compared(q: Question, rounds: int, releases: int) -> tuple[Account, Account]
     return found, alone
 
 
-def check(q: Question, rng: np.random.Generator) -> bool:
+def check(q: Case, rng: np.random.Generator) -> bool:
     """Whether the last question had a number."""
     both = None
     for rounds in {int(rng.integers(1, q.rounds + 1)), q.rounds}:
@@ -151,7 +152,7 @@ def test_the_general_accountant_is_never_below(part: str, release: str) -> None:
     graphs = [Graph.ring(4), Graph.complete(4)]
     reveal = Reveal.sized(words.release(release), words.threat("links"), graphs, 2)
     for carry in (0.0, 0.4, 1.0):
-        q = Question(replace(CORRELATED, carry=carry), graphs, s, 6, "links", reveal, None)
+        q = Case(replace(CORRELATED, carry=carry), graphs, s, 6, "links", reveal, None)
         for rounds in range(1, 7):
             both = compared(q, rounds, 2)
             assert both is not None
@@ -166,7 +167,7 @@ def test_releases_add_up_and_rounds_cost_what_they_did() -> None:
     s = Sensitivity(0.3, 1.0, level="unit")
     graphs = [Graph.ring(4)]
     reveal = Reveal.sized(words.release("centroid:0.3"), words.threat("links"), graphs, 3)
-    whole = Question(scheme("homomorphic", 2.0, noise="gaussian"), graphs, s, 9, "links", reveal, None).whole()
+    whole = Case(scheme("homomorphic", 2.0, noise="gaussian"), graphs, s, 9, "links", reveal, None).whole()
     sent, *released = (whole.at(5, n).rho or 0.0 for n in range(4))
     assert np.diff([sent, *released]) == pytest.approx([released[0] - sent] * 3, rel=1e-9)
     assert whole.at(5, 3).costs == whole.at(9, 0).costs[:5]

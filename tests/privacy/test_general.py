@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from by_rows import expose
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.engines.driver import simulate
@@ -22,7 +23,7 @@ from confide.plans.words import Cap, PublicPoint, Random, Regulariser
 from confide.privacy import accountant, deviation
 from confide.privacy.accountant import account
 from confide.privacy.course import Account
-from confide.privacy.general import Exposure, expose, expose_each, rounds_of
+from confide.privacy.general import Exposure, expose_each, rounds_of
 from confide.privacy.price import price
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Sensitivity

@@ -17,8 +17,9 @@ from confide.base.errors import InputError
 from confide.engines.release import Releasing
 from confide.laws.law import Law
 from confide.plans.config import parse
-from confide.plans.words import ConvexGlm, Links, Regulariser, Threat
+from confide.plans.words import ConvexGlm, Links, Regulariser
 from confide.privacy import accountant, closed_forms, deviation, participation, reveal, sensitivity
+from confide.privacy.accountant import Question
 from confide.privacy.course import Bound
 from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
@@ -50,9 +51,8 @@ def without_exchange(s: Sensitivity, q: float, noise: Law, factor: Any) -> Any:
 bound = accountant.bound
 
 
-def without_release(*args: Any, threat: Threat, release: Reveal, **settings: Any) -> Bound:
-    kept = release if isinstance(threat, Links) else Reveal()
-    return bound(*args, threat=threat, release=kept, **settings)
+def without_release(asked: Question) -> Bound:
+    return bound(asked if isinstance(asked.threat, Links) else replace(asked, release=Reveal()))
 
 
 def knows_no_share(m: pytest.MonkeyPatch) -> None:

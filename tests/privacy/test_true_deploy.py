@@ -134,7 +134,7 @@ def test_a_simulation_prices_its_releases_too() -> None:
         return priced(e.privacy, e.problem, e.graph, e.algorithm, e.rounds, e.seed)
 
     one, five = accounting(1), accounting(5)
-    (_, cost), (_, same) = one.costs(8), five.costs(8)
+    cost, same = one.release, five.release
     assert cost is not None
     assert same is not None
     assert same.rho == pytest.approx(cost.rho)
@@ -225,15 +225,13 @@ def test_a_release_of_one_server_is_all_that_its_simulation_pays_for() -> None:
     )  # fmt: skip
     assert e.privacy is not None
     pricing = priced(e.privacy, e.problem, e.graph, e.algorithm, e.rounds, e.seed)
-    messages, release = pricing.costs(8)
-    assert all(cost == FREE for cost in messages)
+    release = pricing.release
+    assert all(cost == FREE for cost in pricing.messages)
     assert release is not None
     assert release.rho == pytest.approx(pricing.account(8, 1).rho)
     for threat, what in (("own-server", "centroid:0.5"), ("own-server", "none"), ("links", "none")):
-        messages, release = price(
-            changed(pricing.plan, threat=words.threat(threat), release=words.release(what))
-        ).costs()
-        assert all(cost.rho is cost.epsilon is None for cost in messages)
+        other = price(changed(pricing.plan, threat=words.threat(threat), release=words.release(what)))
+        assert all(cost.rho is cost.epsilon is None for cost in other.messages)
 
 
 # ---- misleading: time, pair noise, skips

@@ -98,7 +98,7 @@ AWAY = (60.0, 60.0)  # while a server is gone the others move on, and it has to 
 @pytest.mark.parametrize("point", ["adapt.aggregated", "publish.drawn"])
 def test_a_sum_that_was_seen_and_skipped_costs_what_it_costs(server: str, point: str, tmp_path: Path) -> None:
     prices, e = agreed(secure={"server": server, "corrupted": 0.0})
-    assert prices.by_sums(ROUNDS)
+    assert prices.by_sums
     weather = Weather(crash_at=((1, point, 1),), away=AWAY)
     ledgers = play(prices, e, tmp_path, weather)
     assert after_sums(ledgers[0]) == {"message": ROUNDS}
@@ -176,7 +176,7 @@ def test_the_epsilon_does_not_fall_when_nobody_knows_what_was_lost(units: int, m
 
 def test_a_plan_that_counts_messages_writes_no_sums(tmp_path: Path) -> None:
     prices, e = agreed(privacy={"threat": "links", "proof": "regulariser:0.1"}, scheme={"sigma": 50.0})
-    assert not prices.by_sums(ROUNDS)
+    assert not prices.by_sums
     assert not of_plan(prices, 0).sums_cost
     kinds: Counter[str] = Counter()
     units = training_units(prices, e.problem, e.seed)

@@ -26,11 +26,11 @@ from confide.benchmarks.timing import best
 from confide.graph.graph import Graph
 from confide.plans.build import of_run
 from confide.plans.privacy import Privacy
-from confide.plans.words import Level
-from confide.privacy.accountant import account, account_general
+from confide.plans.words import Level, Links
+from confide.privacy.accountant import Question, account, by_general
 from confide.privacy.course import Account
-from confide.privacy.general import rounds_of
 from confide.privacy.ledger import Cost, Event, dataset_id, read, write_events
+from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import statement
 from confide.problems import regression
@@ -110,7 +110,8 @@ def _account(name: str, graph: Graph, rounds: int) -> Account:
 
 
 def _general(name: str, graph: Graph, rounds: int) -> Account:
-    return account_general(rounds_of(_gaussian(name), [graph] * rounds), UNIT)
+    asked = Question(_gaussian(name), [graph], UNIT, rounds, Links(), Reveal(), 1e-5, None, secure=True)
+    return by_general(asked).at(rounds, 0)
 
 
 def _floor(graph: Graph, rounds: int) -> None:

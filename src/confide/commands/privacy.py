@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -15,6 +15,8 @@ from confide.commands.options import Change, Json, with_options
 if TYPE_CHECKING:
     from confide.graph.graph import Graph
     from confide.plans.privacy import Budget
+    from confide.privacy.calibrate import Calibrated
+    from confide.privacy.planner import Measure
     from confide.privacy.sensitivity import Sensitivity
     from confide.privacy.sum_noise import SumNoise
     from confide.rounds.schemes import Scheme
@@ -68,25 +70,10 @@ class Asked:
         return Graph.parse(self.graph, weights=self.weights)
 
     def sensitivity(self) -> Sensitivity:
-        from confide.plans import words
+        """Of the options that are named like its fields."""
         from confide.privacy.sensitivity import Sensitivity
 
-        return Sensitivity(
-            step=self.step,
-            bound=self.bound,
-            norm=self.norm,
-            level=words.chosen(words.Level, self.level, "level"),
-            adjacency=words.chosen(words.Adjacency, self.adjacency, "adjacency"),
-            sampled=self.sampled,
-            clients=self.clients,
-            dim=self.dim,
-            local_steps=self.local_steps,
-            batch=self.batch,
-            proof=words.proof(self.proof),
-            participation=words.participation(self.participation),
-            smoothness=self.smoothness,
-            clip=self.clip,
-        )
+        return Sensitivity(**{f.name: getattr(self, f.name) for f in fields(Sensitivity) if hasattr(self, f.name)})
 
 
 @app.command()
@@ -180,18 +167,16 @@ def plan(
             raise InputError("sum_honest", asked.sum_honest, remedy)
         _plan_sum(asked, asked.sum_honest, budget, as_json)
         return
-    names = planner.CANDIDATES if scheme == "auto" else (scheme,)
-    rounds, dim = asked.rounds, asked.dim or 1
     if config is not None:
-        made, s, measure, rounds, dim = _from_config(config)
+        made, s, rounds, measure = _from_config(config)
         basis = "short runs of the config"
     else:
-        made, s = asked.servers(), asked.sensitivity()
-        measure = planner.by_formula(made, asked.step, hessian, rounds, dim)
+        made, s, rounds, measure = asked.servers(), asked.sensitivity(), asked.rounds, None
         basis = f"a quadratic with Hessian {hessian:g} (no clipping, equal data)"
-    options = planner.compare(
-        names, made, s, budget, measure, rounds=rounds, noise=asked.noise, threat=asked.threat, release=release, dim=dim
-    )
+    options = planner.plan(
+        made, s, budget, rounds=rounds, scheme=scheme, noise=asked.noise, threat=asked.threat, release=release,
+        hessian=hessian, measure=measure,
+    )  # fmt: skip
     best = next((o for o in options if o.name not in planner.BASELINES), options[0])
     if best.calibrated is None:
         raise InputError("scheme", scheme, best.reason)
@@ -305,7 +290,7 @@ def _on_grid(
     from confide.base.validation import whole
     from confide.plans.words import ConvexGlm
     from confide.privacy.rounding import Rounding
-    from confide.rounds.arithmetic import TAIL, FixedArithmetic, check_range, largest_state, on_grid, scheme_on_grid
+    from confide.rounds.arithmetic import TAIL, FixedArithmetic, check_range, on_grid, scheme_on_grid
 
     remedy = (
         "discrete noise lies on a grid of 2^-BITS / L, which enters the price; "
@@ -316,23 +301,16 @@ def _on_grid(
     arithmetic = FixedArithmetic(sampled, whole("fraction_bits", bits, 1, 52))
     made, graph, update = scheme_on_grid(made), on_grid(graph), s.step * s.bound
     reach = update + (0.0 if inside is None else TAIL * inside.share_quanta * arithmetic.client_quantum)
-    check_range(arithmetic, made, graph, reach, 0.0, asked.rounds)
-    largest = largest_state(arithmetic, made, graph, reach, 0.0, asked.rounds)
+    largest = check_range(arithmetic, made, graph, reach, 0.0, asked.rounds)
     error = Rounding.error(s.steps[1], s.batch or 1, dim, isinstance(s.proof, ConvexGlm), largest, update)
     # As few as one client may survive, and the model may have a regulariser: nothing here says otherwise.
     return made, graph, replace(s, rounding=Rounding(arithmetic.quantum, 1, s.clip == "example", error))
 
 
 def _paper(asked: Asked, sigma: float, as_json: bool) -> None:
-    from confide.base.validation import positive, positive_int
     from confide.privacy.accountant import paper_theorem
 
-    epsilon, gaps = paper_theorem(
-        positive("step", asked.step),
-        positive("bound", asked.bound),
-        positive("sigma", sigma),
-        positive_int("rounds", asked.rounds),
-    )
+    epsilon, gaps = paper_theorem(asked.step, asked.bound, sigma, asked.rounds)
     if as_json:
         print(json.dumps({"epsilon": epsilon, "theorem": "paper", "valid": False, "warnings": gaps}))
         return
@@ -341,13 +319,12 @@ def _paper(asked: Asked, sigma: float, as_json: bool) -> None:
         print(f"  warning: {line}")
 
 
-def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
-    """Graph, sensitivity and a measure by short runs."""
+def _from_config(path: Path) -> tuple[Any, Any, int, Measure | None]:
+    """Graph, sensitivity, rounds and a measure by short runs."""
     from dataclasses import replace
 
     from confide.engines.driver import simulate
     from confide.plans import config as settings
-    from confide.privacy.planner import by_simulation
     from confide.privacy.price import price_run
 
     parsed = settings.load(path)
@@ -362,18 +339,18 @@ def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
         raise InputError("algorithm.clip", "none", "a plan needs a clip; set algorithm.clip and algorithm.bound")
     s = price_run(x.problem, x.graph, x.algorithm, x.rounds, x.seed, x.privacy).sensitivity
 
-    def run(scheme: Any) -> tuple[float, float]:
+    def measure(sized: Calibrated) -> tuple[float, float]:
         done = simulate(
             x.problem,
             x.graph,
-            replace(x.algorithm, scheme=scheme),
+            replace(x.algorithm, scheme=sized.scheme),
             rounds=x.rounds,
             repeats=min(x.repeats, 8),
             seed=x.seed,
         )
         return float(done.levels("centroid_msd").mean()), float(done.levels("individual_msd").mean())
 
-    return x.graph[0], s, by_simulation(run), x.rounds, x.problem.M
+    return x.graph[0], s, x.rounds, measure
 
 
 def _given(context: typer.Context, name: str) -> bool:

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from confide.base.arrays import Floats
+from confide.base.arrays import Floats, Ints
 
 # Of a discrete draw from its law, in total variation: 2^-108 (`noise`), and 3e-77 (`discrete_gaussian`).
 MANY_DRAWS = 2**52  # a million events of 2^32 numbers: more than any ledger has
@@ -138,12 +138,7 @@ def pure_epsilon(ratios: Floats, delta: float) -> float:
 
     Discrete Laplace is one: with the same ratio its delta(epsilon) lies above that of the continuous law.
     """
-    ratios = ratios[ratios > 0]
-    if len(ratios) == 0:
-        return 0.0
-    values, counts = np.unique(ratios, return_counts=True)
-    composed = renyi_epsilon(lambda orders: np.array([counts @ pure_renyi(values, a) for a in orders]), delta)
-    return min(float(ratios.sum()), composed)
+    return _composed(ratios, delta, pure_renyi)
 
 
 def laplace_epsilon(ratios: Floats, delta: float) -> float:
@@ -153,15 +148,25 @@ def laplace_epsilon(ratios: Floats, delta: float) -> float:
     l1 sensitivity D is dominated by one coordinate with all of D: T_{D1+D2} <= T_{D1} (x) T_{D2}, which follows from
     delta_D(eps) = 1 - exp((eps - D)/2) on [-D, D] by one integration (tests/privacy/test_conversion.py checks it).
     """
-    ratios = ratios[ratios > 0]
-    if len(ratios) == 0:
-        return 0.0
-    pure = float(ratios.sum())
-    values, counts = np.unique(ratios, return_counts=True)
-    best = min(pure, renyi_epsilon(lambda orders: np.array([counts @ laplace_renyi(values, a) for a in orders]), delta))
+    pure, values, counts = _each(ratios)
+    best = _composed(ratios, delta, laplace_renyi)
     if len(values) > 50 or pure > 1e4:  # each distinct mechanism costs a convolution; beyond, nothing is private
         return best
     return min(best, _by_losses(tuple(values.tolist()), tuple(counts.tolist()), pure, delta))
+
+
+def _composed(ratios: Floats, delta: float, renyi: Callable[[Floats, float], Floats]) -> float:
+    """By pure composition or by Rényi, whichever is smaller."""
+    pure, values, counts = _each(ratios)
+    if pure == 0.0:
+        return 0.0
+    return min(pure, renyi_epsilon(lambda orders: np.array([counts @ renyi(values, a) for a in orders]), delta))
+
+
+def _each(ratios: Floats) -> tuple[float, Floats, Ints]:
+    """Their sum, and each with how often it is there, of those that cost anything."""
+    ratios = ratios[ratios > 0]
+    return float(ratios.sum()), *np.unique(ratios, return_counts=True)
 
 
 @lru_cache(maxsize=64)

@@ -9,20 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
+
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
+from confide.base.randomness import Words, gaussian_of, laplace_of
 from confide.base.validation import number, one_of
-
-if TYPE_CHECKING:  # an auditor who reads a plan loads neither NumPy nor a cipher for it
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from confide.base.randomness import Words
-    from confide.laws.noise import SecretStream
-
-    Floats = NDArray[np.float64]
-    Integers = NDArray[np.int64]
+from confide.laws.noise import Integers, SecretStream, discrete_gaussian, discrete_laplace
 
 ROOT = 2.0**0.5  # the standard deviation of a Laplace law of scale 1
 
@@ -52,12 +47,10 @@ class Spent(NamedTuple):
     Attributes:
         rho: zero-concentrated.
         pure: pure epsilon; None where no finite one holds.
-        mu: of Gaussian differential privacy, where the cost is exactly that; None elsewhere.
     """
 
     rho: Floats
-    pure: Floats | None
-    mu: Floats | None
+    pure: Floats | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,8 +132,6 @@ class Law:
         if self.secret is None:
             raise InputError("noise", self.name, "has no sampler for noise that leaves a machine")
         if number("sigma", sigma, least=0.0) == 0.0:
-            import numpy as np
-
             return np.zeros(size, np.int64)
         return self.secret(stream, sigma, quantum, size)
 
@@ -153,8 +144,6 @@ class Law:
         >>> LAWS["discrete-laplace"].grid(stream(0, Purpose.SERVER_NOISE, (1, 0), 4), sigma=8.0, quantum=0.5, size=4)
         array([26, 15, -2,  1])
         """
-        from confide.laws.noise import SecretStream
-
         return self.integers(SecretStream(words[:4].astype("<u8").tobytes()), sigma, quantum, size)
 
     def __str__(self) -> str:
@@ -165,22 +154,14 @@ class Law:
 
 
 def _gaussian_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
-    rho = copies * sigma**-2.0 * deviation**2 / 2.0
-    return Spent(rho, None, (2.0 * rho) ** 0.5)
-
-
-def _discrete_gaussian_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
-    """Its mu depends on how wide it is in quanta: `discrete_gaussian.mu_squared`."""
-    return _gaussian_cost(deviation, sigma, copies)._replace(mu=None)
+    return Spent(copies * sigma**-2.0 * deviation**2 / 2.0)
 
 
 def _laplace_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
     """Of an epsilon the rho is at most epsilon^2 / 2, and at most epsilon: D_a <= epsilon <= a epsilon."""
-    import numpy as np
-
     with np.errstate(over="ignore"):  # so little noise that nothing is finite, which whoever adds up sees
         each = deviation / (sigma / ROOT)
-        return Spent(copies * np.minimum(each**2 / 2.0, each), copies * each, None)
+        return Spent(copies * np.minimum(each**2 / 2.0, each), copies * each)
 
 
 def _gaussian_renyi(deviation: Floats, sigma: float, copies: float, order: float) -> Floats:
@@ -189,7 +170,7 @@ def _gaussian_renyi(deviation: Floats, sigma: float, copies: float, order: float
 
 
 def _laplace_renyi(deviation: Floats, sigma: float, copies: float, order: float) -> Floats:
-    from confide.laws.conversion import laplace_renyi
+    from confide.laws.conversion import laplace_renyi  # 2 MiB that a client does without
 
     return laplace_renyi(copies * ROOT / sigma * deviation, order)
 
@@ -201,27 +182,11 @@ def _discrete_laplace_renyi(deviation: Floats, sigma: float, copies: float, orde
     return pure_renyi(copies * ROOT / sigma * deviation, order)
 
 
-def _normals(words: Words, size: int) -> Floats:
-    from confide.base.randomness import gaussian_of
-
-    return gaussian_of(words, size)
-
-
-def _laplaces(words: Words, size: int) -> Floats:
-    from confide.base.randomness import laplace_of
-
-    return laplace_of(words, size)
-
-
 def _secret_gaussian(stream: SecretStream, sigma: float, quantum: float, size: int) -> Integers:
-    from confide.laws.noise import discrete_gaussian
-
     return discrete_gaussian(stream, sigma / quantum, size)
 
 
 def _secret_laplace(stream: SecretStream, sigma: float, quantum: float, size: int) -> Integers:
-    from confide.laws.noise import discrete_laplace
-
     return discrete_laplace(stream, sigma / ROOT / quantum, size)
 
 
@@ -234,7 +199,7 @@ GAUSSIAN = Law(
     cost=_gaussian_cost,
     renyi=_gaussian_renyi,
     conversions=(Conversion.GAUSSIAN,),
-    stream=_normals,
+    stream=gaussian_of,
     kernel=1,
 )
 LAPLACE = Law(
@@ -246,7 +211,7 @@ LAPLACE = Law(
     cost=_laplace_cost,
     renyi=_laplace_renyi,
     conversions=(Conversion.PURE, Conversion.LAPLACE),
-    stream=_laplaces,
+    stream=laplace_of,
     kernel=0,
 )
 DISCRETE_GAUSSIAN = Law(
@@ -255,7 +220,7 @@ DISCRETE_GAUSSIAN = Law(
     Norm.L2,
     on_grid=True,
     twin="gaussian",
-    cost=_discrete_gaussian_cost,
+    cost=_gaussian_cost,
     renyi=_gaussian_renyi,
     conversions=(Conversion.ROUNDED, Conversion.ZCDP),
     secret=_secret_gaussian,

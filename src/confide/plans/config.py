@@ -33,24 +33,6 @@ from confide.secure.settings import Secure
 LARGEST = 10**9
 LARGEST_SEED = 2**63 - 1
 LARGEST_FLOAT = 1e30  # of any other number: its square, and that times the data, must be finite
-_IN_CONFIG = {  # the objects' names for a setting, where the config has another
-    "failures.link": "graph.link_failure",
-    "failures.unit": "graph.unit_failure",
-    "failures.links": "graph.failed_links",
-    "failures.units": "graph.failed_units",
-    "graph": "graph.topology",
-    "engine": "output.engine",
-    "evaluate_every": "output.evaluate_every",
-    **{
-        name: f"privacy.{name}"
-        for name in ("level", "adjacency", "proof", "participation", "smoothness", "threat", "release", "delta")
-    },
-    "epsilon": "privacy.epsilon",
-    "rho": "privacy.rho",
-    "step": "algorithm.step",
-    "clip": "algorithm.clip",
-    "batch": "algorithm.batch",
-}
 
 
 class GraphConfig(Table):
@@ -191,6 +173,21 @@ class Config(Table):
         return Experiment(problem, graphs, algorithm, self.rounds, self.repeats, self.seed, privacy)
 
 
+_IN_CONFIG = {  # the objects' names for a setting, where the config has another
+    "failures.link": "graph.link_failure",
+    "failures.unit": "graph.unit_failure",
+    "failures.links": "graph.failed_links",
+    "failures.units": "graph.failed_units",
+    "graph": "graph.topology",
+    "engine": "output.engine",
+    "evaluate_every": "output.evaluate_every",
+    **{name: f"privacy.{name}" for name in PrivacyConfig.model_fields},
+    "step": "algorithm.step",
+    "clip": "algorithm.clip",
+    "batch": "algorithm.batch",
+}
+
+
 @contextmanager
 def named_as_in_config() -> Iterator[None]:
     """A refusal names the key of the config, also where the object that refused calls it otherwise."""
@@ -290,12 +287,7 @@ def make_algorithm(config: Config) -> GFL:
         replacement=a.replacement,
         clip=None if a.bound is None else Clip(a.clip, a.bound, a.norm),
         dropout=a.dropout,
-        failures=Failures(
-            g.link_failure,
-            g.unit_failure,
-            tuple(tuple(r) for r in g.failed_links),  # type: ignore[misc]
-            tuple(tuple(r) for r in g.failed_units),  # type: ignore[misc]
-        ),
+        failures=Failures(g.link_failure, g.unit_failure, g.failed_links, g.failed_units),  # type: ignore[arg-type]
         arithmetic=a.arithmetic,
         fraction_bits=a.fraction_bits,
         aggregation=None if a.aggregation == "plain" else secure,

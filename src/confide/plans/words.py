@@ -215,22 +215,22 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def proof(text: str | Proof) -> Proof:
-    found: Proof = _parsed(Proof, text, "proof")
+    found: Proof = parse(Proof, text, "proof")
     return found
 
 
 def participation(text: str | Participation) -> Participation:
-    found: Participation = _parsed(Participation, text, "participation")
+    found: Participation = parse(Participation, text, "participation")
     return found
 
 
 def threat(text: str | Threat) -> Threat:
-    found: Threat = _parsed(Threat, text, "threat")
+    found: Threat = parse(Threat, text, "threat")
     return found
 
 
 def release(text: str | Release) -> Release:
-    found: Release = _parsed(Release, text, "release")
+    found: Release = parse(Release, text, "release")
     return found
 
 
@@ -262,14 +262,16 @@ def chosen(kind: type[E], text: str, field: str) -> E:
     return kind(one_of(field, str(text), MEANINGS if kind is Level else tuple(map(str, kind))))
 
 
-def parse(union: Any, text: str, field: str) -> Any:
-    """The word of this union that the text spells.
+def parse(union: Any, text: object, field: str) -> Any:
+    """The word of this union that the text spells, or that it is already.
 
     >>> parse(Proof, "convex-glm:0.1", "proof")
     ConvexGlm(convexity=0.1)
     >>> str(parse(Threat, "colluders:2,1", "threat"))
     'colluders:1,2'
     """
+    if isinstance(text, get_args(union)):
+        return text
     kinds: dict[str, Any] = {kind.name: kind for kind in get_args(union)}
     name, colon, rest = str(text).partition(":")
     kind = kinds[one_of(field, name, tuple(kinds))]
@@ -277,11 +279,7 @@ def parse(union: Any, text: str, field: str) -> Any:
         if colon:
             raise InputError(field, text, f"{name} takes nothing after it; write {name}")
         return kind()
-    return kind(_value(kind, rest, field, text))
-
-
-def _parsed(union: Any, text: Any, field: str) -> Any:
-    return text if isinstance(text, get_args(union)) else parse(union, text, field)
+    return kind(_value(kind, rest, field, str(text)))
 
 
 def _value(kind: type[Word], rest: str, field: str, text: str) -> Any:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from confide.base.errors import InputError
 from confide.base.validation import number, positive, positive_int
 from confide.graph import Graph
 from confide.laws.law import GAUSSIAN, Conversion, Law, Spent
-from confide.laws.noise import LARGEST_SIZE
 from confide.plans import words
 from confide.privacy.closed_forms import Target, covers, leak, own_server, roundings, seen, seen_sigma, targets
 from confide.privacy.course import (
@@ -33,14 +33,16 @@ from confide.privacy.course import (
     Shares,
     Smallest,
     Worst,
+    drawn,
     too_thin,
+    tried,
 )
 from confide.privacy.general import TOLERANCE, Exposure, expose_each, rounds_of
 from confide.privacy.participation import Curve, amplified_curve, random_curve
 from confide.privacy.reveal import Reveal, known_shares
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import SumNoise, by_sums, release_rho
-from confide.rounds.schemes import Exchange, Place, Scheme, Wiring
+from confide.rounds.schemes import Exchange, Place, Scheme
 
 LONGEST = 4 * 10**7  # of servers times rounds squared: what the general accountant holds and multiplies
 
@@ -75,92 +77,71 @@ def account(
     threat = words.threat(threat)
     if isinstance(release, str):
         release = Reveal.sized(words.release(release), threat, graphs) if graphs else Reveal()
-    law = Law.parse(noise or scheme.law)
-    found = bound(
-        replace(scheme, law=law), graphs, sensitivity, rounds=rounds, threat=threat, release=release, delta=delta,
-        sum_noise=sum_noise, secure=secure,
-    )  # fmt: skip
-    return found.at(rounds, release.count)
+    scheme = replace(scheme, law=Law.parse(noise or scheme.law))
+    question = Question(scheme, graphs, sensitivity, rounds, threat, release, delta, sum_noise, secure)
+    return bound(question).at(rounds, release.count)
 
 
-def bound(
-    scheme: Scheme,
-    graphs: Sequence[Graph],
-    sensitivity: Sensitivity,
-    *,
-    rounds: int,
-    threat: words.Threat,
-    release: Reveal,
-    delta: float,
-    sum_noise: SumNoise | None,
-    secure: bool,
-) -> Bound:
-    """What this adversary can learn after any number of rounds up to `rounds`; see `account`."""
-    if not 0.0 < number("delta", delta) < 1.0:
-        raise InputError("delta", delta, "must lie strictly between 0 and 1")
-    if not graphs or any(g.P != graphs[0].P for g in graphs):
-        raise InputError("graph", graphs, "give one graph, or several with the same servers")
-    words.check_servers(threat, graphs[0].P)
-    nothing = isinstance(release.release, words.Nothing)
-    if graphs[0].P == 1 and isinstance(threat, words.Links | words.Neighbours) and nothing:
-        remedy = "there are no links: one server sends no messages, so that an epsilon of 0 would protect nobody"
-        raise InputError("threat", str(threat), f"{remedy}; name own-client, own-server or a release")
-    adversary = threat.adversary + ("" if nothing else f", and {release.words}")
-    blank = Account(str(threat), adversary, sensitivity.level, sensitivity.adjacency, None, delta)
-    whole = _Asked(scheme, graphs, rounds, threat, release, secure, blank)
-    if sum_noise is None:
-        return _by_messages(whole, sensitivity)
-    if not secure:
-        raise InputError("sum_noise", sum_noise.sigma, "shares add up only inside a secure sum; aggregate securely")
-    sum_noise.check(sensitivity)
-    real = replace(sensitivity, rounding=None)  # the noise inside the sum counts its own truncation
-    one: Bound | InputError
-    other: Bound | InputError
-    try:
-        one = _by_messages(whole, sensitivity)
-    except InputError as e:
-        one = e
-    try:
-        other = by_sums(sum_noise, real, rounds, threat, blank)
-    except InputError as e:
-        other = e
-    return EitherNoise(one, other)
+@dataclass(frozen=True)
+class Question:
+    """Who looks at what: all that an answer follows from.
 
-
-def account_general(
-    rounds: Sequence[Wiring],
-    sensitivity: Sensitivity,
-    *,
-    colluders: Sequence[int] = (),
-    delta: float = 1e-5,
-    targets: Sequence[int] | None = None,
-) -> Account:
-    """Any linear scheme with Gaussian noise, round by round: other graphs, failed links, schemes of your own.
-
-    Args:
-        rounds: what each round does (`Scheme.wiring`).  colluders: servers that tell the adversary all they know.
-        targets: servers that are looked at; all honest ones by default.
-
-    Raises:
-        InputError: participation by chance, or a target that colludes.
+    Attributes:
+        scheme: its law is the one that is drawn.  graphs: taking turns.
+        rounds: how many there may be.
+        inside: noise that the clients put inside every secure sum.  secure: as of `account`.
     """
-    if not rounds:
-        raise InputError("rounds", 0, "must be at least 1")
-    if not 0.0 < number("delta", delta) < 1.0:
-        raise InputError("delta", delta, "must lie strictly between 0 and 1")
-    P = rounds[0].W.shape[0]
-    threat: words.Threat = words.Colluders(frozenset(colluders)) if len(colluders) else words.Links()
-    words.check_servers(threat, P)
-    _check_participation(sensitivity)
-    honest = [p for p in range(P) if p not in words.colluders(threat)]
-    chosen = honest if targets is None else list(targets)
-    if not chosen or not set(chosen) <= set(honest):
-        raise InputError("targets", chosen, f"must be honest servers: {honest}")
-    exposed = expose_each(rounds, chosen, words.colluders(threat))
-    blank = Account(str(threat), threat.adversary, sensitivity.level, sensitivity.adjacency, None, delta)
-    blank = replace(blank, law=f"{GAUSSIAN.words} noise in the messages")
-    found = [_exposed(e, p, sensitivity, blank) for e, p in zip(exposed, chosen, strict=True)]
-    return Worst(found, False, 0.0).at(len(rounds), 0)
+
+    scheme: Scheme
+    graphs: Sequence[Graph]
+    sensitivity: Sensitivity
+    rounds: int
+    threat: words.Threat
+    release: Reveal
+    delta: float
+    inside: SumNoise | None
+    secure: bool
+
+    def __post_init__(self) -> None:
+        if not 0.0 < number("delta", self.delta) < 1.0:
+            raise InputError("delta", self.delta, "must lie strictly between 0 and 1")
+        if not self.graphs or any(g.P != self.P for g in self.graphs):
+            raise InputError("graph", self.graphs, "give one graph, or several with the same servers")
+        words.check_servers(self.threat, self.P)
+        if self.P == 1 and isinstance(self.threat, words.Links | words.Neighbours) and not self.released:
+            remedy = "there are no links: one server sends no messages, so that an epsilon of 0 would protect nobody"
+            raise InputError("threat", str(self.threat), f"{remedy}; name own-client, own-server or a release")
+
+    @property
+    def P(self) -> int:
+        return self.graphs[0].P
+
+    @property
+    def released(self) -> bool:
+        return not isinstance(self.release.release, words.Nothing)
+
+    def blank(self, **told: Any) -> Account:
+        """The answer, but for its numbers."""
+        s, adversary = self.sensitivity, self.threat.adversary
+        if self.released:
+            adversary += f", and {self.release.words}"
+        return Account(str(self.threat), adversary, s.level, s.adjacency, None, self.delta, **told)
+
+
+def bound(asked: Question) -> Bound:
+    """What this adversary can learn after any number of rounds up to `rounds`."""
+    if asked.inside is None:
+        return _by_messages(asked)
+    inside, s = asked.inside, asked.sensitivity
+    if not asked.secure:
+        raise InputError("sum_noise", inside.sigma, "shares add up only inside a secure sum; aggregate securely")
+    if s.dim is not None and s.dim != inside.dim:
+        raise InputError("dim", s.dim, f"the noise inside the sum has {inside.dim} coordinates")
+    real = replace(s, rounding=None)  # the noise inside the sum counts its own truncation
+    return EitherNoise(
+        tried(lambda: _by_messages(asked)),
+        tried(lambda: by_sums(inside, real, asked.rounds, asked.threat, asked.blank())),
+    )
 
 
 def paper_theorem(step: float, bound: float, sigma: float, rounds: int) -> tuple[float, list[str]]:
@@ -177,74 +158,50 @@ def paper_theorem(step: float, bound: float, sigma: float, rounds: int) -> tuple
     ]
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """One question to the accountant, but for whose data may change."""
-
-    scheme: Scheme
-    graphs: Sequence[Graph]
-    rounds: int
-    threat: words.Threat
-    release: Reveal
-    secure: bool
-    blank: Account
-
-    @property
-    def P(self) -> int:
-        return self.graphs[0].P
-
-
-def _by_messages(asked: _Asked, s: Sensitivity) -> Bound:
+def _by_messages(asked: Question) -> Bound:
     """The bound that rests on the noise of servers and links alone."""
-    part = s.participation
+    part = asked.sensitivity.participation
     if not covers(asked.scheme):
-        return _by_general(asked, s)
+        return by_general(asked)
     match part:
         case words.Always() | words.Cap():
-            return _by_one_bound(asked, s)
+            return _by_one_bound(asked, asked.sensitivity)
         case words.Random():
             options: tuple[words.Participation, ...] = (part, words.Always())
         case words.Amplified():
             options = (part, words.Random(part.rate), words.Always())
         case _:
             assert_never(part)
-    bounds: dict[str, Bound] = {}
-    refused: dict[str, InputError] = {}
-    for option in options:
-        try:
-            bounds[option.name] = _by_one_bound(asked, replace(s, participation=option))
-        except InputError as e:
-            refused[option.name] = e
-    return Smallest(str(part), bounds, refused)
+    each = [replace(asked.sensitivity, participation=option) for option in options]
+    return Smallest(str(part), {s.participation.name: tried(partial(_by_one_bound, asked, s)) for s in each})
 
 
-def _by_one_bound(asked: _Asked, s: Sensitivity) -> Bound:
+def _by_one_bound(asked: Question, s: Sensitivity) -> Bound:
     scheme, law, release = asked.scheme, asked.scheme.law, asked.release.release
     if scheme.sigma_pair and (not law.normal or s.rounding is not None):
         # Rounded one by one, noises are no function of their sum: 0.2 quanta wide, 25.0 was attained where 20.7 is due.
         remedy = "edge noise that cancels between two ends has a proof for Gaussian noise only, not for what is rounded"
         raise InputError("noise", law.name, remedy)
-    notes = _about_noise(scheme, law, release, asked.secure)
-    blank = replace(asked.blank, law=_law(law, s, release), assumptions=notes)
+    blank = _said(asked)
     why = leak(scheme, asked.graphs, asked.threat, release, asked.secure)
     if why is not None:
-        return Leaked(replace(blank, leak=True, assumptions=(f"leak: {why}", *notes)))
+        return Leaked(replace(blank, leak=True, assumptions=(f"leak: {why}", *blank.assumptions)))
     looked_at = targets(scheme, asked.graphs, asked.threat, asked.rounds, release)
     try:
-        found = [_course(t, replace(asked, blank=blank), s) for t in looked_at]
+        found = [_course(t, asked, s, blank) for t in looked_at]
     except OverflowError:
         raise too_thin(scheme.sigma) from None
     return Worst(found, law.pure, scheme.sigma)
 
 
-def _course(t: Target, asked: _Asked, s: Sensitivity) -> Bound:
+def _course(t: Target, asked: Question, s: Sensitivity, blank: Account) -> Bound:
     """One target, with its costs after every round."""
     scheme, law, release, P = asked.scheme, asked.scheme.law, asked.release, asked.P
     centroid = isinstance(release.release, words.Centroid)
     rounded = 0 if s.rounding is None else max(roundings(scheme, g, t.p) for g in asked.graphs)
     remembers = t.remembers or rounded > 0
     to_norm, norm_notes = s.to_norm(law.norm)
-    notes = [*asked.blank.assumptions, *s.assumptions(remembers), *norm_notes]
+    notes = [*blank.assumptions, *s.assumptions(remembers), *norm_notes]
     known = known_shares(asked.threat, asked.graphs, t.p)
     if centroid:
         notes.append(
@@ -256,12 +213,10 @@ def _course(t: Target, asked: _Asked, s: Sensitivity) -> Bound:
             remedy = "roundings add up whoever takes part, which this proof does not know; use all or cap:N"
             raise InputError("participation", str(s.participation), remedy)
         final = t.carry / P / release.hidden(P, known) if centroid and t.carry.any() else np.zeros(len(t.carry))
-        curve, why = _curve(t, s, law, final, asked.threat, seen_sigma(scheme, P))
-        blank = replace(asked.blank, assumptions=(*notes, *why))
+        curve, why = _curve(t, asked, s, s.participation, final)
+        blank = replace(blank, target=t.p, assumptions=(*notes, *why))
         counted = (P - known) * (s.rounding is not None and bool(final.any()))
-        return ByChance(
-            blank, t.p, curve, lambda j, count: _draws(t, law, j, count * counted) * (s.dim or LARGEST_SIZE)
-        )
+        return ByChance(blank, curve, lambda j, count: drawn(law, t.copies[:j], count * counted, s.dim))
     if s.rounding is not None:
         notes.append(s.rounding.words)
     copies, ones, sigma = s.charged(t.copies, remembers), s.ones(law.norm), seen_sigma(scheme, P)
@@ -281,9 +236,8 @@ def _course(t: Target, asked: _Asked, s: Sensitivity) -> Bound:
     # per-link's own noise is assumed known, which no data attains.
     hidden = Place.OWN in scheme.places
     return Course(
-        blank=replace(asked.blank, assumptions=tuple(notes)),
+        blank=replace(blank, target=t.p, assumptions=tuple(notes)),
         law=law,
-        target=t.p,
         deltas=deltas,
         spent=law.cost(deltas, sigma, copies),
         copies=copies,
@@ -291,14 +245,9 @@ def _course(t: Target, asked: _Asked, s: Sensitivity) -> Bound:
         width=width,
         shares=shares,
         hidden=P - known,
-        dim=s.dim or 0,
+        dim=s.dim,
         exact=isinstance(s.participation, words.Always) and not hidden and s.attained(remembers),
     )
-
-
-def _draws(t: Target, law: Law, rounds: int, shares: int) -> int:
-    each = float(np.maximum(t.copies[:rounds], 1.0).sum()) if law.on_grid else 0.0
-    return math.ceil(each + shares)
 
 
 def _release_rhos(kept: Floats, rounded: float, s: Sensitivity, P: int, release: Reveal, known: int) -> Floats:
@@ -317,19 +266,17 @@ def _release_rhos(kept: Floats, rounded: float, s: Sensitivity, P: int, release:
 
 
 def _curve(
-    t: Target, s: Sensitivity, law: Law, final: Floats, threat: words.Threat, sigma: float
+    t: Target, asked: Question, s: Sensitivity, part: words.Random | words.Amplified, final: Floats
 ) -> tuple[Curve, list[str]]:
-    part = s.participation
+    law, sigma = asked.scheme.law, seen_sigma(asked.scheme, asked.P)
     if isinstance(part, words.Amplified):
-        if isinstance(threat, words.OwnClient | words.OwnServer):
-            remedy = f"{threat} learns who takes part; amplification counts only for those who cannot"
+        if isinstance(asked.threat, words.OwnClient | words.OwnServer):
+            remedy = f"{asked.threat} learns who takes part; amplification counts only for those who cannot"
             raise InputError("participation", str(part), remedy)
         if t.remembers:
             remedy = "the state remembers earlier participations (carry > 0): amplification has no proof; use random:Q"
             raise InputError("participation", str(part), remedy)
         return amplified_curve(s, part.rate, law, t.copies * sigma**-2.0)
-    if not isinstance(part, words.Random):
-        raise InputError("participation", str(part), "has no curve: its costs add up")
     if t.remembers and s.monotone:
         remedy = "without a declared smoothness a deviation grows whoever takes part, which random:Q does not know"
         raise InputError("participation", str(part), f"{remedy}; use all or cap:N")
@@ -345,17 +292,19 @@ def _curve(
     )
 
 
-def _law(law: Law, s: Sensitivity, release: words.Release) -> str:
+def _said(asked: Question) -> Account:
+    """The blank answer of proofs about messages, with what is said of their noise."""
+    law, on_grid = asked.scheme.law, asked.sensitivity.rounding is not None
     shown = f"{law.words} noise in the messages"
-    if not law.on_grid and s.rounding is not None:
+    if not law.on_grid and on_grid:
         shown += ", rounded to the grid"
-    if isinstance(release, words.Centroid):
-        shown += f"; {'discrete ' if s.rounding is not None else ''}Gaussian shares in the release"
-    return shown
+    if isinstance(asked.release.release, words.Centroid):
+        shown += f"; {'discrete ' if on_grid else ''}Gaussian shares in the release"
+    return asked.blank(law=shown, assumptions=_about_noise(asked.scheme, asked.release.release, asked.secure))
 
 
-def _about_noise(scheme: Scheme, law: Law, release: words.Release, secure: bool) -> tuple[str, ...]:
-    masked = "secure" if secure else "plain"
+def _about_noise(scheme: Scheme, release: words.Release, secure: bool) -> tuple[str, ...]:
+    law, masked = scheme.law, "secure" if secure else "plain"
     found = [f"{masked} aggregation: the own server sees {seen(scheme, secure)}; noise is drawn once per round"]
     if scheme.exchange is Exchange.AVERAGE:
         found.append(
@@ -377,23 +326,22 @@ def _about_noise(scheme: Scheme, law: Law, release: words.Release, secure: bool)
     return tuple(found)
 
 
-def _by_general(asked: _Asked, s: Sensitivity) -> Bound:
-    """The bound about a scheme that no closed form covers, by its rows; what has no proof is refused."""
-    scheme, release, threat, P = asked.scheme, asked.release, asked.threat, asked.P
+def by_general(asked: Question) -> Bound:
+    """By the rows of the scheme, which needs no closed form; what has no proof is refused."""
+    scheme, s, release, threat, P = asked.scheme, asked.sensitivity, asked.release, asked.threat, asked.P
     without = f"{scheme.name!r} has no closed form, and the general accountant knows"
     if isinstance(threat, words.OwnServer):
         why = f"leak: {own_server(scheme, asked.secure)}"
-        return Leaked(replace(asked.blank, leak=True, assumptions=(why,)))
+        return Leaked(asked.blank(leak=True, assumptions=(why,)))
     if not scheme.law.normal:
         raise InputError("noise", str(scheme.law), f"{without} continuous Gaussian noise alone")
     if s.rounding is not None:
         raise InputError("algorithm.arithmetic", "fixed", f"{without} real numbers alone; use float")
-    _check_participation(s, without)
+    if isinstance(s.participation, words.Random | words.Amplified):
+        raise InputError("participation", str(s.participation), f"{without} all and cap:N alone")
     if P * asked.rounds**2 > LONGEST:
         most = math.isqrt(LONGEST // P)
         raise InputError("rounds", asked.rounds, f"{without} at most {most} rounds of {P} servers")
-    notes = _about_noise(scheme, scheme.law, release.release, asked.secure)
-    blank = replace(asked.blank, law=_law(scheme.law, s, release.release), assumptions=notes)
     wirings = rounds_of(scheme, [asked.graphs[j % len(asked.graphs)] for j in range(asked.rounds)])
     against = dict[frozenset[int], list[int]]()
     for p in range(P):
@@ -411,35 +359,26 @@ def _by_general(asked: _Asked, s: Sensitivity) -> Bound:
             hidden = math.inf
             if isinstance(release.release, words.Centroid):
                 hidden = P * release.hidden(P, known_shares(threat, asked.graphs, p))
-            found.append(_end(e, p, s, blank, threat, release.release, hidden))
+            found.append(_end(e, p, asked, hidden))
     return Worst(found, False, scheme.sigma)
 
 
-def _end(
-    e: Exposure, p: int, s: Sensitivity, blank: Account, threat: words.Threat, release: words.Release, hidden: float
-) -> Bound:
+def _end(e: Exposure, p: int, asked: Question, hidden: float) -> Bound:
     """One target, its models counted where they are shown; `hidden`: noise on the sum of all of them."""
+    threat, release, blank = asked.threat, asked.release.release, replace(_said(asked), target=p)
     keeps = bool(np.any(np.abs(e.kept) > 1e-12))
     shown = isinstance(threat, words.OwnClient) or isinstance(release, words.Local)
     if keeps and shown and e.revealed:
         remedy = "noise that stays hidden is a part of the model that is shown; no bound is proven"
         raise InputError("threat", f"{threat}, release {release}", remedy)
-    if keeps and (shown or hidden == 0.0):
-        e = replace(e, leak=True)
-    return _exposed(e, p, s, blank, hidden if keeps else math.inf)
-
-
-def _check_participation(s: Sensitivity, without: str = "the general accountant knows") -> None:
-    if isinstance(s.participation, words.Random | words.Amplified):
-        raise InputError("participation", str(s.participation), f"{without} all and cap:N alone")
-
-
-def _exposed(e: Exposure, p: int, s: Sensitivity, blank: Account, hidden: float = math.inf) -> Bound:
-    """One target from all looks at it; `hidden`: the noise on a last look at its model."""
-    blank = replace(blank, target=p)
-    if e.leak:
+    if e.leak or (keeps and (shown or hidden == 0.0)):
         why = "leak: the view determines a noiseless function of the data"
         return Leaked(replace(blank, leak=True, assumptions=(why, *blank.assumptions)))
+    return looked_at(e, asked.sensitivity, blank, hidden if keeps else math.inf)
+
+
+def looked_at(e: Exposure, s: Sensitivity, blank: Account, hidden: float = math.inf) -> Course:
+    """One target from all looks at it; `hidden`: the noise on a last look at its model."""
     remembers = bool(np.any(np.abs(e.kept) > 1e-12))
     deltas = s.deltas(lambda j, before: np.asarray(np.abs(e.kept[j - 1, :j]) @ before), len(e.kept), remembers)
     # Rounds outside a cap count as present in the cross terms: which rounds are seen together is not known.
@@ -453,21 +392,14 @@ def _exposed(e: Exposure, p: int, s: Sensitivity, blank: Account, hidden: float 
     notes = [*blank.assumptions, *s.assumptions(remembers)]
     if e.revealed:
         notes.append(f"{e.revealed} hidden noises were given to the adversary, so that updates may be adaptive")
-    valid = e.others < TOLERANCE
-    if not valid:
-        notes.append("other servers' states change with the target's data given this view: the number is not a bound")
     attained = isinstance(s.participation, words.Always) and s.attained(remembers) and not e.revealed
     return Course(
-        blank=replace(blank, valid=valid, assumptions=tuple(notes)),
+        blank=replace(blank, assumptions=tuple(notes)),
         law=GAUSSIAN,
-        target=p,
         deltas=deltas,
-        spent=Spent(np.diff(after) / 2.0, None, None),
+        spent=Spent(np.diff(after) / 2.0),
         copies=np.ones(len(deltas)),
         released=(last / hidden) ** 2 / 2.0,
-        width=None,
-        shares=None,
-        hidden=0,
-        dim=s.dim or 0,
+        dim=s.dim,
         exact=attained and bool(np.all(e.S >= -1e-12)),
     )

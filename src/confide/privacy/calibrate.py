@@ -55,15 +55,16 @@ def calibrate(
     noise, graphs = Law.parse(noise), [graph] if isinstance(graph, Graph) else list(graph)
     threat = words.threat(threat)
 
-    def at(sigma: float, released: str) -> Account:
-        s = _noisy(name, sigma, noise.continuous, pair_ratio)
-        return account(
-            s, graphs, sensitivity, rounds=rounds, noise=noise, threat=threat, release=released, delta=budget.delta
-        )
-
     def done(sigma: float, released: str) -> Calibrated:
-        sized = Reveal.sized(words.release(released), threat, graphs)
-        return Calibrated(_noisy(name, sigma, noise.continuous, pair_ratio), sized, at(sigma, released))
+        s = _noisy(name, sigma, noise.continuous, pair_ratio)
+        reveal = Reveal.sized(words.release(released), threat, graphs)
+        spent = account(
+            s, graphs, sensitivity, rounds=rounds, noise=noise, threat=threat, release=reveal, delta=budget.delta
+        )
+        return Calibrated(s, reveal, spent)
+
+    def at(sigma: float, released: str) -> Account:
+        return done(sigma, released).account
 
     noiseless = scheme(name).places.isdisjoint(KEYS["sigma"])
     if release != "centroid":

@@ -8,10 +8,11 @@ targets the largest.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -102,23 +103,21 @@ class Account:
         }
 
 
-class Bound(Protocol):
+class Bound(ABC):
     """What one adversary can learn, by one proof or the best of several."""
 
+    @abstractmethod
     def at(self, rounds: int, releases: int) -> Account:
         """After so many rounds, and so many releases at their end."""
 
     def epsilons(self, rounds: Sequence[int]) -> Floats:
-        """At least epsilon after each of these numbers of rounds, quickly; infinite where there is none."""
-
-
-def _each(bound: Bound, rounds: Sequence[int]) -> Floats:
-    found = [bound.at(j, 0) for j in rounds]
-    return np.array([math.inf if a.leak or a.epsilon is None else a.epsilon for a in found])
+        """At least epsilon after each of these numbers of rounds; infinite where there is none."""
+        found = [self.at(j, 0) for j in rounds]
+        return np.array([math.inf if a.leak or a.epsilon is None else a.epsilon for a in found])
 
 
 @dataclass(frozen=True)
-class Leaked:
+class Leaked(Bound):
     """The view gives a noiseless function of the data away."""
 
     account: Account
@@ -126,8 +125,23 @@ class Leaked:
     def at(self, rounds: int, releases: int) -> Account:
         return self.account
 
-    def epsilons(self, rounds: Sequence[int]) -> Floats:
-        return np.full(len(rounds), math.inf)
+
+@dataclass(frozen=True)
+class Refused(Bound):
+    """No proof covers the adversary: the answer, whoever asks for it, is why."""
+
+    why: InputError
+
+    def at(self, rounds: int, releases: int) -> Account:
+        raise self.why
+
+
+def tried(made: Callable[[], Bound]) -> Bound:
+    """What is made, or why it cannot be."""
+    try:
+        return made()
+    except InputError as why:
+        return Refused(why)
 
 
 @dataclass(frozen=True)
@@ -139,12 +153,12 @@ class Shares:
 
 
 @dataclass(frozen=True)
-class Course:
+class Course(Bound):
     """One target that always takes part, or in at most so many rounds: costs that add up.
 
     Attributes:
         blank: the account but for its numbers.
-        target: the server.  deltas: Delta_1..Delta_T in the law's norm.  spent: what each round costs.
+        deltas: Delta_1..Delta_T in the law's norm.  spent: what each round costs.
         copies: of noise in each round.  released: rho of one release after each round.
         width: of the messages' discrete noise in quanta, where a conversion speaks of it.
         shares: of a release on a grid; None where it is real.  hidden: how many the adversary does not know.
@@ -153,38 +167,37 @@ class Course:
 
     blank: Account
     law: Law
-    target: int
     deltas: Floats
     spent: Spent
     copies: Floats
     released: Floats
-    width: float | None
-    shares: Shares | None
-    hidden: int
-    dim: int
+    dim: int | None
     exact: bool
+    width: float | None = None
+    shares: Shares | None = None
+    hidden: int = 0
 
     def at(self, rounds: int, releases: int) -> Account:
         sent = float(np.sum(self.spent.rho[:rounds]))
         shared = releases * float(self.released[rounds - 1])
-        drawn = releases * self.hidden if self.shares is not None and shared else 0
-        draws = math.ceil(self._drawn(rounds) + drawn) * (self.dim or LARGEST_SIZE)
-        given: dict[str, Any] = {"target": self.target, "deltas": tuple(self.deltas[:rounds].tolist())}
+        hidden = releases * self.hidden if self.shares is not None and shared else 0
+        draws = drawn(self.law, self.copies[:rounds], hidden, self.dim)
+        given: dict[str, Any] = {"deltas": tuple(self.deltas[:rounds].tolist())}
         if self.spent.pure is None:
             return self._by_rho(rounds, sent, shared, draws, given)
-        return self._by_pure(rounds, sent, shared, draws, given)
+        return self._by_pure(self.spent.pure[:rounds], sent, shared, draws, given)
 
     def epsilons(self, rounds: Sequence[int]) -> Floats:
-        """Of pure epsilons by their Renyi sums, which are worked out once, and never more than the whole costs."""
+        """Of pure epsilons quickly, by Renyi sums that are worked out once, and never more than the whole costs."""
         renyi = self.law.renyi
         if self.spent.pure is None or renyi is None:
-            return _each(self, rounds)
+            return super().epsilons(rounds)
         ratios, counts = self.spent.pure / np.maximum(self.copies, 1.0), self.copies.astype(int)
         sums = np.array([np.cumsum(counts * renyi(ratios, ROOT, 1.0, a)) for a in conversion.ORDERS.tolist()])
-        pure, whole = np.cumsum(self.spent.pure), _each(self, [len(self.deltas)])[0]
+        pure, whole = np.cumsum(self.spent.pure), super().epsilons([len(self.deltas)])[0]
 
         def after(j: int) -> float:
-            draws = math.ceil(self._drawn(j)) * (self.dim or LARGEST_SIZE)
+            draws = drawn(self.law, self.copies[:j], 0, self.dim)
             by_renyi = conversion.with_draws(
                 lambda delta: conversion.renyi_epsilon(lambda orders: sums[:, j - 1], delta), self.blank.delta, draws
             )
@@ -204,10 +217,10 @@ class Course:
         found = replace(self.blank, rho=rho, mu_gdp=mu, exact=self.exact and not rounded, **given)
         return found.priced(convert, draws)
 
-    def _by_pure(self, rounds: int, sent: float, shared: float, draws: int, given: dict[str, Any]) -> Account:
-        each, convert = self._pure(rounds), dict[str, Callable[[float], float]]()
+    def _by_pure(self, each: Floats, sent: float, shared: float, draws: int, given: dict[str, Any]) -> Account:
+        convert = dict[str, Callable[[float], float]]()
         given |= {"costs": tuple(each.tolist()), "rho": sent + shared}
-        counts = self.copies[:rounds]
+        counts = self.copies[: len(each)]
         every = np.repeat(each / np.maximum(counts, 1.0), counts.astype(int))
         pure = float(every.sum())
         if shared:  # either all in rho, or the messages at delta 0 and the release at delta
@@ -225,15 +238,6 @@ class Course:
         found = replace(self.blank, epsilon_pure=pure, exact=self.exact and closed, **given).priced(convert, draws)
         return replace(found, exact=found.exact and found.epsilon == pure)  # its conversion to a delta is a bound
 
-    def _pure(self, rounds: int) -> Floats:
-        if self.spent.pure is None:
-            raise InputError("noise", self.law.name, "has no pure epsilon")
-        return self.spent.pure[:rounds]
-
-    def _drawn(self, rounds: int) -> float:
-        """Discrete draws a coordinate that the target's proof counts on: its own messages' in every round."""
-        return float(np.maximum(self.copies[:rounds], 1.0).sum()) if self.law.on_grid else 0.0
-
     def _mu(self, sent: float, shared: float) -> float | None:
         """mu of Gaussian differential privacy, where both the messages' noise and a release's shares have one."""
         parts: list[float | None] = [2.0 * sent if self.law.normal or not sent else None]
@@ -248,7 +252,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class ByChance:
+class ByChance(Bound):
     """One target that takes part at random: only the whole has a price, by its Renyi divergence after every round.
 
     Attributes:
@@ -257,7 +261,6 @@ class ByChance:
     """
 
     blank: Account
-    target: int
     curve: Callable[[int], Floats]
     draws: Callable[[int, int], int]
 
@@ -266,14 +269,11 @@ class ByChance:
         convert: dict[str, Callable[[float], float]] = {
             Conversion.RENYI: lambda delta: conversion.renyi_epsilon(lambda orders: values, delta)
         }
-        return replace(self.blank, target=self.target).priced(convert, self.draws(rounds, releases))
-
-    def epsilons(self, rounds: Sequence[int]) -> Floats:
-        return _each(self, rounds)
+        return self.blank.priced(convert, self.draws(rounds, releases))
 
 
 @dataclass(frozen=True)
-class Worst:
+class Worst(Bound):
     """The worst of several targets; its pure epsilon, rho and costs are made to hold for every one of them.
 
     One target may be the worst of few rounds and another of many, or one in pure epsilon and another at delta. A ledger
@@ -322,12 +322,18 @@ class Worst:
         return tuple(np.diff(np.cumsum(costs, axis=1).max(axis=0), prepend=0.0).tolist())
 
 
+def drawn(law: Law, copies: Floats, shares: int, dim: int | None) -> int:
+    """Discrete draws that a target's proof counts on: its own messages' in every round, and shares of releases."""
+    each = float(np.maximum(copies, 1.0).sum()) if law.on_grid else 0.0
+    return math.ceil(each + shares) * (dim or LARGEST_SIZE)
+
+
 def too_thin(sigma: float) -> InputError:
     return InputError("sigma", sigma, "epsilon overflows at this noise level; increase sigma")
 
 
 @dataclass(frozen=True)
-class Smallest:
+class Smallest(Bound):
     """The smallest of the bounds that hold for a client that is drawn at random, each by its name.
 
     A client that is drawn at random is covered by every bound for a client that may always be there.
@@ -335,11 +341,10 @@ class Smallest:
 
     participation: str
     bounds: Mapping[str, Bound]
-    refused: Mapping[str, InputError]
 
     def at(self, rounds: int, releases: int) -> Account:
         found: dict[str, Account] = {}
-        refused = dict(self.refused)
+        refused: dict[str, InputError] = {}
         for name, bound in self.bounds.items():
             try:
                 found[name] = bound.at(rounds, releases)
@@ -355,29 +360,23 @@ class Smallest:
         return replace(best, exact=False, assumptions=(*best.assumptions, note))
 
     def epsilons(self, rounds: Sequence[int]) -> Floats:
-        found = np.full(len(rounds), math.inf)
-        for bound in self.bounds.values():
-            with suppress(InputError):
-                found = np.minimum(found, bound.epsilons(rounds))
-        return found
+        return _smallest(self.bounds.values(), rounds)
 
 
 @dataclass(frozen=True)
-class EitherNoise:
+class EitherNoise(Bound):
     """The better of two proofs about one adversary: by the noise in messages, or by that inside the secure sums.
 
     Both hold, so the smaller epsilon does. Noise inside the sum does not weaken the proofs about messages: it is
     independent of the data, so that they hold given its value. What one of them refuses the other may answer.
     """
 
-    messages: Bound | InputError
-    sums: Bound | InputError
+    messages: Bound
+    sums: Bound
 
     def at(self, rounds: int, releases: int) -> Account:
         one, why = self._by_messages(rounds, releases)
         try:
-            if isinstance(self.sums, InputError):
-                raise self.sums
             other = self.sums.at(rounds, releases)
         except InputError:
             if one is None or one.leak:
@@ -395,17 +394,10 @@ class EitherNoise:
         return replace(one, assumptions=(*one.assumptions, note))
 
     def epsilons(self, rounds: Sequence[int]) -> Floats:
-        found = np.full(len(rounds), math.inf)
-        for bound in (self.messages, self.sums):
-            if not isinstance(bound, InputError):
-                with suppress(InputError):
-                    found = np.minimum(found, bound.epsilons(rounds))
-        return found
+        return _smallest((self.messages, self.sums), rounds)
 
     def _by_messages(self, rounds: int, releases: int) -> tuple[Account | None, str]:
         try:
-            if isinstance(self.messages, InputError):
-                raise self.messages
             one = self.messages.at(rounds, releases)
         except InputError as refusal:
             return None, f"the messages' own noise gives no number here: {refusal}"
@@ -413,3 +405,12 @@ class EitherNoise:
             return one, ""
         reason = one.assumptions[0].removeprefix("leak: ")
         return one, f"the messages' own noise does not hold this adversary off: {reason}"
+
+
+def _smallest(bounds: Iterable[Bound], rounds: Sequence[int]) -> Floats:
+    """Of bounds that all hold; what one of them refuses another may answer."""
+    found = np.full(len(rounds), math.inf)
+    for bound in bounds:
+        with suppress(InputError):
+            found = np.minimum(found, bound.epsilons(rounds))
+    return found

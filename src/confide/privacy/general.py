@@ -104,15 +104,13 @@ class _Span:
         return _Vectors(v.said + c @ self.H, rest)
 
 
-def expose(rounds: Sequence[Wiring], target: int, colluders: frozenset[int], gam: float = 1.0) -> Exposure:
-    """The view of all messages plus the colluders' data, states and noises, on one target's updates."""
-    return expose_each(rounds, [target], colluders, gam)[0]
-
-
 def expose_each(
     rounds: Sequence[Wiring], targets: Sequence[int], colluders: frozenset[int], gam: float = 1.0
 ) -> list[Exposure]:
-    """`expose` for several targets: the noise is orthogonalised once, each target has its own signal columns."""
+    """The view of all messages plus the colluders' data, states and noises, on the updates of each of these targets.
+
+    The noise is orthogonalised once, each target has its own signal columns.
+    """
     T, P, n = len(rounds), rounds[0].W.shape[0], len(targets)
     # In units of the largest noise, so that the tolerance means the same for any sigma.
     unit = max((float(np.abs(x).max(initial=0.0)) for r in rounds for x in (*r.N, *r.R)), default=0.0) or 1.0

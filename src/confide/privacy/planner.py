@@ -40,9 +40,9 @@ class Option:
     """One scheme at the budget: its noise, and the squared error of what comes out."""
 
     name: str
-    calibrated: Calibrated | None
-    released: float | None  # error of the released (or unreleased) centroid, its noise included
-    individual: float | None
+    calibrated: Calibrated | None = None
+    released: float | None = None  # error of the released (or unreleased) centroid, its noise included
+    individual: float | None = None
     reason: str = ""  # why there is no number
     statement: Statement | None = None  # against everybody, not only the adversary that the noise is sized for
 
@@ -65,23 +65,32 @@ class Option:
 Measure = Callable[[Calibrated], tuple[float, float]]  # -> (centroid error without release noise, individual error)
 
 
-def compare(
-    names: tuple[str, ...],
+def plan(
     graph: Graph,
     sensitivity: Sensitivity,
     budget: Budget,
-    measure: Measure,
     *,
     rounds: int,
+    scheme: str = "auto",
     noise: Law | str = GAUSSIAN,
     threat: str = "links",
-    release: str = "none",
-    dim: int = 1,
+    release: str = "centroid",
+    hessian: float = 1.0,
+    measure: Measure | None = None,
 ) -> list[Option]:
-    """All schemes at the same budget, the best first, then baselines, then those that cannot meet it and why.
+    """Every scheme (or one) at the same budget, the best first, then baselines, then those that cannot meet it and why.
 
     With a release the released model decides; without one there are only the individual models.
+
+    Args:
+        hessian: of the quadratic by whose error they are compared, where no other `measure` is given.
+
+    >>> from confide.privacy.sensitivity import Sensitivity
+    >>> plan(Graph.ring(4), Sensitivity(0.1, 1.0, level="unit"), Budget(rho=1.0), rounds=50)[0].name
+    'shared'
     """
+    dim = sensitivity.dim or 1
+    measure = measure or by_formula(graph, sensitivity.step, hessian, rounds, dim)
 
     def sized(name: str, share: float = 0.5) -> Calibrated:
         return calibrate(
@@ -92,11 +101,9 @@ def compare(
         return dim * c.release.hidden(graph.P, 0) ** 2  # all shares
 
     found = []
-    for name in names:
+    for name in CANDIDATES if scheme == "auto" else (scheme,):
         if release == "none" and name == "local-only":
-            found.append(
-                Option(name, None, None, None, "talks to nobody: without a release nothing is learnt together")
-            )
+            found.append(Option(name, reason="talks to nobody: without a release nothing is learnt together"))
             continue
         try:
             c = sized(name)
@@ -104,7 +111,7 @@ def compare(
                 c = sized(name, best_split(partial(sized, name), measure, of_release))
             centroid, individual = measure(c)
         except InputError as e:
-            found.append(Option(name, None, None, None, str(e)))
+            found.append(Option(name, reason=str(e)))
             continue
         said = statement(
             c.scheme, graph, sensitivity, rounds=rounds, noise=noise, release=c.release, delta=budget.delta
@@ -146,32 +153,6 @@ def best_split(
     return 1.0 / (1.0 + math.exp(-float(found.x)))
 
 
-def plan(
-    graph: Graph,
-    sensitivity: Sensitivity,
-    budget: Budget,
-    *,
-    rounds: int,
-    scheme: str = "auto",
-    noise: Law | str = GAUSSIAN,
-    threat: str = "links",
-    release: str = "centroid",
-    hessian: float = 1.0,
-) -> list[Option]:
-    """Every scheme (or one) at a budget, the best first, by the error of a quadratic.
-
-    >>> from confide.privacy.sensitivity import Sensitivity
-    >>> plan(Graph.ring(4), Sensitivity(0.1, 1.0, level="unit"), Budget(rho=1.0), rounds=50)[0].name
-    'shared'
-    """
-    dim = sensitivity.dim or 1
-    names = CANDIDATES if scheme == "auto" else (scheme,)
-    measure = by_formula(graph, sensitivity.step, hessian, rounds, dim)
-    return compare(
-        names, graph, sensitivity, budget, measure, rounds=rounds, noise=noise, threat=threat, release=release, dim=dim
-    )
-
-
 def by_formula(graph: Graph, step: float, hessian: float, rounds: int, dim: int) -> Measure:
     """Variances of a quadratic, in closed form."""
     g = 1.0 - step * hessian
@@ -195,8 +176,3 @@ def noise_variance(scheme: Scheme, graph: Graph, g: float, rounds: int) -> tuple
     mean = np.full(graph.P, 1.0 / graph.P)
     centroid = float(np.sum((mean @ R) ** 2)) * (1.0 - g ** (2 * rounds)) / (1.0 - g * g)
     return centroid, float(np.sum(shares * series) / graph.P)
-
-
-def by_simulation(run: Callable[[Scheme], tuple[float, float]]) -> Measure:
-    """Errors measured by running the schemes with their calibrated noise."""
-    return lambda c: run(c.scheme)

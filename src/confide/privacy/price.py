@@ -34,8 +34,9 @@ from confide.plans.words import (
     Threat,
 )
 from confide.privacy import accountant, budgets, deviation
+from confide.privacy.accountant import Question
 from confide.privacy.closed_forms import covers
-from confide.privacy.course import Account, Bound
+from confide.privacy.course import Account, Bound, tried
 from confide.privacy.ledger import FREE, Cost
 from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, worst
 from confide.privacy.reveal import Reveal
@@ -119,9 +120,7 @@ class Price:
     plan: Plan
     sensitivity: Sensitivity | None
     inside: SumNoise | None
-    _bounds: dict[tuple[Threat, bool, bool], Bound | InputError] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    _bounds: dict[tuple[Threat, bool, bool], Bound] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def scheme(self) -> Scheme:
@@ -184,17 +183,23 @@ class Price:
         """
         whole("rounds", rounds, 1, self.plan.rounds)
         found = self._bound(threat or self.plan.privacy.threat, releases > 0, with_sums).at(rounds, releases)
-        return replace(found, assumptions=(*found.assumptions, *self._beside(found)))
+        return replace(found, assumptions=(*found.assumptions, *self._beside()))
+
+    def known(
+        self, rounds: int, releases: int, threat: Threat | None = None, *, with_sums: bool = True
+    ) -> Account | None:
+        """The same; None where no proof covers it."""
+        try:
+            return self.account(rounds, releases, threat, with_sums=with_sums)
+        except InputError:
+            return None
 
     def after(self, rounds: int, releases: int = 0, threat: Threat | None = None) -> float | None:
         """epsilon at the plan's delta after so many rounds and releases; None where there is none."""
         if rounds == 0:
             return 0.0
-        try:
-            found = self.account(rounds, releases, threat)
-        except InputError:
-            return None
-        return None if found.leak else found.epsilon
+        found = self.known(rounds, releases, threat)
+        return None if found is None or found.leak else found.epsilon
 
     def so_far(self, rounds: Sequence[int], last: int | None = None) -> list[float] | None:
         """epsilon after each of these numbers of rounds, of the `last` with all releases; None where there is none."""
@@ -207,13 +212,6 @@ class Price:
         if end is None or not all(map(math.isfinite, found)):
             return None
         return [*found, end] if last in rounds else found
-
-    def all_of_it(self, rounds: int) -> Account | None:
-        """The plan's own adversary after these rounds and all releases; None where no proof covers it."""
-        try:
-            return self.account(rounds, self.releases)
-        except InputError:
-            return None
 
     # ---- budget
 
@@ -300,79 +298,72 @@ class Price:
     def statement(self, rounds: int | None = None) -> Statement:
         """About so many rounds (the plan's) and all releases, against everybody that could look."""
         plan, p, rounds = self.plan, self.plan.privacy, self.plan.rounds if rounds is None else rounds
-        if self.sensitivity is None:
-            return self._said(rounds, (), ())
+        accounts: tuple[Account, ...] = ()
+        refused: tuple[tuple[str, str], ...] = ()
 
         def ask(threat: Threat, released: bool) -> Account:
             return self.account(rounds, self.releases if released else 0, threat)
 
-        return self._said(
-            rounds, *statement_of(plan.P, bool(plan.scheme.sigma_pair) or not covers(plan.scheme), p.release, ask)
-        )
+        if self.sensitivity is not None:
+            accounts, refused = statement_of(plan.P, self._pairs, p.release, ask)
+        law, promise = str(plan.scheme.law), (str(p.level), str(p.adjacency), p.delta)
+        return Statement(rounds, law, accounts, refused, self.unprotected, *promise)
 
-    def _said(self, rounds: int, accounts: tuple[Account, ...], refused: tuple[tuple[str, str], ...]) -> Statement:
-        p, law = self.plan.privacy, str(self.plan.scheme.law)
-        return Statement(rounds, law, accounts, refused, self.unprotected, str(p.level), str(p.adjacency), p.delta)
+    @property
+    def _pairs(self) -> bool:
+        """Whether it matters which server colludes, see `statement_of`."""
+        return bool(self.plan.scheme.sigma_pair) or not covers(self.plan.scheme)
 
     # ---- what a ledger holds
 
     @cached_property
-    def messages(self) -> tuple[Cost, ...]:
-        """Of the j-th publication of any unit, j = 1..T."""
-        return self.costs()[0]
+    def by_sums(self) -> bool:
+        """Whether the price is that of the sums that the own server sees, which it pays for before it asks for them."""
+        return self._total is not None and self._total.by == "sum"
 
     @cached_property
-    def release(self) -> Cost | None:
-        """Of each release after all rounds; None where the plan has none."""
-        return self.costs()[1]
-
-    def by_sums(self, rounds: int) -> bool:
-        """Whether the price is that of the sums that the own server sees, which it pays for before it asks for them."""
-        total = self.all_of_it(rounds)
-        return total is not None and total.by == "sum"
-
-    def costs(self, rounds: int | None = None) -> tuple[tuple[Cost, ...], Cost | None]:
-        """What each round costs every unit (the worst unit's cost), and each release; None where there is none.
+    def messages(self) -> tuple[Cost, ...]:
+        """What the j-th publication of any unit costs, j = 1..T: the worst unit's cost.
 
         Where no cost of a round exists (a leak, a refusal, `random`, `amplified`) it is written with None, so that a
         total over it has no bound either. One proof prices all events: that of the statement about rounds and release
         together.
         """
-        plan, rounds = self.plan, self.plan.rounds if rounds is None else rounds
-        release = self.release_after(rounds, of=rounds) if self.releases else None
-        if self.by_sums(rounds) and self.inside is not None:
-            return _events(self.all_of_it(rounds), rounds, self.inside.sigma, DISCRETE_GAUSSIAN), release
-        total = self.all_of_it(rounds)
+        plan, total = self.plan, self._total
+        if self.by_sums and self.inside is not None:
+            return _events(total, plan.rounds, self.inside.sigma, DISCRETE_GAUSSIAN)
         if plan.P == 1 and total is not None and not total.leak:  # no message leaves: the release is all
-            return (FREE,) * rounds, release
-        return _events(self._by_messages(rounds, 0), rounds, plan.scheme.sigma, plan.scheme.law), release
+            return (FREE,) * plan.rounds
+        sent = self.known(plan.rounds, 0, with_sums=False)
+        return _events(sent, plan.rounds, plan.scheme.sigma, plan.scheme.law)
 
-    def release_after(self, published: int, of: int | None = None) -> Cost:
+    @cached_property
+    def release(self) -> Cost | None:
+        """Of each release after all rounds; None where the plan has none."""
+        return self.release_after(self.plan.rounds) if self.releases else None
+
+    @cached_property
+    def _total(self) -> Account | None:
+        """The plan's own adversary after all rounds and releases."""
+        return self.known(self.plan.rounds, self.releases)
+
+    def release_after(self, published: int) -> Cost:
         """What each release costs a unit that has paid for so many publications.
 
         Rounds may be skipped, so that a release follows fewer publications than the plan has rounds. What a server's
         messages and what its release tell may be worst of two different targets, one of them early and one late: each
         number of publications has its own price, with which all events add up to the account of so many.
-
-        Args:
-            of: rounds whose statement prices the messages, by default all of the plan.
         """
-        if not self.releases or published == 0 or self.by_sums(self.plan.rounds if of is None else of):
+        if not self.releases or published == 0 or self.by_sums:
             return FREE
         sigma = self.reveal.sigma
         shares = GAUSSIAN if self.plan.algorithm.fraction_bits is None else DISCRETE_GAUSSIAN
-        total, spent = self._by_messages(published, self.releases), self._by_messages(published, 0)
+        total, spent = (self.known(published, n, with_sums=False) for n in (self.releases, 0))
         sent = 0.0 if self.plan.P == 1 else None if spent is None else spent.rho
         if total is None or total.leak or total.rho is None or sent is None:
             return Cost.of(None, 0.0, sigma, shares)
         rho = max(0.0, total.rho - sent) / self.releases
         return Cost.of(rho, sigma * math.sqrt(2.0 * rho), sigma, shares)
-
-    def _by_messages(self, rounds: int, releases: int) -> Account | None:
-        try:
-            return self.account(rounds, releases, with_sums=False)
-        except InputError:
-            return None
 
     # ---- what a data set's ledger holds
 
@@ -381,8 +372,7 @@ class Price:
         if rounds == 0:
             return dict.fromkeys(ADVERSARIES, NOTHING)
         plan, alone = self.plan, self.plan.P == 1
-        pairs = bool(plan.scheme.sigma_pair) or not covers(plan.scheme)
-        single = [Colluders(frozenset({m})) for m in range(plan.P if pairs else min(2, plan.P))]
+        single = [Colluders(frozenset({m})) for m in range(plan.P if self._pairs else min(2, plan.P))]
         silent = Paid(0.0, 0.0, True, proof="one server sends no messages")
         found = {
             "links": silent if alone else self._paid(Links(), rounds, 0),
@@ -420,33 +410,28 @@ class Price:
     def _bound(self, threat: Threat, released: bool, with_sums: bool) -> Bound:
         key = (threat, released, with_sums)
         if key not in self._bounds:
-            try:
-                self._bounds[key] = self._asked(threat, released, with_sums)
-            except InputError as e:
-                self._bounds[key] = e
-        found = self._bounds[key]
-        if isinstance(found, InputError):
-            raise found
-        return found
+            self._bounds[key] = tried(lambda: self._proven(*key))
+        return self._bounds[key]
 
-    def _asked(self, threat: Threat, released: bool, with_sums: bool) -> Bound:
+    def _proven(self, threat: Threat, released: bool, with_sums: bool) -> Bound:
         plan = self.plan
         if self.sensitivity is None:
             remedy = f"nothing has a price, so a budget cannot be kept: {plan.algorithm.model.undeclared[0]}"
             raise InputError("privacy.unprotected", True, remedy)
-        return accountant.bound(
+        question = Question(
             self.scheme,
             plan.graph.graphs,
             self.sensitivity,
-            rounds=plan.rounds,
-            threat=threat,
-            release=self.reveal if released else Reveal(),
-            delta=plan.privacy.delta,
-            sum_noise=self.inside if with_sums else None,
+            plan.rounds,
+            threat,
+            self.reveal if released else Reveal(),
+            plan.privacy.delta,
+            self.inside if with_sums else None,
             secure=plan.secure is not None,
         )
+        return accountant.bound(question)
 
-    def _beside(self, found: Account) -> tuple[str, ...]:
+    def _beside(self) -> tuple[str, ...]:
         """What the plan's clocks leave to be assumed."""
         if self.plan.deployment is None:
             return ()

@@ -38,7 +38,7 @@ def summary(price: Price, run: str) -> dict[str, Any]:
     Args:
         run: tells this run from others of the same plan.
     """
-    p, (costs, release) = price.plan.privacy, price.costs()
+    p, costs, release = price.plan.privacy, price.messages, price.release
     return {
         "statement": price.statement().to_dict(),
         "settings": encoded(p) | {"dataset": p.dataset},

@@ -11,7 +11,6 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import assert_never
 
 import numpy as np
 
@@ -154,25 +153,11 @@ class Sensitivity:
         return self.swap  # also where the example contributes nothing: its client's other gradients stay
 
     @property
-    def contracts(self) -> bool:
-        """Whether the proof counts on a decay towards zero."""
-        match self.proof:
-            case words.Regulariser():
-                return True
-            case words.ConvexGlm():
-                return self.proof.convexity > 0.0
-            case words.ClippingAlone() | words.PublicPoint():
-                return False
-            case _:
-                assert_never(self.proof)
-
-    @property
     def contraction(self) -> float:
         """gamma of the proof."""
         fewest, most = self.steps
-        if isinstance(
-            self.proof, words.Regulariser
-        ):  # g d + (B / rho)(1 - g) is largest for the client that shrinks most
+        if isinstance(self.proof, words.Regulariser):
+            # g d + (B / rho)(1 - g) is largest for the client that shrinks most
             return float((1.0 - 2.0 * self.proof.ridge * self.step / fewest) ** fewest)
         if isinstance(self.proof, words.ConvexGlm):  # more steps contract less
             return float((1.0 - self.step * self.proof.convexity / most) ** most)
@@ -276,7 +261,7 @@ class Sensitivity:
             found.append(f"the example is in every mini-batch of {self.batch}, once (drawn without replacement)")
             if not (self.credits_batch or self.monotone):
                 found.append("several local steps without convex-glm: 1/batch is not credited")
-        decays = (self.clip == "example" and self.regulariser > 0.0) or self.contracts
+        decays = (self.clip == "example" and self.regulariser > 0.0) or self.contraction < 1.0
         if self.adjacency is words.Adjacency.ZERO_OUT and decays:
             found.append("who contributes nothing has no data gradient; the regulariser's decay of its share stays")
         if remembers and isinstance(self.proof, words.Regulariser):

@@ -33,7 +33,7 @@ More honest shares than counted are more noise on top: post-processing. So is th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -45,10 +45,10 @@ from confide.base.validation import number, one_of, positive, positive_int, whol
 from confide.laws import conversion, discrete_gaussian
 from confide.laws.law import Conversion, Norm
 from confide.plans.words import Adjacency, Amplified, Level, OwnClient, OwnServer, Random, Threat
+from confide.privacy.course import Account, Bound
 from confide.privacy.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
-    from confide.privacy.course import Account
     from confide.secure.settings import SecureSum
 
 LEAST_SHARE = 0.5  # quanta: below, the correction is not proven
@@ -204,10 +204,6 @@ class SumNoise:
             raise InputError("sum_noise.honest", self.honest, f"who knows {shares} of the shares knows them all")
         return replace(self, honest=left, sigma=self.sigma * math.sqrt(left / self.honest))
 
-    def check(self, s: Sensitivity) -> None:
-        if s.dim is not None and s.dim != self.dim:
-            raise InputError("dim", s.dim, f"the noise inside the sum has {self.dim} coordinates")
-
     @property
     def words(self) -> str:
         """The adversary that the shares are sized for."""
@@ -217,7 +213,7 @@ class SumNoise:
 
 
 @dataclass(frozen=True)
-class Sums:
+class Sums(Bound):
     """Noisy sums, one a round: of the own server, and an upper bound for everybody else."""
 
     blank: Account
@@ -239,10 +235,6 @@ class Sums:
         given = replace(self.blank, rho=rho, mu_gdp=mu, deltas=self.deltas[:rounds], costs=costs)
         always = given.priced(convert, draws)
         return always if self.rate is None else self._by_chance(self.rate, always, draws)
-
-    def epsilons(self, rounds: Sequence[int]) -> Floats:
-        found = [self.at(j, 0) for j in rounds]
-        return np.array([math.inf if a.leak or a.epsilon is None else a.epsilon for a in found])
 
     def _by_chance(self, q: float, always: Account, draws: int) -> Account:
         costs = np.asarray(always.costs)

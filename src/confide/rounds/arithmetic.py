@@ -153,11 +153,12 @@ def largest_state(a: FixedArithmetic, scheme: Scheme, graph: Graph, update: floa
     return start + rounds * (update + kept + rounding) + update + message
 
 
-def check_range(a: FixedArithmetic, scheme: Scheme, graph: Graph, update: float, start: float, rounds: int) -> None:
-    """Prove that no state or difference of messages leaves int64 in `rounds` rounds, or refuse."""
+def check_range(a: FixedArithmetic, scheme: Scheme, graph: Graph, update: float, start: float, rounds: int) -> float:
+    """Prove that no state or difference of messages leaves int64 in `rounds` rounds, or refuse; `largest_state`."""
     largest = largest_state(a, scheme, graph, update, start, rounds)
     if 2.0 * largest / a.quantum >= 2.0**63:
         bits = a.fraction_bits - int(np.ceil(np.log2(2.0 * largest / a.quantum / 2.0**63))) - 1
         advice = f"use at most {bits}" if bits >= 1 else "no grid is coarse enough; run fewer rounds or add less noise"
         remedy = f"{rounds} rounds could overflow 64-bit states; {advice}"
         raise InputError("algorithm.fraction_bits", a.fraction_bits, remedy)
+    return largest

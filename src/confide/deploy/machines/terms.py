@@ -126,7 +126,7 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
         edges=tuple((int(i), int(j)) for i, j in g.edges),
         plan_text=plan.text,
         protocol=d.protocol,
-        sums_cost=price.by_sums(plan.rounds),
+        sums_cost=price.by_sums,
     )
 
 
