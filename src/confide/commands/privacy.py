@@ -305,7 +305,7 @@ def _on_grid(
     from confide.base.validation import whole
     from confide.plans.words import ConvexGlm
     from confide.privacy.rounding import Rounding
-    from confide.rounds.arithmetic import TAIL, FixedArithmetic, check_range, largest_state, on_grid, scheme_on_grid
+    from confide.rounds.arithmetic import TAIL, FixedArithmetic, check_range, on_grid, scheme_on_grid
 
     remedy = (
         "discrete noise lies on a grid of 2^-BITS / L, which enters the price; "
@@ -316,8 +316,7 @@ def _on_grid(
     arithmetic = FixedArithmetic(sampled, whole("fraction_bits", bits, 1, 52))
     made, graph, update = scheme_on_grid(made), on_grid(graph), s.step * s.bound
     reach = update + (0.0 if inside is None else TAIL * inside.share_quanta * arithmetic.client_quantum)
-    check_range(arithmetic, made, graph, reach, 0.0, asked.rounds)
-    largest = largest_state(arithmetic, made, graph, reach, 0.0, asked.rounds)
+    largest = check_range(arithmetic, made, graph, reach, asked.rounds)
     error = Rounding.error(s.steps[1], s.batch or 1, dim, isinstance(s.proof, ConvexGlm), largest, update)
     # As few as one client may survive, and the model may have a regulariser: nothing here says otherwise.
     return made, graph, replace(s, rounding=Rounding(arithmetic.quantum, 1, s.clip == "example", error))

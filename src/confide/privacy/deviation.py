@@ -19,7 +19,7 @@ from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.models import GLM
 from confide.problems.problem import Problem
-from confide.rounds.arithmetic import FixedArithmetic, check_range, largest_state
+from confide.rounds.arithmetic import FixedArithmetic, check_range
 from confide.rounds.schemes import Exchange
 
 BLOCK: Final = 1 << 18  # rows that are checked at a time
@@ -69,11 +69,7 @@ def largest(plan: Plan, grid: FixedArithmetic) -> float:
     """
     noise = 0 if plan.secure is None else plan.secure.encoding(plan.algorithm.update_bound, grid.fraction_bits).noise
     update = plan.algorithm.update_bound + noise * grid.client_quantum
-    found = 0.0
-    for graph in plan.graph.graphs:
-        check_range(grid, plan.scheme, graph, update, 0.0, plan.rounds)
-        found = max(found, largest_state(grid, plan.scheme, graph, update, 0.0, plan.rounds))
-    return found
+    return max(check_range(grid, plan.scheme, graph, update, plan.rounds) for graph in plan.graph.graphs)
 
 
 def rounding(plan: Plan) -> Rounding | None:
@@ -173,7 +169,7 @@ def _check_reach(problem: Problem) -> None:
     if isinstance(model, GLM) and getattr(model, "convex", False) is True:
         remedy = (
             f"{type(model).__name__} only declares a convex loss: convex-glm then needs a declared bound on the "
-            f"smoothness of every loss, {model.curvature_bound():g} R^2 + {2 * model.rho:g} for features of norm at "
+            f"smoothness of every loss, {model.curvature_bound:g} R^2 + {2 * model.rho:g} for features of norm at "
             "most R"
         )
         raise InputError("privacy.smoothness", None, remedy)
