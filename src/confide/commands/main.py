@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -225,34 +226,24 @@ def bench(
     from confide.base.validation import one_of
 
     one_of("NAME", name, ("regression", "accountant", "noise", "secure", "network", "deploy"))
-    if name == "regression":
-        from confide.benchmarks.regression import bench as measure
-
-        numbers = measure(seed)
-    elif name == "accountant":
+    if name == "accountant":
         # Before NumPy is loaded: with other work on the machine, its threads' waiting would be what is timed.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        from confide.benchmarks import accountant
-
-        numbers = _watched("tries", lambda w: accountant.bench(watch=w))
-    elif name == "noise":
-        from confide.benchmarks import noise
-
-        numbers = _watched("tries", lambda w: noise.bench(watch=w))
-    elif name == "secure":
-        from confide.benchmarks import secure
-
-        n, M = 100 if clients is None else clients, 1_000_000 if length is None else length
-        numbers = _watched("a session", lambda w: secure.bench(n, M, dropout, server, w))
-    elif name == "deploy":
-        from confide.benchmarks import deploy
-
-        n, M = 10 if clients is None else clients, 131_072 if length is None else length
-        numbers = _watched("rounds", lambda w: deploy.bench(n, M, watch=w))
-    else:
-        from confide.benchmarks import network
-
-        numbers = _watched("rounds", lambda w: network.bench(servers, 10_000 if length is None else length, rounds, w))
+    measure = import_module(f"confide.benchmarks.{name}").bench
+    match name:
+        case "regression":
+            numbers = measure(seed)
+        case "accountant" | "noise":
+            numbers = _watched("tries", lambda w: measure(watch=w))
+        case "secure":
+            n, M = 100 if clients is None else clients, 1_000_000 if length is None else length
+            numbers = _watched("a session", lambda w: measure(n, M, dropout, server, w))
+        case "network":
+            M = 10_000 if length is None else length
+            numbers = _watched("rounds", lambda w: measure(servers, M, rounds, w))
+        case _:
+            n, M = 10 if clients is None else clients, 131_072 if length is None else length
+            numbers = _watched("rounds", lambda w: measure(n, M, watch=w))
     if as_json:
         print(json.dumps(numbers))
         return
