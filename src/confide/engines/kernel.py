@@ -358,7 +358,6 @@ def adapt(source, i, p, rule, data, w, drawn, scratch):
     M, total = w.shape[1], scratch.psi[p]
     start = data.unit_offsets[p]
     K = data.unit_offsets[p + 1] - start
-    order, swaps = scratch.clients[start : start + K], scratch.swaps
     root = source.root
     key = draw_key(source, fold(fold(fold(root, _CLIENTS), i), p), _CLIENTS, i, p, 0)
     batches = fold(fold(fold(root, _BATCHES), i), p)
@@ -367,12 +366,9 @@ def adapt(source, i, p, rule, data, w, drawn, scratch):
     bound = rule.bound if rule.clip == CLIP_EXAMPLE else math.inf
     total[:] = 0.0
     took_part = 0
+    pick_distinct(key, K, rule.sampled, scratch.clients[start : start + K], scratch.swaps, scratch.chosen)
     for n in range(rule.sampled):
-        key += _GAMMA
-        j = n + below(mix(key), K - n)
-        order[n], order[j] = order[j], order[n]
-        swaps[n] = j
-        k = order[n]
+        k = scratch.chosen[n]
         c = start + k
         if rule.cap > 0:
             drawn[c] += 1
@@ -417,9 +413,6 @@ def adapt(source, i, p, rule, data, w, drawn, scratch):
             fill_noise(source, fold(noises, k), _CLIENT_NOISE, i, p, k, rule.law, rule.sigma_client, scratch.noise)
             for m in range(M):
                 total[m] += scratch.noise[m]
-    for n in range(rule.sampled - 1, -1, -1):
-        j = swaps[n]
-        order[n], order[j] = order[j], order[n]
     for m in range(M):
         total[m] = w[p, m] + total[m] / rule.sampled
     return took_part
