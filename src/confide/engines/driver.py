@@ -124,8 +124,7 @@ def simulate(
     if course.done == 0 and course.interrupted:
         raise KeyboardInterrupt
     if course.broke:
-        at, repetition = course.broke
-        warnings.warn(DivergenceWarning(at, repetition, algorithm.step, unstable), stacklevel=2)
+        warnings.warn(DivergenceWarning(*course.broke, algorithm.step, unstable), stacklevel=2)
     notes = problem.notes + (() if problem.optimum is not None else (NO_OPTIMUM,))
     if unstable is not None:
         notes += (unstable if course.broke else f"{unstable}. {MAY_LOOK_FINE}",)
