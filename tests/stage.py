@@ -23,7 +23,7 @@ from confide.deploy.store.store import MemoryStore, Store
 from confide.graph.graph import Graph
 from confide.laws.law import Law
 from confide.rounds.arithmetic import State
-from confide.rounds.combine import perturb
+from confide.rounds.combine import Sender
 from confide.rounds.noise import integer_noise
 from confide.rounds.schemes import Scheme, scheme
 from confide.testing.network import Network, Unit, Weather
@@ -189,7 +189,7 @@ class Stage:
             return self._drawn[purpose, (i, *ids)]
 
         psi = before.w + scripted_update(self.story.seed, i, p, LENGTH)
-        own, sent = perturb(t.scheme, p, t.own_weight, t.weights, psi, draw, t.arithmetic)
+        own, sent = Sender(t.scheme, p, t.own_weight, t.weights, psi, draw, t.arithmetic).perturb()
         require(np.array_equal(self.watch.books[p].w, own), f"I4: the contribution of {p} in round {i} is another")
         each = self._messages[p, i] = {m: as_bytes(x) for m, x in sent.items()}
         one = not t.scheme.by_link or len(each) == 1

@@ -112,6 +112,17 @@ def test_rows_with_odd_labels_are_predicted_but_not_counted(saved: dict[str, Pat
     assert metrics == predict(saved[task], tmp_path / "rest.csv")[1]
 
 
+def test_labels_that_are_floats_in_a_file_are_the_labels_of_the_training(tmp_path: Path) -> None:
+    """A column of whole numbers that a tool wrote as floats: 1.0 is the label "1", as it was to the training rows."""
+    table = rows(120, 0).with_columns(yes=(pl.col("y") > 0).cast(pl.Float64))
+    table.write_parquet(tmp_path / "train.parquet")
+    problem = confide.problems.table(
+        tmp_path / "train.parquet", label="yes", task="binary", unit="u", client="k", numeric=["x"], rho=0.01
+    )
+    confide.simulate(problem, confide.Graph.ring(2), confide.GFL(step=0.5, sampled=3), rounds=5).save(tmp_path / "run")
+    assert predict(tmp_path / "run", tmp_path / "train.parquet")[1].keys() == {"error", "auc", "log_loss"}
+
+
 def test_rows_of_one_class_give_no_invented_auc(saved: dict[str, Path], tmp_path: Path) -> None:
     new = pl.read_csv(saved["folder"] / "new.csv")
     new.filter(pl.col("yes") == "y").write_csv(tmp_path / "one.csv")

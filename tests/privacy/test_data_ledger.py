@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -441,10 +442,10 @@ def test_processes_see_each_other(tmp_path: Path) -> None:
 
 def ends(monkeypatch: pytest.MonkeyPatch, after: int, how: type[BaseException] | None) -> None:
     """Every engine from now on gives up after so many rounds; None: its states blow up."""
-    make = driver.make_engine
+    named = driver.engine_named
 
-    def engine(*arguments: Any, **more: Any) -> Any:
-        made = make(*arguments, **more)
+    def engine(name: str, *arguments: Any, **more: Any) -> Any:
+        made = named(name)(*arguments, **more)
 
         def advance(repetition: int, w: Any, first: int, last: int, out: Any) -> int:
             if first > after and how is None:
@@ -455,7 +456,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, after: int, how: type[BaseException] |
 
         return SimpleNamespace(start=made.start, advance=advance, models=made.models)
 
-    monkeypatch.setattr(driver, "make_engine", engine)
+    monkeypatch.setattr(driver, "engine_named", lambda name: partial(engine, name))
 
 
 def test_a_crash_in_a_round_has_spent_all(rows: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,7 +470,7 @@ def test_a_crash_in_a_round_has_spent_all(rows: Path, state: Path, monkeypatch: 
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(driver, "make_engine", crash)
+        patched.setattr(driver, "engine_named", lambda name: crash)
         with pytest.raises(MemoryError):
             run(prepared(rows))
     assert spent(*ledgers(state)) == pytest.approx(4 * LINE)  # nothing was computed

@@ -20,7 +20,7 @@ from confide.plans.plan import Model, Plan, SecureSum
 from confide.privacy.ledger import FREE
 from confide.privacy.price import Price, agreed
 from confide.privacy.sum_noise import release_rho
-from confide.rounds.arithmetic import WEIGHT_BITS, FixedArithmetic, largest_state
+from confide.rounds.arithmetic import WEIGHT_BITS, FixedArithmetic, check_range
 from confide.rounds.schemes import Noise, Place, scheme
 from confide.secure.parameters import Parameters
 from own_schemes import OWN
@@ -347,7 +347,7 @@ def test_the_range_counts_updates_noise_and_rounding() -> None:
 def test_rounded_flows_may_pass_what_real_numbers_forbid() -> None:
     """Half a quantum for each flow and share of noise, in every round: an honest message must not be refused for it."""
     a, silent = FixedArithmetic(1, 4), scheme("none")
-    hub, pair = (largest_state(a, silent, g, 1.0, 0.0, 10) for g in (Graph.star(9), Graph.path(2)))
+    hub, pair = (check_range(a, silent, g, 1.0, 10) for g in (Graph.star(9), Graph.path(2)))
     assert pair == 10 * (1.0 + 2 * a.quantum) + 1.0
     assert hub - pair == 10 * 7 * a.quantum
 

@@ -24,7 +24,7 @@ from confide.privacy.accountant import account
 from confide.privacy.price import Price, agreed
 from confide.problems.models import Linear
 from confide.rounds.arithmetic import DECAY_BITS, on_grid, scaled
-from confide.rounds.combine import Perturbed, perturb
+from confide.rounds.combine import Perturbed, Sender
 from confide.rounds.local import LocalTask, decay, sgd, shared_update
 from confide.rounds.schemes import scheme
 from confide.secure.parameters import Parameters
@@ -236,7 +236,7 @@ def published(d: Price, server: int, psi: list[np.ndarray], rng: np.random.Gener
                 return noise[server]
             return psi[0] + noise[ids[-1]] - own  # what explains the message
 
-        return perturb(d.scheme, server, float(graph.own_weights[server]), row, own, draw, d.arithmetic)
+        return Sender(d.scheme, server, float(graph.own_weights[server]), row, own, draw, d.arithmetic).perturb()
 
     one, other = side(psi[0]), side(psi[1])
     for m in row:

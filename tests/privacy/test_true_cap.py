@@ -16,7 +16,7 @@ import pytest
 import confide
 from builders import priced
 from confide.engines.compiled import CompiledEngine
-from confide.engines.driver import make_engine
+from confide.engines.driver import engine_named
 from confide.engines.plain import PlainEngine
 from confide.engines.recording import Recording
 from confide.engines.run import DivergenceWarning, StabilityWarning
@@ -170,7 +170,7 @@ def test_who_gives_no_data_leaves_its_noise_and_its_decay(kind: str, rho: float)
 
 
 def engines(alg: GFL, cap: int, rounds: int = 12, rho: float = 0.2) -> list[Any]:
-    return [make_engine(name, problem(rho=rho), [PAIR], alg, rounds, 3, cap=cap) for name in ("compiled", "reference")]
+    return [engine_named(name)(problem(rho=rho), [PAIR], alg, rounds, 3, cap=cap) for name in ("compiled", "reference")]
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if "arithmetic" not in KINDS[k]])

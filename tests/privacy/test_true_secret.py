@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,13 +93,13 @@ def test_draws_are_secret_where_a_price_rests_on_them(
     from confide.engines import driver
 
     seen: list[Any] = []
-    made = driver.make_engine
+    named = driver.engine_named
 
-    def noting(*args: Any, **options: Any) -> Any:
+    def noting(name: str, *args: Any, **options: Any) -> Any:
         seen.append(options["secret"])
-        return made(*args, **options)
+        return named(name)(*args, **options)
 
-    monkeypatch.setattr(driver, "make_engine", noting)
+    monkeypatch.setattr(driver, "engine_named", lambda name: partial(noting, name))
     alg = replace(BASE, scheme=scheme("shared", 1.0, noise="gaussian"))
     simulate(MINE, GRAPH, alg, rounds=2, privacy=Privacy(participation=participation))
     simulate(MADE_UP, GRAPH, alg, rounds=2, privacy=Privacy(participation=participation))

@@ -13,9 +13,7 @@ from confide.problems import model_file
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     for attempt in (1, 2):
-        meta = model_file.describe(
-            plan="ab", model={"kind": "linear", "rho": 0.1}, rounds=5, sigma=0.5, servers=3, attempt=attempt
-        )
+        meta = {"format": model_file.FORMAT, "model": {"kind": "linear", "rho": 0.1}, "attempt": attempt}
         path = model_file.write(tmp_path, np.arange(attempt + 1.0), meta)
         weights, known = model_file.read(path)
         assert (weights.tolist(), known) == ([0.0, 1.0, 2.0][: attempt + 1], meta)

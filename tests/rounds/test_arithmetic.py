@@ -151,7 +151,7 @@ def test_decay_is_the_same_in_both_arithmetics(shrink: float, w: float, total: f
 def refusal(a: FixedArithmetic, s: Scheme, g: Graph, update: float, rounds: int) -> int | None:
     """None where the run is allowed, else the fraction bits that the message suggests."""
     try:
-        check_range(a, s, g, update, 0.0, rounds)
+        check_range(a, s, g, update, rounds)
     except InputError as e:
         return int(re.findall(r"use at most (\d+)", e.remedy)[0]) if e.field == "algorithm.fraction_bits" else -1
     return None
@@ -184,6 +184,6 @@ def test_range_grows_with_rounds_update_and_noise() -> None:
 
 def test_where_no_grid_fits_the_message_does_not_suggest_one() -> None:
     with pytest.raises(InputError) as refused:
-        check_range(FixedArithmetic(10, 20), scheme("shared", 1e15), Graph.ring(5), 1.0, 0.0, 10**6)
+        check_range(FixedArithmetic(10, 20), scheme("shared", 1e15), Graph.ring(5), 1.0, 10**6)
     assert "at most -" not in refused.value.remedy
     assert "fewer rounds" in refused.value.remedy

@@ -11,7 +11,7 @@ from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.graph.graph import Graph
 from confide.rounds.arithmetic import Arithmetic, FixedArithmetic, FloatArithmetic, on_grid
-from confide.rounds.combine import Draw, Published, combine, perturb, publish
+from confide.rounds.combine import Draw, Published, Sender, combine, publish
 from confide.rounds.noise import float_noise, integer_noise
 from confide.rounds.schemes import Exchange, Scheme, links, scheme
 
@@ -258,7 +258,9 @@ def test_servers_alone_do_what_publish_and_combine_do(
         sent: dict[tuple[int, int], np.ndarray] = {}
         for p in np.flatnonzero(present).tolist():
             neighbours = {int(m): float(g.A[p, m]) for m in rng.permutation(g.neighbours(p).tolist())}
-            own[p], messages = perturb(s, p, float(g.own_weights[p]), neighbours, psi[p], keyed(s, seed, fixed), arith)
+            own[p], messages = Sender(
+                s, p, float(g.own_weights[p]), neighbours, psi[p], keyed(s, seed, fixed), arith
+            ).perturb()
             assert messages.keys() == neighbours.keys()
             assert s.by_link or len({id(message) for message in messages.values()}) <= 1
             sent |= {(p, m): message for m, message in messages.items()}
@@ -281,7 +283,7 @@ def test_a_server_draws_its_own_row_and_no_more() -> None:
 
     def drawn(s: Scheme) -> list[tuple[Purpose, tuple[int, ...]]]:
         noise = Noise(0)
-        perturb(s, 2, 0.4, {5: 0.1, 0: 0.2, 3: 0.3}, np.zeros(M), noise, FloatArithmetic(1))
+        Sender(s, 2, 0.4, {5: 0.1, 0: 0.2, 3: 0.3}, np.zeros(M), noise, FloatArithmetic(1)).perturb()
         return sorted(noise.g)
 
     server, pair, link = Purpose.SERVER_NOISE, Purpose.PAIR_NOISE, Purpose.LINK_NOISE
@@ -296,7 +298,7 @@ def test_a_server_draws_its_own_row_and_no_more() -> None:
 def test_perturb_keeps_its_arguments_and_what_is_kept_is_not_what_is_sent(each_broadcast: Scheme) -> None:
     for s in (each_broadcast, scheme("per-link", 0.7), scheme("per-link")):
         psi, noise = np.ones(M), Noise(0)
-        own, sent = perturb(s, 0, 0.5, {1: 0.25, 2: 0.25}, psi, noise, FloatArithmetic(1))
+        own, sent = Sender(s, 0, 0.5, {1: 0.25, 2: 0.25}, psi, noise, FloatArithmetic(1)).perturb()
         drawn = {name: g.copy() for name, g in noise.g.items()}
         before = {m: message.copy() for m, message in sent.items()}
         own += 1.0
@@ -311,4 +313,4 @@ def test_perturb_keeps_its_arguments_and_what_is_kept_is_not_what_is_sent(each_b
 @pytest.mark.parametrize("name", ["central", "local-only"])
 def test_who_sends_nothing_has_nothing_to_perturb(name: str) -> None:
     with pytest.raises(InputError, match="sends no messages between servers"):
-        perturb(scheme(name), 0, 1.0, {}, np.zeros(M), Noise(0), FloatArithmetic(1))
+        Sender(scheme(name), 0, 1.0, {}, np.zeros(M), Noise(0), FloatArithmetic(1)).perturb()

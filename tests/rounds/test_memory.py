@@ -23,9 +23,9 @@ from confide.problems.models import Linear
 from confide.problems.problem import Problem
 from confide.rounds import schemes
 from confide.rounds.algorithm import GFL
-from confide.rounds.arithmetic import FixedArithmetic, FloatArithmetic, largest_state
+from confide.rounds.arithmetic import FixedArithmetic, FloatArithmetic, check_range
 from confide.rounds.clipping import Clip
-from confide.rounds.combine import perturb
+from confide.rounds.combine import Sender
 from confide.rounds.local import LocalTask
 from confide.rounds.reference import Reference, prepare
 from confide.rounds.schemes import Exchange, Noise, Place, Scheme, scheme
@@ -167,13 +167,13 @@ def refusals(s: Scheme, problem: Problem) -> dict[str, Callable[[], object]]:
     graph, alg = Graph.ring(4), GFL(s, **SMALL)
     return {
         "fixed point": lambda: GFL(s, **SMALL, clip=Clip("update", 1.0), arithmetic="fixed"),
-        "the range of fixed point": lambda: largest_state(FixedArithmetic(3, 20), s, graph, 1.0, 0.0, 3),
+        "the range of fixed point": lambda: check_range(FixedArithmetic(3, 20), s, graph, 1.0, 3),
         "prediction": lambda: predict(problem, graph, alg),
         "stability": lambda: max_stable_step(problem, graph, alg),
         "the formula of a plan": lambda: noise_variance(s, graph, 0.9, 3),
-        "a deployed server": lambda: perturb(
+        "a deployed server": Sender(
             s, 0, 0.5, {1: 0.5}, np.zeros(2), lambda *_: np.zeros(2), FloatArithmetic(1)
-        ),
+        ).perturb,
     }
 
 

@@ -26,7 +26,7 @@ from confide.deploy.store.books import Changes, Vector
 from confide.deploy.store.store import Store
 from confide.graph.graph import Graph
 from confide.rounds.arithmetic import State, on_grid
-from confide.rounds.combine import Perturbed, combine, perturb, publish
+from confide.rounds.combine import Perturbed, Sender, combine, publish
 from confide.rounds.schemes import Place
 from confide.testing.network import Cut, Network, Weather
 from confide.testing.rehearsal import ScriptedClient, scripted, scripted_update
@@ -204,22 +204,23 @@ def replay(s: Story, p: int, monkeypatch: pytest.MonkeyPatch, forced: Tape | Non
         server.rounds = Tells(server, server.neighbours, server.rejoining)
         return server
 
-    def perturbed(scheme: Any, q: int, own: float, weights: Any, psi: Vector, draw: Any, arithmetic: Any) -> Perturbed:
-        found = perturb(scheme, q, own, weights, psi, draw, arithmetic)
-        if q != p:
-            return found
-        i = now[p]
-        tape.psi[i], tape.sent[i] = psi, found.sent
-        if forced is None:
-            return found
-        said = forced.sent[i]
-        if scheme.by_link:
-            kept = psi + sum(arithmetic.weigh(weights[m], o - psi) for m, o in said.items())
-            if Place.OWN in scheme.places:
-                kept = kept + arithmetic.weigh(own, draw(Purpose.LINK_NOISE, (p, p), scheme.sigma))
-            return Perturbed(kept, said)
-        c = own if scheme.carry is None else scheme.carry
-        return Perturbed(psi + arithmetic.weigh(1.0 - c, next(iter(said.values())) - psi), said)
+    class Taped(Sender):
+        def perturb(self) -> Perturbed:
+            found = super().perturb()
+            if self.p != p:
+                return found
+            scheme, own, psi, arithmetic, i = self.scheme, self.own_weight, self.psi, self.arith, now[p]
+            tape.psi[i], tape.sent[i] = psi, found.sent
+            if forced is None:
+                return found
+            said = forced.sent[i]
+            if scheme.by_link:
+                kept = psi + sum(arithmetic.weigh(self.neighbours[m], o - psi) for m, o in said.items())
+                if Place.OWN in scheme.places:
+                    kept = kept + arithmetic.weigh(own, self.draw(Purpose.LINK_NOISE, (p, p), scheme.sigma))
+                return Perturbed(kept, said)
+            c = own if scheme.carry is None else scheme.carry
+            return Perturbed(psi + arithmetic.weigh(1.0 - c, next(iter(said.values())) - psi), said)
 
     if forced is not None:
         units[p].clients = [partial(ScriptedClient, OTHER, p, LENGTH)]
@@ -236,7 +237,7 @@ def replay(s: Story, p: int, monkeypatch: pytest.MonkeyPatch, forced: Tape | Non
         if source[0] == target[0] == "server":
             tape.seen.append((net.now, source, target, raw))
 
-    monkeypatch.setattr(rounds, "perturb", perturbed)
+    monkeypatch.setattr(rounds, "Sender", Taped)
     net = Network(units, s.weather, s.seed, committed=committed, sent=sent)
     for kill in s.kills:
         net.at(kill.when, net.kill, kill.server, kill.away)

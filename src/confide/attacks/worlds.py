@@ -202,7 +202,7 @@ def pairs(e: Experiment, s: Sensitivity, unit: Unit) -> list[Pair]:
     assert isinstance(model, GLM)  # noqa: S101 - a config has no other
     linear = isinstance(model, Linear)
     # The longest features that a declared smoothness allows.
-    most = math.inf if s.smoothness is None else math.sqrt((s.smoothness - 2.0 * model.rho) / model.curvature_bound())
+    most = math.inf if s.smoothness is None else math.sqrt((s.smoothness - 2.0 * model.rho) / model.curvature_bound)
     strong = 1e90 if linear else min(1e3 * B, most / 2.0)
     push, pull, nothing = row(model, v, strong), row(model, v, -strong), row(model, 0.0 * v, 0.0)
     gone = nothing if s.adjacency == "zero-out" else pull

@@ -143,13 +143,7 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
             warnings.simplefilter("always", StabilityWarning)
             warnings.showwarning = _show  # of this context, as the filters are
         run = run_rounds(
-            experiment.problem,
-            experiment.graph,
-            experiment.algorithm,
-            rounds=experiment.rounds,
-            repeats=experiment.repeats,
-            seed=experiment.seed,
-            privacy=experiment.privacy,
+            **experiment._asdict(),
             evaluate_every=parsed.output.evaluate_every,
             engine=parsed.output.engine,
             ledger=parsed.output.ledger,

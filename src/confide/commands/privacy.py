@@ -301,7 +301,7 @@ def _on_grid(
     arithmetic = FixedArithmetic(sampled, whole("fraction_bits", bits, 1, 52))
     made, graph, update = scheme_on_grid(made), on_grid(graph), s.step * s.bound
     reach = update + (0.0 if inside is None else TAIL * inside.share_quanta * arithmetic.client_quantum)
-    largest = check_range(arithmetic, made, graph, reach, 0.0, asked.rounds)
+    largest = check_range(arithmetic, made, graph, reach, asked.rounds)
     error = Rounding.error(s.steps[1], s.batch or 1, dim, isinstance(s.proof, ConvexGlm), largest, update)
     # As few as one client may survive, and the model may have a regulariser: nothing here says otherwise.
     return made, graph, replace(s, rounding=Rounding(arithmetic.quantum, 1, s.clip == "example", error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, mix, repetition_seed, words_for
 from confide.engines import kernel
+from confide.engines.engine import Engine
 from confide.engines.recording import Recording
 from confide.graph.graph import Graph
 from confide.laws.law import Law
@@ -21,9 +22,6 @@ from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.local import sgd
 from confide.rounds.schemes import Exchange, Place
-
-if TYPE_CHECKING:
-    from confide.secure.secret import RunSecret
 
 Counts = NDArray[np.int32]
 EXCHANGES = {
@@ -49,24 +47,13 @@ def unable(problem: Problem, algorithm: GFL) -> str | None:
     return None if known else "it draws other noises than these: of servers and edges, or of links and own terms alike"
 
 
-class CompiledEngine:
-    """Rounds of any repetition, from any thread."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        graphs: Sequence[Graph],
-        algorithm: GFL,
-        rounds: int,
-        seed: int,
-        cap: int | None = None,
-        secret: RunSecret | None = None,
-    ) -> None:
-        self.seed, self.secret, self.rounds, self.P, self.M = seed, secret, rounds, graphs[0].P, problem.M
-        self.data = _data(problem, algorithm, seed)
-        self.rule = _rule(problem, algorithm, cap)
-        self.network = _network(graphs, algorithm, rounds)
-        self.most_edges = max(len(g.edges) for g in graphs)
+class CompiledEngine(Engine):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.data = _data(self.problem, self.algorithm, self.seed)
+        self.rule = _rule(self.problem, self.algorithm, self.cap)
+        self.network = _network(self.graphs, self.algorithm, self.rounds)
+        self.most_edges = max(len(g.edges) for g in self.graphs)
         self._own = threading.local()
         self._drawn: dict[int, tuple[int, Counts]] = {}  # under a cap, by repetition: after which round, how often each
 
@@ -76,15 +63,7 @@ class CompiledEngine:
     def advance(self, repetition: int, w: Floats, first: int, last: int, out: Recording) -> int:
         if not hasattr(self._own, "scratch"):
             self._own.scratch, self._own.words = self._scratch(), self._words()
-        row = kernel.Out(
-            out.centroid_msd[repetition],
-            out.individual_msd[repetition],
-            out.disagreement[repetition],
-            out.residual[repetition],
-            out.participants[repetition],
-            out.centroids[repetition],
-            out.every,
-        )
+        row = kernel.Out._make([*(array[repetition] for array in out[:-1]), out.every])  # the fields of `Recording`
         source = self._source(repetition)
         drawn = self._drawn_before(repetition, source, first)
         broke: int = kernel.advance(

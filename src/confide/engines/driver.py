@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from confide.base.arrays import Floats
 from confide.base.errors import InputError, RunError
 from confide.base.randomness import repetition_seed
 from confide.base.validation import one_of, positive_int, whole
+from confide.engines.engine import Engine
 from confide.engines.recording import Recording
 from confide.engines.run import (
     MAY_LOOK_FINE,
@@ -48,17 +49,6 @@ if TYPE_CHECKING:
 NO_OPTIMUM = "no unique optimum is known (own model, or no regulariser): no mean-square deviation"
 PARTS = 8  # tasks a thread in a chunk: enough to even out what they cost
 CHUNK_SECONDS = 0.1  # between two looks at the clock: short enough for Ctrl-C, long enough to cost nothing
-
-
-class Engine(Protocol):
-    def start(self) -> State:
-        """What a repetition carries from round to round, before round 1: first the states of all servers."""
-
-    def advance(self, repetition: int, w: State, first: int, last: int, out: Recording) -> int:
-        """Run rounds first..last on w in place; 0, or the round in which the states blew up."""
-
-    def models(self, w: State) -> Floats:
-        """States as numbers, (P, M)."""
 
 
 def simulate(
@@ -118,7 +108,7 @@ def simulate(
     if price is not None and (paid := _reserved(ledger, price, problem, rounds, repeats, seed)) is not None:
         rounds = paid.rounds
     try:
-        work = make_engine(name, problem, graphs, algorithm, rounds, seed, cap, secret=secret)
+        work = engine_named(name)(problem, graphs, algorithm, rounds, seed, cap, secret=secret)
         if unstable is not None:
             warnings.warn(StabilityWarning(unstable), stacklevel=2)
         recording = Recording.empty(repeats, rounds, problem.M, every)
@@ -134,8 +124,7 @@ def simulate(
     if course.done == 0 and course.interrupted:
         raise KeyboardInterrupt
     if course.broke:
-        at, repetition = course.broke
-        warnings.warn(DivergenceWarning(at, repetition, algorithm.step, unstable), stacklevel=2)
+        warnings.warn(DivergenceWarning(*course.broke, algorithm.step, unstable), stacklevel=2)
     notes = problem.notes + (() if problem.optimum is not None else (NO_OPTIMUM,))
     if unstable is not None:
         notes += (unstable if course.broke else f"{unstable}. {MAY_LOOK_FINE}",)
@@ -341,24 +330,14 @@ def choose_engine(engine: str, problem: Problem, algorithm: GFL) -> str:
     return engine if engine != "auto" else "reference" if why_not else "compiled"
 
 
-def make_engine(
-    name: str,
-    problem: Problem,
-    graphs: Sequence[Graph],
-    algorithm: GFL,
-    rounds: int,
-    seed: int,
-    cap: int | None = None,
-    secret: RunSecret | None = None,
-) -> Engine:
-    """`cap`: rounds in which a client gives data at most."""
+def engine_named(name: str) -> type[Engine]:
     if name == "compiled":
         from confide.engines.compiled import CompiledEngine
 
-        return CompiledEngine(problem, graphs, algorithm, rounds, seed, cap, secret=secret)
+        return CompiledEngine
     from confide.engines.plain import PlainEngine
 
-    return PlainEngine(problem, graphs, algorithm, rounds, seed, cap, secret=secret)
+    return PlainEngine
 
 
 def _graphs(graph: Graph | Sequence[Graph], problem: Problem) -> list[Graph]:

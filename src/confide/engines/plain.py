@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from confide.base.arrays import Floats
+from confide.engines.engine import Engine
 from confide.engines.recording import Recording
-from confide.graph.graph import Graph
-from confide.problems.problem import Problem
-from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import State
 from confide.rounds.reference import prepare
-
-if TYPE_CHECKING:
-    from confide.secure.secret import RunSecret
 
 LARGE = 1e60
 
 
-class PlainEngine:
-    def __init__(
-        self,
-        problem: Problem,
-        graphs: Sequence[Graph],
-        algorithm: GFL,
-        rounds: int,
-        seed: int,
-        cap: int | None = None,
-        secret: RunSecret | None = None,
-    ) -> None:
-        self.repetition = prepare(problem, graphs, algorithm, rounds, seed, cap=cap, secret=secret)
-        self.arithmetic, self.kept = self.repetition(0).arithmetic, self.repetition(0).kept(problem.M)
-        self.P, self.M, self.rounds, self.optimum = graphs[0].P, problem.M, rounds, problem.optimum
+class PlainEngine(Engine):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = self.problem, self.graphs, self.algorithm, self.rounds, self.seed
+        self.repetition = prepare(*given, cap=self.cap, secret=self.secret)
+        self.arithmetic, self.kept = self.repetition(0).arithmetic, self.repetition(0).kept(self.M)
+        self.optimum = self.problem.optimum
 
     def start(self) -> State:
         """The models, and below them what a scheme with memory keeps of the rounds before."""

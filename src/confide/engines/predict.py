@@ -11,6 +11,7 @@ from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import whole
 from confide.engines.run import Run
+from confide.problems.features import FeatureMap, words
 from confide.problems.models import GLM, MODELS
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ def predict(
     """
     import polars as pl
 
-    from confide.problems.features import FeatureMap
     from confide.problems.reading import read_table
 
     if Path(folder).suffix == ".npz":
@@ -103,12 +103,11 @@ def _released(path: Path, frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, 
 def _metrics(model: GLM, w: Any, X: Any, frame: pl.DataFrame, label: dict[str, Any]) -> dict[str, float]:
     if label["name"] not in frame.columns:
         return {}
-    truth = frame[label["name"]]
     if "positive" not in label:
-        d = truth.cast(float, strict=False).to_numpy()
+        d = frame[label["name"]].cast(float, strict=False).to_numpy()
         known = np.isfinite(d)
     else:
-        words = truth.cast(str).to_numpy()
-        d = np.where(words == str(label["positive"]), 1.0, -1.0)
-        known = np.isin(words, [str(label["positive"]), str(label["negative"])])
+        text = words(frame, label["name"], "table").to_numpy()
+        d = np.where(text == str(label["positive"]), 1.0, -1.0)
+        known = np.isin(text, [str(label["positive"]), str(label["negative"])])
     return model.metrics(w, X[known], d[known]) if known.any() else {}

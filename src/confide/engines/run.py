@@ -207,7 +207,14 @@ class Run:
         tests.pop("metric", None)
         if tests:
             lines.append("test           " + ", ".join(f"{k} {v:.4g}" for k, v in tests.items()))
-        lines += [NOT_ACCOUNTED] if self.privacy is None else self._release_lines(self.privacy["settings"])
+        if self.privacy is None:
+            lines.append(NOT_ACCOUNTED)
+        elif self.released is not None or self.guarded:
+            what = "nothing" if self.released is None else self.privacy["settings"]["release"]
+            level = "" if self.released_db is None else f", {self.released_db:.1f} dB"
+            lines.append(f"released       {what}{level}")
+        if self.guarded:
+            lines.append("not released   all else here: metrics, curves and notes come from the data without a price")
         lines += [f"note           {note}" for note in self.notes]
         if self.interrupted:
             lines.append(
@@ -217,16 +224,6 @@ class Run:
             lines.append("diverged       in round {round} of repetition {repetition} with step {step:g}".format(
                 **self.diverged
             ))  # fmt: skip
-        return lines
-
-    def _release_lines(self, settings: Mapping[str, Any]) -> list[str]:
-        lines = []
-        if self.released is not None or self.guarded:
-            what = "nothing" if self.released is None else settings["release"]
-            level = "" if self.released_db is None else f", {self.released_db:.1f} dB"
-            lines.append(f"released       {what}{level}")
-        if self.guarded:
-            lines.append("not released   all else here: metrics, curves and notes come from the data without a price")
         return lines
 
     def save(self, folder: str | Path, unreleased_models: bool = False, *, curves: bool = False) -> list[str]:

@@ -69,7 +69,7 @@ def largest(plan: Plan, grid: FixedArithmetic) -> float:
     """
     noise = 0 if plan.secure is None else plan.secure.encoding(plan.algorithm.update_bound, grid.fraction_bits).noise
     update = plan.algorithm.update_bound + noise * grid.client_quantum
-    return max(check_range(grid, plan.scheme, graph, update, 0.0, plan.rounds) for graph in plan.graph.graphs)
+    return max(check_range(grid, plan.scheme, graph, update, plan.rounds) for graph in plan.graph.graphs)
 
 
 def rounding(plan: Plan) -> Rounding | None:
@@ -169,7 +169,7 @@ def _check_reach(problem: Problem) -> None:
     if isinstance(model, GLM) and getattr(model, "convex", False) is True:
         remedy = (
             f"{type(model).__name__} only declares a convex loss: convex-glm then needs a declared bound on the "
-            f"smoothness of every loss, {model.curvature_bound():g} R^2 + {2 * model.rho:g} for features of norm at "
+            f"smoothness of every loss, {model.curvature_bound:g} R^2 + {2 * model.rho:g} for features of norm at "
             "most R"
         )
         raise InputError("privacy.smoothness", None, remedy)

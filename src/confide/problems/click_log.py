@@ -150,7 +150,19 @@ def clicks(
     model = Logistic(number("problem.rho", rho, 0.0))
 
     train, test, notes = _rows(path, rows, test_rows, balance, seed)
-    made = _features(train, encoding, top, buckets, unit_rows, known=path is None)
+    names, listed = list(FIELDS), encoding == "top"
+    made = FeatureMap.fit(
+        train,
+        categorical=names if listed else (),
+        hashed=() if listed else names,
+        # the synthetic log's values are known, so nothing is computed from its rows
+        categories={f: vocabulary(f)[:top] for f in names} if path is None and listed else None,
+        top=top,
+        buckets=buckets,
+        last={"hour": 2},
+        unit_rows=unit_rows,
+        refuse_constant=False,
+    )
     if made.computed:
         notes = (*notes, FeatureMap.NOTE)
     client_of_row = splits.unequal(train.height, units, clients, seed)
@@ -235,24 +247,6 @@ def disturb(X: Floats, client_of_row: Ints, feature_noise: float, seed: int) -> 
         shift = g.standard_normal(M)
         moved[rows, :M] += s * (shift + g.standard_normal((len(rows), M)))
     return moved
-
-
-def _features(
-    train: pl.DataFrame, encoding: str, top: int, buckets: int, unit_rows: bool, *, known: bool
-) -> FeatureMap:
-    """The synthetic log's values are known, so nothing is computed from its rows."""
-    names, listed = list(FIELDS), encoding == "top"
-    return FeatureMap.fit(
-        train,
-        categorical=names if listed else (),
-        hashed=() if listed else names,
-        categories={f: vocabulary(f)[:top] for f in names} if known and listed else None,
-        top=top,
-        buckets=buckets,
-        last={"hour": 2},
-        unit_rows=unit_rows,
-        refuse_constant=False,
-    )
 
 
 def _rows(

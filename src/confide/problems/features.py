@@ -88,7 +88,6 @@ class FeatureMap:
     numeric: tuple[Numeric, ...]
     categorical: tuple[Categorical, ...]
     buckets: int = 0
-    intercept: bool = True
     unit_rows: bool = False
     names: tuple[str, ...] = field(init=False)
 
@@ -97,7 +96,7 @@ class FeatureMap:
         for c in self._listed:
             names += [f"{c.name}={v}" for v in (*(c.categories or ()), OTHER)]
         names += [f"bucket {b}" for b in range(self.buckets)]
-        object.__setattr__(self, "names", (*names, "1") if self.intercept else tuple(names))
+        object.__setattr__(self, "names", (*names, "1"))
 
     @property
     def _listed(self) -> tuple[Categorical, ...]:
@@ -121,7 +120,6 @@ class FeatureMap:
         hashed: Sequence[str] = (),
         buckets: int = 0,
         last: Mapping[str, int] | None = None,
-        intercept: bool = True,
         unit_rows: bool = False,
         refuse_constant: bool = True,
     ) -> FeatureMap:
@@ -151,7 +149,6 @@ class FeatureMap:
                 *(Categorical(c, None, last.get(c, 0)) for c in hashed),
             ),
             buckets if hashed else 0,
-            intercept,
             unit_rows,
         )
 
@@ -168,8 +165,7 @@ class FeatureMap:
         for c in self.categorical:
             if c.categories is None:
                 X[rows, start + c.codes(frame, table, self.buckets)] += value
-        if self.intercept:
-            X[:, -1] = 1.0
+        X[:, -1] = 1.0
         return X
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,7 +183,6 @@ class FeatureMap:
                     for c in described["categorical"]
                 ),
                 described["buckets"],
-                described["intercept"],
                 described["unit_rows"],
             )
         except (KeyError, TypeError) as e:

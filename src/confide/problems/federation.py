@@ -38,7 +38,35 @@ class Federation:
     unit_offsets: Ints
 
     def __post_init__(self) -> None:
-        _check(self)
+        for name, a in (("X", self.X), ("d", self.d)):
+            if not np.issubdtype(a.dtype, np.floating):
+                raise InputError(f"federation.{name}", a.dtype, "must hold floating-point numbers")
+        if self.X.ndim != 2 or self.X.shape[1] == 0:
+            raise InputError("federation.X", self.X.shape, "must be a table of samples by at least one feature")
+        if self.d.shape != (self.X.shape[0],):
+            raise InputError("federation.d", self.d.shape, f"must hold one label a sample, shape ({self.X.shape[0]},)")
+        for name, total in (("client_offsets", self.samples), ("unit_offsets", self.clients)):
+            o = getattr(self, name)
+            whole = np.issubdtype(o.dtype, np.integer)
+            if not whole or o.ndim != 1 or len(o) < 2 or o[0] != 0 or o[-1] != total or np.any(np.diff(o) < 0):
+                raise InputError(f"federation.{name}", o, f"must rise from 0 to {total} in whole numbers")
+        empty_unit = np.flatnonzero(self.K == 0)
+        if len(empty_unit):
+            raise InputError("federation.unit_offsets", f"unit {empty_unit[0]}", "has no client; every unit needs one")
+        empty = np.flatnonzero(self.N == 0)
+        if len(empty):
+            p = int(np.searchsorted(self.unit_offsets, empty[0], side="right")) - 1
+            k = int(empty[0] - self.unit_offsets[p])
+            raise InputError(
+                "federation.client_offsets", f"client {k} of unit {p}", "has no sample; every client needs one"
+            )
+        # A memory-mapped federation is checked in blocks, so that it never has to fit into memory.
+        for start in range(0, self.samples, 1 << 20):
+            block = slice(start, start + (1 << 20))
+            for name, a in (("X", self.X[block]), ("d", self.d[block])):
+                if not np.isfinite(a).all():
+                    at = tuple(int(i) for i in np.argwhere(~np.isfinite(a))[0])
+                    raise InputError(f"federation.{name}", a[at], f"row {start + at[0]} is not a finite number")
 
     @property
     def P(self) -> int:
@@ -174,35 +202,3 @@ class Federation:
 
 def _offsets(sizes: ArrayLike) -> Ints:
     return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int64)
-
-
-def _check(f: Federation) -> None:
-    for name, a in (("X", f.X), ("d", f.d)):
-        if not np.issubdtype(a.dtype, np.floating):
-            raise InputError(f"federation.{name}", a.dtype, "must hold floating-point numbers")
-    if f.X.ndim != 2 or f.X.shape[1] == 0:
-        raise InputError("federation.X", f.X.shape, "must be a table of samples by at least one feature")
-    if f.d.shape != (f.X.shape[0],):
-        raise InputError("federation.d", f.d.shape, f"must hold one label a sample, shape ({f.X.shape[0]},)")
-    for name, total in (("client_offsets", f.samples), ("unit_offsets", f.clients)):
-        o = getattr(f, name)
-        whole = np.issubdtype(o.dtype, np.integer)
-        if not whole or o.ndim != 1 or len(o) < 2 or o[0] != 0 or o[-1] != total or np.any(np.diff(o) < 0):
-            raise InputError(f"federation.{name}", o, f"must rise from 0 to {total} in whole numbers")
-    empty_unit = np.flatnonzero(f.K == 0)
-    if len(empty_unit):
-        raise InputError("federation.unit_offsets", f"unit {empty_unit[0]}", "has no client; every unit needs one")
-    empty = np.flatnonzero(f.N == 0)
-    if len(empty):
-        p = int(np.searchsorted(f.unit_offsets, empty[0], side="right")) - 1
-        k = int(empty[0] - f.unit_offsets[p])
-        raise InputError(
-            "federation.client_offsets", f"client {k} of unit {p}", "has no sample; every client needs one"
-        )
-    # A memory-mapped federation is checked in blocks, so that it never has to fit into memory.
-    for start in range(0, f.samples, 1 << 20):
-        block = slice(start, start + (1 << 20))
-        for name, a in (("X", f.X[block]), ("d", f.d[block])):
-            if not np.isfinite(a).all():
-                at = tuple(int(i) for i in np.argwhere(~np.isfinite(a))[0])
-                raise InputError(f"federation.{name}", a[at], f"row {start + at[0]} is not a finite number")

@@ -23,7 +23,8 @@ def write(folder: Path, weights: NDArray[np.float64], meta: Mapping[str, Any]) -
     """attempt-N.npz, and model.npz as the last of them; returns the path of the latter.
 
     Args:
-        meta: what is known of the weights, as `describe` gives it.
+        meta: what everybody may know of them: the format of this file, the plan's hash, kind and rho of the model,
+            rounds, sigma of the noise on the mean, how many servers have a share in it, and which attempt it is.
     """
     for name in (f"attempt-{meta['attempt']}.npz", LATEST):
         with atomic_file(folder / name) as temporary, open(temporary, "wb") as file:
@@ -32,24 +33,6 @@ def write(folder: Path, weights: NDArray[np.float64], meta: Mapping[str, Any]) -
             os.fsync(file.fileno())
     sync_folder(folder)
     return folder / LATEST
-
-
-def describe(
-    *, plan: str, model: Mapping[str, Any], rounds: int, sigma: float, servers: int, attempt: int
-) -> dict[str, Any]:
-    """What everybody may know of released weights.
-
-    Args:
-        plan: its hash.
-        model: kind and rho, as the plan has them.
-        sigma: standard deviation of the noise on the mean.
-        servers: how many have a share in it.
-        attempt: which of the releases it is.
-    """
-    return {
-        "format": FORMAT, "plan": plan, "model": dict(model), "rounds": rounds, "sigma": sigma, "servers": servers,
-        "attempt": attempt,
-    }  # fmt: skip
 
 
 def read(path: str | Path) -> tuple[NDArray[np.float64], dict[str, Any]]:

@@ -44,6 +44,7 @@ class GLM(ABC):
 
     rho: float = 0.0
     name: ClassVar[str]
+    curvature_bound: ClassVar[float]  # sup l''
 
     def __post_init__(self) -> None:
         number("problem.rho", self.rho, 0.0)
@@ -59,10 +60,6 @@ class GLM(ABC):
     @abstractmethod
     def curvature(self, z: Floats, d: Floats) -> Floats:
         """l''(z, d)"""
-
-    @abstractmethod
-    def curvature_bound(self) -> float:
-        """sup l''"""
 
     def dimension(self, features: int) -> int:
         return features
@@ -91,7 +88,7 @@ class GLM(ABC):
 
     def smoothness_of_each(self, X: Floats) -> Floats:
         """The same, row by row."""
-        return np.asarray(self.curvature_bound() * np.einsum("nm,nm->n", X, X) + 2 * self.rho)
+        return np.asarray(self.curvature_bound * np.einsum("nm,nm->n", X, X) + 2 * self.rho)
 
 
 @dataclass(frozen=True)
@@ -103,6 +100,7 @@ class Linear(GLM):
     """
 
     name: ClassVar[str] = "linear"
+    curvature_bound: ClassVar[float] = 2.0
 
     def link(self, z: Floats, d: Floats) -> Floats:
         return (d - z) ** 2
@@ -112,9 +110,6 @@ class Linear(GLM):
 
     def curvature(self, z: Floats, d: Floats) -> Floats:
         return np.full_like(z, 2.0)
-
-    def curvature_bound(self) -> float:
-        return 2.0
 
     def predict(self, w: Floats, X: Floats) -> Floats:
         return X @ w
@@ -132,6 +127,7 @@ class Logistic(GLM):
     """
 
     name: ClassVar[str] = "logistic"
+    curvature_bound: ClassVar[float] = 0.25
 
     def link(self, z: Floats, d: Floats) -> Floats:
         return np.logaddexp(0.0, -d * z)
@@ -142,9 +138,6 @@ class Logistic(GLM):
     def curvature(self, z: Floats, d: Floats) -> Floats:
         s = _sigmoid(z)
         return s * (1.0 - s)
-
-    def curvature_bound(self) -> float:
-        return 0.25
 
     def predict(self, w: Floats, X: Floats) -> Floats:
         """Probability of the label +1."""

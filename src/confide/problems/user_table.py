@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,8 +122,8 @@ def table(
     whole("problem.seed", seed, 0)
     if number("problem.test_fraction", test_fraction, 0.0) >= 1.0:
         raise InputError("problem.test_fraction", test_fraction, "must be below 1, or no row is left to train on")
-    _check_columns(label, unit, client, numeric, categorical)
-    _check_options(split, positive, unit, client, alpha, scaling, categories)
+    _check_columns(spec)
+    _check_options(spec)
     model = (Linear if task == "regression" else Logistic)(number("problem.rho", rho, 0.0))
 
     import polars as pl
@@ -188,16 +188,16 @@ def _undeclared(made: FeatureMap, label: str | None, split: str) -> tuple[str, .
     return tuple(why)
 
 
-def _check_columns(
-    label: object, unit: object, client: object, numeric: Sequence[object], categorical: Sequence[object]
-) -> None:
-    for role, columns in (("numeric", numeric), ("categorical", categorical)):
-        if isinstance(columns, str) or not isinstance(columns, Sequence):
-            raise InputError(f"problem.{role}", columns, "must be a list of column names")
-    if not (numeric or categorical):
+def _check_columns(asked: Mapping[str, Any]) -> None:
+    features = ("numeric", "categorical")
+    for role in features:
+        if isinstance(asked[role], str) or not isinstance(asked[role], Sequence):
+            raise InputError(f"problem.{role}", asked[role], "must be a list of column names")
+    if not (asked["numeric"] or asked["categorical"]):
         raise InputError("problem.numeric", [], "no features; name columns in numeric or categorical")
-    named = [("label", label)] + [(r, v) for r, v in (("unit", unit), ("client", client)) if v is not None]
-    named += [("numeric", v) for v in numeric] + [("categorical", v) for v in categorical]
+    named = [("label", asked["label"])]
+    named += [(role, asked[role]) for role in ("unit", "client") if asked[role] is not None]
+    named += [(role, column) for role in features for column in asked[role]]
     used: dict[str, str] = {}
     for role, value in named:
         if not (isinstance(value, str) and value):
@@ -207,37 +207,35 @@ def _check_columns(
         used[value] = role
 
 
-def _check_options(
-    split: str,
-    positive: object,
-    unit: object,
-    client: object,
-    alpha: object,
-    scaling: object,
-    categories: object,
-) -> None:
-    if not isinstance(positive, str | int | float | None):
-        raise InputError("problem.positive", positive, "must be one of the two labels")
-    for role, value in (("unit", unit), ("client", client)):
-        if split != "columns" and value is not None:
+def _check_options(asked: Mapping[str, Any]) -> None:
+    split = asked["split"]
+    if not isinstance(asked["positive"], str | int | float | None):
+        raise InputError("problem.positive", asked["positive"], "must be one of the two labels")
+    for role in ("unit", "client"):
+        if split != "columns" and asked[role] is not None:
             remedy = f'split = "{split}" would ignore the column; leave it out or use split = "columns"'
-            raise InputError(f"problem.{role}", value, remedy)
-    if split != "dirichlet" and alpha is not None:
-        raise InputError("problem.alpha", alpha, f'split = "{split}" has no alpha; leave it out')
-    for role, declared in (("scaling", scaling), ("categories", categories)):
-        if declared is not None and not isinstance(declared, Mapping):
-            raise InputError(f"problem.{role}", declared, "must be a table of column names")
+            raise InputError(f"problem.{role}", asked[role], remedy)
+    if split != "dirichlet" and asked["alpha"] is not None:
+        raise InputError("problem.alpha", asked["alpha"], f'split = "{split}" has no alpha; leave it out')
+    for role in ("scaling", "categories"):
+        if asked[role] is not None and not isinstance(asked[role], Mapping):
+            raise InputError(f"problem.{role}", asked[role], "must be a table of column names")
+
+
+def _complete(frame: pl.DataFrame, name: str, field: str, lack: str) -> pl.Series:
+    """A column as text, refused where a row has none."""
+    text = words(frame, name, field)
+    missing = int((text == MISSING).sum())
+    if missing:
+        raise InputError(field, name, f"{missing} rows {lack}; fill them in or drop the rows")
+    return text
 
 
 def _labels(
     frame: pl.DataFrame, label: str, task: str, positive: object, declared: object
 ) -> tuple[Floats, dict[str, str]]:
     """Labels as numbers, and the texts of the two classes of a binary task, `declared` or found."""
-    text = words(frame, label, "problem.label")
-    missing = int((text == MISSING).sum())
-    if missing:
-        remedy = f"{missing} rows have no label; fill them in or drop the rows"
-        raise InputError("problem.label", label, remedy)
+    text = _complete(frame, label, "problem.label", "have no label")
     if task == "regression":
         if positive is not None:
             raise InputError("problem.positive", positive, 'only a task = "binary" has a positive label')
@@ -295,12 +293,7 @@ def _by_columns(
         if name is None:
             needs = 'split = "columns" needs the columns of unit and client'
             raise InputError(f"problem.{role}", None, f"{needs}; name both, or choose another split")
-        text = words(frame, name, f"problem.{role}")
-        missing = int((text == MISSING).sum())
-        if missing:
-            remedy = f"{missing} rows name no {role}; fill them in or drop the rows"
-            raise InputError(f"problem.{role}", name, remedy)
-        texts[role] = text
+        texts[role] = _complete(frame, name, f"problem.{role}", f"name no {role}")
     who = pl.DataFrame(texts)
     names = _sorted(who["unit"].unique())
     place = pl.DataFrame({"unit": names, "p": np.arange(len(names))})

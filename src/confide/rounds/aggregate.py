@@ -23,10 +23,6 @@ class PlainSum:
     arithmetic: Arithmetic
     total: State
 
-    @classmethod
-    def of(cls, arithmetic: Arithmetic, like: State) -> Self:
-        return cls(arithmetic, np.zeros_like(like))
-
     def add(self, update: Floats, noise: State | None) -> None:
         self.total += self.arithmetic.encode(update)
         if noise is not None:
@@ -43,8 +39,7 @@ class SecureSum:
 
     @classmethod
     def of(cls, algorithm: GFL, length: int) -> Self:
-        assert algorithm.aggregation is not None  # noqa: S101 - only called for a secure sum
-        encoding = algorithm.encoding(algorithm.aggregation)
+        encoding = algorithm.encoding()
         return cls(encoding, np.zeros(length, encoding.dtype))
 
     def add(self, update: Floats, noise: State | None) -> None:

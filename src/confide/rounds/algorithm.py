@@ -121,13 +121,14 @@ class GFL:
             if self.arithmetic != "fixed":
                 remedy = "masks cancel in a ring of integers, not in floating point; use 'fixed'"
                 raise InputError("algorithm.arithmetic", self.arithmetic, remedy)
-            self.encoding(self.aggregation)
+            self.encoding()
 
-    def encoding(self, secure: Secure) -> Encoding:
+    def encoding(self) -> Encoding:
         """How a client's update enters the secure sum; refused where a sum could wrap."""
+        assert self.aggregation is not None  # noqa: S101 - only asked for a secure sum
         assert self.clip is not None  # noqa: S101 - fixed point has a clip
         bound = self.clip.update_bound(self.step)  # of the norm, hence of every coordinate
-        return secure.sums(self.sampled).encoding(bound, self.fraction_bits)
+        return self.aggregation.sums(self.sampled).encoding(bound, self.fraction_bits)
 
     def per_client(self, clients: int, seed: int) -> tuple[Ints, Ints]:
         """E_{p,k} and batch size of so many clients, unit by unit."""

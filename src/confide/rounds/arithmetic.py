@@ -9,7 +9,7 @@ last bit.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,40 +26,30 @@ DECAY_BITS = 32  # a regulariser acts every round, so its factor is kept finer t
 TAIL = 64.0  # noise beyond 64 standard deviations has probability below 1e-39 for either law
 
 
-class Arithmetic(Protocol):
-    def state(self, w: Floats) -> State:
-        """Numbers as states."""
-
-    def value(self, state: State) -> Floats:
-        """States as numbers."""
-
-    def encode(self, update: Floats) -> State:
-        """A client's update as the integer it sends, or as it is."""
-
-    def add(self, w: State, total: State, shrink: float) -> State:
-        """psi = (1 - shrink) w + total / L."""
-
-    def weigh(self, weight: float, x: State) -> State:
-        """weight times x, an odd function of x."""
-
-
 @dataclass(frozen=True)
 class FloatArithmetic:
+    """What each function means is said here; in `FixedArithmetic` a state is not the number but its multiple."""
+
     L: int
 
     def state(self, w: Floats) -> State:
+        """Numbers as states."""
         return w.astype(np.float64)
 
     def value(self, state: State) -> Floats:
+        """States as numbers."""
         return state
 
     def encode(self, update: Floats) -> State:
+        """A client's update as the integer it sends, or as it is."""
         return update
 
     def add(self, w: State, total: State, shrink: float) -> State:
+        """psi = (1 - shrink) w + total / L."""
         return w + (total / self.L - shrink * w)
 
     def weigh(self, weight: float, x: State) -> State:
+        """weight times x, an odd function of x."""
         return weight * x
 
 
@@ -92,6 +82,9 @@ class FixedArithmetic:
 
     def weigh(self, weight: float, x: State) -> State:
         return scaled(round(weight * 2**WEIGHT_BITS), x, WEIGHT_BITS)
+
+
+Arithmetic = FloatArithmetic | FixedArithmetic
 
 
 def scaled(factor: int, x: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
@@ -140,22 +133,20 @@ def scheme_on_grid(scheme: Scheme) -> Scheme:
     return replace(scheme, carry=1.0 - round((1.0 - scheme.carry) * 2**WEIGHT_BITS) / 2**WEIGHT_BITS)
 
 
-def largest_state(a: FixedArithmetic, scheme: Scheme, graph: Graph, update: float, start: float, rounds: int) -> float:
+def check_range(a: FixedArithmetic, scheme: Scheme, graph: Graph, update: float, rounds: int) -> float:
     """What no state and no message exceeds in absolute value in `rounds` rounds; a server refuses a message beyond it.
 
     A round adds at most `update` (mu B), with R the scheme's noise matrix |R|_inf times a noise tail, and half a
     quantum for each product that is rounded: a flow and at most one share of noise for each neighbour, and the own.
+
+    Raises:
+        InputError: a state or a difference of messages could leave int64.
     """
     m = scheme.only_plain("fixed point").wiring(graph)
     message = float(np.abs(m.N[0]).sum(axis=1).max(initial=0.0)) * TAIL
     kept = float(np.abs(m.R[0]).sum(axis=1).max(initial=0.0)) * TAIL + message  # a failed link keeps the message noise
     rounding = (int(graph.degrees.max(initial=0)) + 1) * a.quantum
-    return start + rounds * (update + kept + rounding) + update + message
-
-
-def check_range(a: FixedArithmetic, scheme: Scheme, graph: Graph, update: float, start: float, rounds: int) -> float:
-    """Prove that no state or difference of messages leaves int64 in `rounds` rounds, or refuse; `largest_state`."""
-    largest = largest_state(a, scheme, graph, update, start, rounds)
+    largest = rounds * (update + kept + rounding) + update + message
     if 2.0 * largest / a.quantum >= 2.0**63:
         bits = a.fraction_bits - int(np.ceil(np.log2(2.0 * largest / a.quantum / 2.0**63))) - 1
         advice = f"use at most {bits}" if bits >= 1 else "no grid is coarse enough; run fewer rounds or add less noise"

@@ -5,7 +5,7 @@ Written with an `Arithmetic`, so the same lines are the float reference and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple, assert_never
 
@@ -46,102 +46,85 @@ class Published(NamedTuple):
     sent: State  # what left: a row a server, or a directed link in the order of `links`; central one, local-only none
 
 
-def perturb(
-    scheme: Scheme,
-    p: int,
-    own_weight: float,
-    neighbours: Mapping[int, float],
-    psi: State,
-    draw: Draw,
-    arith: Arithmetic,
-) -> Perturbed:
-    """Server p's part of publishing, from its own row alone: a_pp, m -> a_pm and psi_p.
+class Sender(NamedTuple):
+    """One server with its own row of the graph alone, as it publishes."""
 
-    Every noise of the row is drawn, whoever is up: what is kept and what it costs do not depend on failures.
-    """
-    if scheme.exchange != Exchange.GRAPH:
-        raise InputError("scheme.name", scheme.name, "this scheme sends no messages between servers")
-    if scheme.only_plain("a server on its own").by_link:
-        return _perturb_links(scheme, p, own_weight, neighbours, psi, draw, arith, None)
-    own, message = _perturb_server(scheme, p, own_weight, neighbours, psi, draw, arith)
-    return Perturbed(own, dict.fromkeys(neighbours, message))
+    scheme: Scheme
+    p: int
+    own_weight: float  # a_pp
+    neighbours: Mapping[int, float]  # m -> a_pm
+    psi: State
+    draw: Draw
+    arith: Arithmetic
+    weight: Weight | None = None  # None: all receive the same
 
+    def perturb(self) -> Perturbed:
+        """Server p's part of publishing.
 
-def _noise(
-    scheme: Scheme, p: int, to: int, neighbours: Iterable[int], draw: Draw, weight: Weight | None = None
-) -> State | None:
-    """n_pm of the message to m, or n_pp of the own term; None where there is none."""
-    total: State | None = None
-    if scheme.size(*PURPOSE) == 0.0:
-        return None
-    for at, ids, sign, sigma in _drawn(scheme, p, to, neighbours):
-        g = draw(PURPOSE[at], ids, sigma)
-        g = g if sign > 0 else -g
-        if weight is not None:
-            g = weight(at, ids, to) * g
-        total = g if total is None else total + g
-    return total
+        Every noise of the row is drawn, whoever is up: what is kept and what it costs do not depend on failures.
+        """
+        if self.scheme.exchange != Exchange.GRAPH:
+            raise InputError("scheme.name", self.scheme.name, "this scheme sends no messages between servers")
+        if self.scheme.only_plain("a server on its own").by_link:
+            return self.to_each()
+        own, message = self.to_all()
+        return Perturbed(own, dict.fromkeys(self.neighbours, message))
 
+    def to_all(self) -> tuple[State, State]:
+        """s_p = c psi_p + (1 - c) o_p and the one message o_p, which a server without neighbours has too."""
+        g = self._noise(self.p)
+        if g is None:
+            return self.psi.copy(), self.psi.copy()
+        return self.psi + self.arith.weigh(1.0 - self._carry, g), self.psi + g
 
-def _drawn(
-    scheme: Scheme, p: int, to: int, neighbours: Iterable[int]
-) -> Iterator[tuple[Place, tuple[int, ...], int, float]]:
-    """The draws of n_pm: where, whose, with which sign and which standard deviation."""
-    for noise in scheme.noises:
-        match noise.at:
-            case Place.SERVER:
-                yield noise.at, (p,), 1, noise.sigma
-            case Place.EDGE:  # both ends know this draw and add it with opposite signs
-                for m in sorted(neighbours):
-                    yield noise.at, (min(p, m), max(p, m)), 1 if p < m else -1, noise.sigma
-            case Place.LINK | Place.OWN:
-                if (to == p) == (noise.at == Place.OWN):
-                    yield noise.at, (p, to), 1, noise.sigma
-            case Place.CLIENT | Place.NETWORK:  # in psi already; and of no server
-                pass
-            case _:
-                assert_never(noise.at)
-
-
-def _perturb_server(
-    scheme: Scheme,
-    p: int,
-    own_weight: float,
-    neighbours: Iterable[int],
-    psi: State,
-    draw: Draw,
-    arith: Arithmetic,
-) -> tuple[State, State]:
-    """s_p = c psi_p + (1 - c) o_p and the one message o_p, which a server without neighbours has too."""
-    g = _noise(scheme, p, p, neighbours, draw)
-    if g is None:
-        return psi.copy(), psi.copy()
-    c = own_weight if scheme.carry is None else scheme.carry
-    return psi + arith.weigh(1.0 - c, g), psi + g
-
-
-def _perturb_links(
-    scheme: Scheme,
-    p: int,
-    own_weight: float,
-    neighbours: Mapping[int, float],
-    psi: State,
-    draw: Draw,
-    arith: Arithmetic,
-    weight: Weight | None,
-) -> Perturbed:
-    """Every message has its own noise, the paper's g_pm, and s_p = psi_p + sum_m a_pm n_pm + (a_pp - c_p) n_pp."""
-    own, sent = psi.copy(), {}
-    for m in sorted(neighbours, key=lambda m: (m < p, m)):  # as in `links`: sums of floats depend on the order
-        g = _noise(scheme, p, m, neighbours, draw, weight)
-        sent[m] = psi.copy() if g is None else psi + g
+    def to_each(self) -> Perturbed:
+        """Every message has its own noise, the paper's g_pm, and s_p = psi_p + sum_m a_pm n_pm + (a_pp - c_p) n_pp."""
+        own, sent = self.psi.copy(), {}
+        for m in sorted(self.neighbours, key=lambda m: (m < self.p, m)):  # as in `links`: sums of floats have an order
+            g = self._noise(m)
+            sent[m] = self.psi.copy() if g is None else self.psi + g
+            if g is not None:
+                own += self.arith.weigh(self.neighbours[m], g)
+        g = self._noise(self.p)
         if g is not None:
-            own += arith.weigh(neighbours[m], g)
-    g = _noise(scheme, p, p, neighbours, draw, weight)
-    if g is not None:
-        share = own_weight - (own_weight if scheme.carry is None else scheme.carry)
-        own += arith.weigh(abs(share), g if share >= 0.0 else -g)
-    return Perturbed(own, sent)
+            share = self.own_weight - self._carry
+            own += self.arith.weigh(abs(share), g if share >= 0.0 else -g)
+        return Perturbed(own, sent)
+
+    @property
+    def _carry(self) -> float:
+        return self.own_weight if self.scheme.carry is None else self.scheme.carry
+
+    def _noise(self, to: int) -> State | None:
+        """n_pm of the message to m, or n_pp of the own term; None where there is none."""
+        total: State | None = None
+        if self.scheme.size(*PURPOSE) == 0.0:
+            return None
+        for at, ids, sign, sigma in self._drawn(to):
+            g = self.draw(PURPOSE[at], ids, sigma)
+            g = g if sign > 0 else -g
+            if self.weight is not None:
+                g = self.weight(at, ids, to) * g
+            total = g if total is None else total + g
+        return total
+
+    def _drawn(self, to: int) -> Iterator[tuple[Place, tuple[int, ...], int, float]]:
+        """The draws of n_pm: where, whose, with which sign and which standard deviation."""
+        p = self.p
+        for noise in self.scheme.noises:
+            match noise.at:
+                case Place.SERVER:
+                    yield noise.at, (p,), 1, noise.sigma
+                case Place.EDGE:  # both ends know this draw and add it with opposite signs
+                    for m in sorted(self.neighbours):
+                        yield noise.at, (min(p, m), max(p, m)), 1 if p < m else -1, noise.sigma
+                case Place.LINK | Place.OWN:
+                    if (to == p) == (noise.at == Place.OWN):
+                        yield noise.at, (p, to), 1, noise.sigma
+                case Place.CLIENT | Place.NETWORK:  # in psi already; and of no server
+                    pass
+                case _:
+                    assert_never(noise.at)
 
 
 def publish(scheme: Scheme, graph: Graph, psi: State, draw: Draw, arith: Arithmetic, present: Bools) -> Published:
@@ -164,13 +147,13 @@ def publish(scheme: Scheme, graph: Graph, psi: State, draw: Draw, arith: Arithme
     for n, (p, m, a) in enumerate(zip(senders.tolist(), receivers.tolist(), both_ways.tolist(), strict=True)):
         rows[p][m], place[p, m] = a, n
     for p in np.flatnonzero(present).tolist():
-        row = (scheme, p, float(graph.own_weights[p]), rows[p], psi[p], once, arith)
+        sender = Sender(scheme, p, float(graph.own_weights[p]), rows[p], psi[p], once, arith, weight)
         if scheme.by_link:
-            own[p], messages = _perturb_links(*row, weight)
+            own[p], messages = sender.to_each()
             for m, message in messages.items():
                 sent[place[p, m]] = message
         else:
-            own[p], sent[p] = _perturb_server(*row)
+            own[p], sent[p] = sender.to_all()
     return Published(own, sent)
 
 

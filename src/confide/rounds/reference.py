@@ -158,7 +158,7 @@ class Reference:
         """psi_p = w_p + (1/L) sum of the survivors' updates; L stays fixed under dropout  (6), (7)."""
         alg, arith = self.algorithm, self.arithmetic
         handed_out = arith.value(w)
-        total, shrink = SecureSum.of(alg, len(w)) if alg.aggregation else PlainSum.of(arith, w), 0.0
+        total, shrink = SecureSum.of(alg, len(w)) if alg.aggregation else PlainSum(arith, np.zeros_like(w)), 0.0
         for k in clients:
             update, decayed = self.train(i, p, k, handed_out)
             shrink += decayed / alg.sampled
@@ -222,9 +222,9 @@ def prepare(
             remedy = f"the server's decay must lie in [0, 1]: with this regulariser at most {most:g}"
             raise InputError("algorithm.step", algorithm.step, remedy)
         if algorithm.aggregation is not None:
-            bound += algorithm.encoding(algorithm.aggregation).noise * arith.client_quantum
+            bound += algorithm.encoding().noise * arith.client_quantum
         for g in graphs:
-            check_range(arith, algorithm.scheme, g, bound, 0.0, rounds)
+            check_range(arith, algorithm.scheme, g, bound, rounds)
     else:
         arith = FloatArithmetic(algorithm.sampled)
 

@@ -113,7 +113,7 @@ def terms_of(reference: Reference, k: int) -> ClientTerms:
     if alg.aggregation is None:
         return ClientTerms(*common)
     quanta = alg.aggregation.sums(K).share_quanta(alg.fraction_bits)
-    return ClientTerms(*common, alg.encoding(alg.aggregation), alg.aggregation.parameters(K), quanta)
+    return ClientTerms(*common, alg.encoding(), alg.aggregation.parameters(K), quanta)
 
 
 def trainer_of(reference: Reference, k: int) -> Any:
@@ -210,7 +210,7 @@ class Unit:
         return bool(told)
 
     def total(self) -> np.ndarray:
-        encoding = self.reference.algorithm.encoding(self.reference.algorithm.aggregation)  # type: ignore[arg-type]
+        encoding = self.reference.algorithm.encoding()
         assert isinstance(self.state, server.Summed), self.state
         return encoding.decode(self.state.total)
 

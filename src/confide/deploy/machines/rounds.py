@@ -21,7 +21,7 @@ from confide.deploy.machines.ports import Desk, Phase
 from confide.deploy.machines.rejoining import Rejoining
 from confide.deploy.store.books import Attempt, Changes, Status, Vector
 from confide.rounds.arithmetic import State
-from confide.rounds.combine import perturb
+from confide.rounds.combine import Sender
 
 
 class Skip(StrEnum):
@@ -251,7 +251,8 @@ class Rounds:
         def draw(purpose: Purpose, ids: tuple[int, ...], sigma: float) -> State:
             return ports.noise(purpose, (i, *ids), terms.scheme.law, sigma, desk.rules.length)
 
-        own, sent = perturb(terms.scheme, desk.rules.me, terms.own_weight, terms.weights, psi, draw, terms.arithmetic)
+        me = Sender(terms.scheme, desk.rules.me, terms.own_weight, terms.weights, psi, draw, terms.arithmetic)
+        own, sent = me.perturb()
         ports.at("publish.drawn")
         cost = None if terms.sums_cost else terms.costs[books.published]
         desk.commit(exchange.publish(books, desk.rules, own, sent, cost, int(desk.now)), "publish")

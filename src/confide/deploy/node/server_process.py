@@ -163,14 +163,15 @@ class ServerProcess(NodeProcess):
 
     def _described(self, found: Released) -> dict[str, Any]:
         plan = self.setup.plan
-        return model_file.describe(
-            plan=plan.hash,
-            model={"kind": plan.algorithm.model.kind, "rho": plan.algorithm.model.ridge},
-            rounds=plan.rounds,
-            sigma=found.sigma,
-            servers=found.servers,
-            attempt=found.attempt,
-        )
+        return {
+            "format": model_file.FORMAT,
+            "plan": plan.hash,
+            "model": {"kind": plan.algorithm.model.kind, "rho": plan.algorithm.model.ridge},
+            "rounds": plan.rounds,
+            "sigma": found.sigma,
+            "servers": found.servers,
+            "attempt": found.attempt,
+        }
 
     @property
     def _folder(self) -> Path:

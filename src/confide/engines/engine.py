@@ -1,0 +1,51 @@
+"""What both engines are given, and what the driver asks of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from confide.base.arrays import Floats
+from confide.engines.recording import Recording
+from confide.graph.graph import Graph
+from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL
+from confide.rounds.arithmetic import State
+
+if TYPE_CHECKING:
+    from confide.secure.secret import RunSecret
+
+
+@dataclass(eq=False)
+class Engine(ABC):
+    """Rounds of any repetition, from any thread.
+
+    Attributes:
+        cap: rounds in which a client gives data at most.
+        secret: of the run: its noise, and where it says so all its draws; those of `seed` without one.
+    """
+
+    problem: Problem
+    graphs: Sequence[Graph]
+    algorithm: GFL
+    rounds: int
+    seed: int
+    cap: int | None = None
+    secret: RunSecret | None = None
+
+    def __post_init__(self) -> None:
+        self.P, self.M = self.graphs[0].P, self.problem.M
+
+    @abstractmethod
+    def start(self) -> State:
+        """What a repetition carries from round to round, before round 1: first the states of all servers."""
+
+    @abstractmethod
+    def advance(self, repetition: int, w: State, first: int, last: int, out: Recording) -> int:
+        """Run rounds first..last on w in place; 0, or the round in which the states blew up."""
+
+    @abstractmethod
+    def models(self, w: State) -> Floats:
+        """States as numbers, (P, M)."""
