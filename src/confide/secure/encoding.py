@@ -102,7 +102,7 @@ class Encoding:
 
     def _quanta(self, fraction_bits: int) -> int:
         """The largest coordinate, as an integer."""
-        return math.floor(Fraction(self.bound) * 2**fraction_bits)
+        return math.floor(Fraction(self.bound) * (1 << fraction_bits))
 
     def _reach(self, fraction_bits: int) -> int:
         """The largest sum."""

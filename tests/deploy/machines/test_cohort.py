@@ -20,20 +20,20 @@ from confide.deploy.machines import client_messages as cm
 from confide.deploy.machines.client import Client, ClientTerms
 from confide.deploy.machines.cohort import REPEATS, Cohort, CohortTerms, Kept
 from confide.deploy.store.books import Attempt, as_bytes
-from confide.deploy.store.record import MemoryRecord
+from confide.deploy.store.record import Record
 from confide.secure import messages as secure_messages
 from confide.secure import server as secure
 from confide.secure.client import Member
-from confide.secure.encoding import Encoding, truncate
+from confide.secure.encoding import truncate
 from confide.secure.keys import Identity
 from confide.secure.parameters import choose
 from confide.secure.session import Why
+from confide.secure.settings import SecureSum
 
 TEXT = "the plan of these tests"
 PLAN = hashlib.sha256(TEXT.encode()).digest()
 UNIT, K, M, BITS, SECONDS, BEGIN = 3, 5, 4, 10, 10.0, 100.0
-ENCODING = Encoding(32, BITS, bound=1.0, clients=K)
-CURIOUS, ACTIVE = choose(K, 0.0, 0.4), choose(K, 0.0, 0.2, "active")
+CURIOUS, ACTIVE = SecureSum(choose(K, 0.0, 0.4)), SecureSum(choose(K, 0.0, 0.2, "active"))
 IDENTITIES = {k: Identity.of(hashlib.sha256(b"client %d" % k).digest()) for k in range(K)}
 PEERS = {k: identity.public for k, identity in IDENTITIES.items()}
 LARGEST = 1 << BITS
@@ -42,8 +42,8 @@ ATTEMPT = Attempt(7, 2, tuple(range(K)))
 PHASES = [secure.Advertising, secure.Sharing, secure.Masking, secure.Unmasking]
 
 CLEAR_TERMS = CohortTerms(PLAN, UNIT, K, M, SECONDS, LARGEST)
-SECURE_TERMS = replace(CLEAR_TERMS, encoding=ENCODING, parameters=CURIOUS)
-ACTIVE_TERMS = replace(SECURE_TERMS, parameters=ACTIVE, identities=PEERS)
+SECURE_TERMS = replace(CLEAR_TERMS, secure=CURIOUS)
+ACTIVE_TERMS = replace(SECURE_TERMS, secure=ACTIVE, identities=PEERS)
 ALL_TERMS = {"clear": CLEAR_TERMS, "secure": SECURE_TERMS, "active": ACTIVE_TERMS}
 
 
@@ -55,11 +55,11 @@ def plain_sum(clients: Iterable[int]) -> list[int]:
     return np.sum([truncate(update(k), BITS) for k in clients], axis=0).tolist()
 
 
-def a_client(terms: CohortTerms, k: int, record: MemoryRecord | None = None) -> Client:
-    mine = ClientTerms(TEXT, 1, 100, UNIT, k, 1.0, M, BITS, terms.encoding, terms.parameters)
+def a_client(terms: CohortTerms, k: int, record: Record | None = None) -> Client:
+    mine = ClientTerms(TEXT, 1, 100, UNIT, k, 1.0, M, BITS, 1.0, terms.secure)
     member = Member(k, IDENTITIES[k], PEERS)
     entropy = np.random.default_rng(k).bytes
-    return Client(mine, lambda *_: update(k), record or MemoryRecord(mine.owner), member, entropy)
+    return Client(mine, lambda *_: update(k), record or Record(mine.owner), member, entropy)
 
 
 @dataclass
@@ -494,7 +494,7 @@ Fuzzed = tuple[Room, list[tuple[int, cm.FromClient]]]
 def every_moment(terms: CohortTerms) -> tuple[list[Room], list[tuple[int, cm.FromClient]]]:
     """A room in each phase, before and after two have answered; and all that was said in them."""
     phases, said = {"clear": 1, "curious": 4, "active": 5}, list[tuple[int, cm.FromClient]]()
-    kind = "clear" if terms.parameters is None else terms.parameters.server
+    kind = "clear" if terms.secure is None else terms.secure.parameters.server
     room, rooms = Room(terms), list[Room]()
     for _ in range(phases[kind]):
         rooms.append(copied(room))
@@ -510,7 +510,7 @@ def every_moment(terms: CohortTerms) -> tuple[list[Room], list[tuple[int, cm.Fro
 
 
 def copied(room: Room) -> Room:
-    same = {id(x): x for x in (room.terms, room.terms.parameters, room.clients)}
+    same = {id(x): x for x in (room.terms, room.terms.secure, room.clients)}
     return copy.deepcopy(room, same | {id(room.cohort.session): room.cohort.session})
 
 

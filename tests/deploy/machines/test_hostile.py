@@ -31,14 +31,14 @@ from confide.deploy.machines.server import Server
 from confide.deploy.machines.sync import AskBalance, FromServer, Sync, TellBalance, TellEpoch, decode, encode
 from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import TO_ALL, Books, Changes, Status, as_bytes, as_vector
-from confide.deploy.store.record import MemoryRecord
+from confide.deploy.store.record import Record
 from confide.deploy.store.store import MemoryStore
 from confide.graph.graph import Graph
 from confide.rounds.schemes import scheme
 from confide.secure import messages as secure_messages
 from confide.secure.client import Member
-from confide.secure.encoding import Encoding
 from confide.secure.parameters import choose
+from confide.secure.settings import SecureSum
 from confide.testing.invariants import Watch, bounded, pending, require
 from confide.testing.network import Cut, Network, Node, Unit, Weather
 from confide.testing.rehearsal import LARGEST_UPDATE, ScriptedClient, scripted, server_identity
@@ -49,8 +49,7 @@ PLAN = hashlib.sha256(TEXT.encode()).digest()
 ME, T, W, M, K = 1, 5, 2, 2, 5
 LARGEST = 2**62
 BITS = 10
-ENCODING = Encoding(32, BITS, bound=1.0, clients=K)
-PARAMETERS = choose(K, 0.0, 0.4)
+SECURE = SecureSum(choose(K, 0.0, 0.4))
 
 
 # ---- networks
@@ -71,9 +70,9 @@ def train(k: int, round: int) -> np.ndarray:
     return np.random.default_rng([k, round]).uniform(-1, 1, M)
 
 
-def secure_client(p: int, k: int, records: dict[tuple[int, int], MemoryRecord]) -> Client:
-    terms = ClientTerms(TEXT, 1, T, p, k, 1.0, M, BITS, ENCODING, PARAMETERS)
-    record = records.setdefault((p, k), MemoryRecord(terms.owner))
+def secure_client(p: int, k: int, records: dict[tuple[int, int], Record]) -> Client:
+    terms = ClientTerms(TEXT, 1, T, p, k, 1.0, M, BITS, 1.0, SECURE)
+    record = records.setdefault((p, k), Record(terms.owner))
     return Client(terms, lambda _, i, __: train(k, i), record, Member(k), np.random.default_rng([p, k]).bytes)
 
 
@@ -81,12 +80,12 @@ def units_of(
     graph: str, *, secure: bool = False, clients: int = 1, rounds: int = T, kind: str = "partial:0.5"
 ) -> list[Unit]:
     units = scripted(Graph.parse(graph), scheme(kind, 0.5), rounds=rounds, length=M, window=W)
-    records: dict[tuple[int, int], MemoryRecord] = {}
+    records: dict[tuple[int, int], Record] = {}
     for p, unit in enumerate(units):
         n = K if secure else clients
         cohort = replace(unit.terms.cohort, plan=PLAN, clients=n)
         if secure:
-            cohort = replace(cohort, encoding=ENCODING, parameters=PARAMETERS)
+            cohort = replace(cohort, secure=SECURE)
         rules = unit.terms.rules._replace(plan=PLAN, largest=LARGEST)
         unit.terms = replace(unit.terms, rules=rules, cohort=cohort, decays=(0.0,) * n, plan_text=TEXT)
         unit.sample = lambda _, n=n: tuple(range(n))

@@ -27,9 +27,9 @@ from confide.deploy.store.books import Attempt, Vector, as_bytes, as_vector
 from confide.secure import messages as secure_messages
 from confide.secure import server as secure
 from confide.secure import transcript
-from confide.secure.encoding import Encoding
-from confide.secure.parameters import Parameters
+from confide.secure.encoding import signed
 from confide.secure.session import RefusedError, Task
+from confide.secure.settings import SecureSum
 
 REPEATS: Final = 32  # how often within the time of a round something is said again
 # When each phase ends at the latest, as a share of the time of a round; training is before the first.
@@ -74,18 +74,16 @@ class CohortTerms:
     length: int  # M
     seconds: float  # of a round, until its sum must be there
     largest: int  # no client's update has a coordinate beyond it, in quanta
-    encoding: Encoding | None = None  # None: updates are summed in clear
-    parameters: Parameters | None = None
+    secure: SecureSum | None = None  # None: updates are summed in clear
     identities: Mapping[int, bytes] = field(default_factory=dict, repr=False)
 
     def task(self, round: int, model: bytes) -> Task:
-        assert self.parameters is not None and self.encoding is not None  # noqa: S101, PT018 - only for secure sums
-        sha = hashlib.sha256(model).digest()
-        return Task(self.plan, self.unit, round, sha, self.parameters, self.length, self.encoding.ring_bits)
+        assert self.secure is not None  # noqa: S101 - only called for a secure sum
+        return self.secure.task(self.plan, self.unit, round, hashlib.sha256(model).digest(), self.length)
 
     @cached_property
     def largest_message(self) -> int:
-        if self.encoding is None:
+        if self.secure is None:
             return 1024 + 8 * self.length
         return 1024 + self.task(1, b"").largest_message
 
@@ -151,7 +149,7 @@ class Cohort:
         # A session that is taken up again has the time of its last phases; training was before them.
         self._begun = now if stored is None else now - ENDS[secure.Masking] * terms.seconds
         self.session: secure.State | None = None
-        if terms.encoding is None:
+        if terms.secure is None:
             self._invite(now)
             return
         task = terms.task(attempt.round, as_bytes(self.model))
@@ -267,8 +265,7 @@ class Cohort:
             self.ready = min(self.ready, now)
 
     def _end(self, now: float) -> None:
-        encoding = self.terms.encoding
-        if self.session is None or encoding is None:
+        if self.session is None:
             if self.total is None:
                 self.failed = Failure.NO_UPDATE
                 return
@@ -279,7 +276,7 @@ class Cohort:
         if isinstance(state, secure.Aborted):
             self.failed = str(state.why)
         elif isinstance(state, secure.Summed):
-            self.sum = Sum(encoding.decode(state.total), frozenset(state.survivors))
+            self.sum = Sum(signed(state.total), frozenset(state.survivors))
         else:
             if isinstance(state, secure.Consenting | secure.Unmasking):
                 said = next(iter(outgoing.values()))  # the same to all

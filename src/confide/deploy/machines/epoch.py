@@ -50,14 +50,13 @@ class Epoch:
     signatures: Annotated[tuple[tuple[Server, Signature], ...], Len(1, LARGEST_SERVERS), FailFast()]
 
 
-def encode(epoch: Epoch) -> bytes:
-    return wire.encode(Epoch.__name__, epoch)
+KINDS: Final[dict[str, type[Epoch]]] = wire.kinds(Epoch)
+encode = wire.encode
 
 
 def decode(raw: bytes) -> Epoch:
     """Its form alone; whether it holds is for `check`."""
-    found: Epoch = wire.decode(raw, {Epoch.__name__: Epoch}, LARGEST_BYTES)
-    return found
+    return wire.decode(raw, KINDS, LARGEST_BYTES)
 
 
 def statement(plan: bytes, number: int, removed: Iterable[int]) -> bytes:

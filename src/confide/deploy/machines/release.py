@@ -31,7 +31,7 @@ import os
 import struct
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -142,9 +142,8 @@ class Circle:
         return cls(rules.plan, rules.rounds, 0 if epoch is None else epoch.number, members, left)
 
     def task(self, attempt: int) -> Task:
-        task = self.terms.task(self.plan, self.round, attempt)
         what = hashlib.sha256(struct.pack("<32sII", b"release", self.round, self.epoch)).digest()
-        return replace(task, model=what, parameters=replace(task.parameters, server="active"))
+        return self.terms.task(self.plan, attempt, what)
 
     def released(self, attempt: int, total: Vector) -> Released:
         terms = self.terms

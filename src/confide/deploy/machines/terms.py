@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from confide.deploy.machines.cohort import CohortTerms
 from confide.deploy.machines.exchange import Rules
 from confide.graph.graph import Graph
+from confide.plans.plan import Clocks
 from confide.privacy.ledger import Cost
 from confide.rounds.arithmetic import WEIGHT_BITS, FixedArithmetic
 from confide.rounds.local import remaining
@@ -30,8 +31,6 @@ class Terms:
         decays: what each client's regulariser takes off the model, where the server does that.
         costs: of the j-th publication.  allowed: publications that the budget pays for.
         sums_cost: the price is that of the sums that the own server sees, which it pays for before it asks for them.
-        adapt: seconds until a round's sum must be there; tick: publications are at multiples of it.
-        exchange: seconds to wait for neighbours.  drain: to settle open flows at the end.  start: of round 1.
         identities, edges: of all servers, for epochs.
     """
 
@@ -44,11 +43,7 @@ class Terms:
     decays: tuple[float, ...]
     costs: tuple[Cost, ...] = field(repr=False)
     allowed: int
-    adapt: float
-    tick: float
-    exchange: float
-    drain: float
-    start: float
+    clocks: Clocks
     identities: tuple[bytes, ...] = field(repr=False)
     edges: tuple[tuple[int, int], ...] = field(repr=False)
     plan_text: str = field(repr=False)
@@ -57,11 +52,11 @@ class Terms:
 
     def clock_round(self, now: float) -> int:
         """No honest server has decided more rounds by now (and one for clocks that differ)."""
-        return min(self.rules.rounds, max(0, math.floor((now - self.start) / self.tick)) + 1)
+        return min(self.rules.rounds, max(0, math.floor((now - self.clocks.begin) / self.clocks.tick)) + 1)
 
     def clock_time(self, round: int) -> float:
         """When `clock_round` reaches this round."""
-        return self.start + (round - 1) * self.tick
+        return self.clocks.begin + (round - 1) * self.clocks.tick
 
     def shrink(self, sample: Collection[int], survivors: Collection[int]) -> float:
         """What the regulariser takes off the model, in the order in which the reference adds it up."""
@@ -106,8 +101,7 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
             length,
             d.clocks.adapt,
             math.ceil(a.update_bound / arithmetic.client_quantum),
-            None if plan.secure is None else plan.secure.encoding(a.update_bound, a.fraction_bits or 0),
-            None if plan.secure is None else plan.secure.parameters,
+            plan.secure,
             {k: bytes.fromhex(c.identity) for k, c in enumerate(clients)},
         ),
         scheme=price.scheme,
@@ -117,11 +111,7 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
         decays=tuple(1.0 - remaining(ridge, a.step, c.local_steps) for c in clients),
         costs=price.messages,
         allowed=plan.rounds if allowed is None else allowed,
-        adapt=d.clocks.adapt,
-        tick=d.clocks.tick,
-        exchange=d.clocks.neighbours,
-        drain=d.clocks.drain,
-        start=d.clocks.begin,
+        clocks=d.clocks,
         identities=tuple(bytes.fromhex(unit.identity) for unit in plan.units),
         edges=tuple((int(i), int(j)) for i, j in g.edges),
         plan_text=plan.text,
