@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confide.deploy.machines.epoch import Epoch, decode
-from confide.deploy.machines.release import Part
 from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import Books, Changes
 from confide.deploy.store.store import At, Store, nowhere
 from confide.rounds.noise import NoiseSource
+
+if TYPE_CHECKING:
+    from confide.deploy.machines.release import Part
 
 
 class Phase(StrEnum):
