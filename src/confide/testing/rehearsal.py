@@ -21,7 +21,6 @@ from confide.base.randomness import Purpose, below, choose, key, repetition_seed
 from confide.deploy.machines import client_messages as messages
 from confide.deploy.machines import training
 from confide.deploy.machines.client import Client, ClientTerms
-from confide.deploy.machines.cohort import CohortTerms
 from confide.deploy.machines.exchange import Rules
 from confide.deploy.machines.terms import Terms, integer_weights, neighbours, of_plan
 from confide.deploy.machines.training import Trainer
@@ -219,13 +218,13 @@ def scripted(
     """
     g, arithmetic = on_grid(graph), FixedArithmetic(1, 10)
     noise = integer_noise(seed, arithmetic)
-    clocks = Clocks(**{"adapt": 10.0, "tick": 10.0, "neighbours": 2.0, "drain": 20.0} | times)
     units = []
     for p in range(g.P):
         weights = neighbours(g, p)
         terms = Terms(
             rules=Rules(p, PLAN, integer_weights(weights), rounds, window, length, 2**62),
-            cohort=CohortTerms(PLAN, p, 1, length, clocks.adapt, LARGEST_UPDATE),
+            clients=1,
+            largest_update=LARGEST_UPDATE,
             scheme=scheme,
             arithmetic=arithmetic,
             own_weight=float(g.own_weights[p]),
@@ -235,7 +234,7 @@ def scripted(
             allowed=rounds if allowed is None else allowed,
             identities=tuple(server_identity(q).public for q in range(g.P)),
             edges=tuple((int(i), int(j)) for i, j in g.edges),
-            clocks=clocks,
+            clocks=Clocks(**{"adapt": 10.0, "tick": 10.0, "neighbours": 2.0, "drain": 20.0} | times),
             plan_text="",
         )
         books = Books.fresh(np.zeros(length, np.int64), tuple(weights))

@@ -18,9 +18,13 @@ from hypothesis import strategies as st
 from builders import mutated
 from confide.deploy.machines import client_messages as cm
 from confide.deploy.machines.client import Client, ClientTerms
-from confide.deploy.machines.cohort import REPEATS, Cohort, CohortTerms, Kept
+from confide.deploy.machines.cohort import REPEATS, Cohort, Kept
+from confide.deploy.machines.exchange import Rules
+from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import Attempt, as_bytes
 from confide.deploy.store.record import Record
+from confide.graph.graph import Graph
+from confide.rounds.schemes import scheme
 from confide.secure import messages as secure_messages
 from confide.secure import server as secure
 from confide.secure.client import Member
@@ -29,6 +33,7 @@ from confide.secure.keys import Identity
 from confide.secure.parameters import choose
 from confide.secure.session import Why
 from confide.secure.settings import SecureSum
+from confide.testing.rehearsal import scripted
 
 TEXT = "the plan of these tests"
 PLAN = hashlib.sha256(TEXT.encode()).digest()
@@ -41,9 +46,14 @@ MODEL = np.arange(M, dtype=np.int64) * 1000 - 1234
 ATTEMPT = Attempt(7, 2, tuple(range(K)))
 PHASES = [secure.Advertising, secure.Sharing, secure.Masking, secure.Unmasking]
 
-CLEAR_TERMS = CohortTerms(PLAN, UNIT, K, M, SECONDS, LARGEST)
+CLEAR_TERMS = replace(
+    scripted(Graph.parse("path:2"), scheme("homomorphic", 0.5), rounds=100, adapt=SECONDS)[0].terms,
+    rules=Rules(UNIT, PLAN, {}, 100, 4, M, 2**62),
+    clients=K,
+    largest_update=LARGEST,
+)
 SECURE_TERMS = replace(CLEAR_TERMS, secure=CURIOUS)
-ACTIVE_TERMS = replace(SECURE_TERMS, secure=ACTIVE, identities=PEERS)
+ACTIVE_TERMS = replace(SECURE_TERMS, secure=ACTIVE, client_identities=PEERS)
 ALL_TERMS = {"clear": CLEAR_TERMS, "secure": SECURE_TERMS, "active": ACTIVE_TERMS}
 
 
@@ -55,7 +65,7 @@ def plain_sum(clients: Iterable[int]) -> list[int]:
     return np.sum([truncate(update(k), BITS) for k in clients], axis=0).tolist()
 
 
-def a_client(terms: CohortTerms, k: int, record: Record | None = None) -> Client:
+def a_client(terms: Terms, k: int, record: Record | None = None) -> Client:
     mine = ClientTerms(TEXT, 1, 100, UNIT, k, 1.0, M, BITS, 1.0, terms.secure)
     member = Member(k, IDENTITIES[k], PEERS)
     entropy = np.random.default_rng(k).bytes
@@ -66,7 +76,7 @@ def a_client(terms: CohortTerms, k: int, record: Record | None = None) -> Client
 class Room:
     """A cohort and its clients. What is said to a client lies in `inbox` until `deliver`."""
 
-    terms: CohortTerms
+    terms: Terms
     attempt: Attempt = ATTEMPT
     kept: bytes = b""
     now: float = BEGIN
@@ -99,7 +109,7 @@ class Room:
         for k, raw in self.take():
             if k in to:
                 for reply in self.clients[k].receive(raw):
-                    self.say(k, cm.from_client(reply, self.terms.largest_message))
+                    self.say(k, cm.from_client(reply, self.terms.largest_from_client))
 
     def pass_time(self) -> None:
         """Until something is done of itself."""
@@ -124,7 +134,7 @@ class Room:
         return self.cohort.sum.total.tolist(), sorted(self.cohort.sum.survivors)
 
 
-def at_phase(n: int, terms: CohortTerms = SECURE_TERMS) -> Room:
+def at_phase(n: int, terms: Terms = SECURE_TERMS) -> Room:
     room = Room(terms).run(phases=n)
     assert not room.cohort.done
     return room
@@ -491,7 +501,7 @@ def test_a_kept_transcript_comes_back() -> None:
 Fuzzed = tuple[Room, list[tuple[int, cm.FromClient]]]
 
 
-def every_moment(terms: CohortTerms) -> tuple[list[Room], list[tuple[int, cm.FromClient]]]:
+def every_moment(terms: Terms) -> tuple[list[Room], list[tuple[int, cm.FromClient]]]:
     """A room in each phase, before and after two have answered; and all that was said in them."""
     phases, said = {"clear": 1, "curious": 4, "active": 5}, list[tuple[int, cm.FromClient]]()
     kind = "clear" if terms.secure is None else terms.secure.parameters.server
@@ -502,7 +512,7 @@ def every_moment(terms: CohortTerms) -> tuple[list[Room], list[tuple[int, cm.Fro
             if n == 2:
                 rooms.append(copied(room))
             for reply in room.clients[k].receive(raw):
-                said.append((k, cm.from_client(reply, terms.largest_message)))
+                said.append((k, cm.from_client(reply, terms.largest_from_client)))
                 room.say(*said[-1])
     rooms.append(copied(room))
     assert room.cohort.done
@@ -607,6 +617,6 @@ def test_secure_messages_have_a_size() -> None:
     for words in (b"", bytes(4 * M - 1), bytes(4 * M + 1), bytes(4 * M + 4)):
         masked = secure_messages.Masked(state.session.id, 0, words)
         room.say(0, cm.Reply(7, 2, secure_messages.encode(masked)))
-    room.say(0, cm.Reply(7, 2, bytes(SECURE_TERMS.largest_message)))
+    room.say(0, cm.Reply(7, 2, bytes(SECURE_TERMS.largest_from_client)))
     assert room.refusals == {"client: refused by the secure sum": 4, "client: malformed": 1}
     assert room.cohort.session is state

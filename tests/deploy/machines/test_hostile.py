@@ -83,11 +83,10 @@ def units_of(
     records: dict[tuple[int, int], Record] = {}
     for p, unit in enumerate(units):
         n = K if secure else clients
-        cohort = replace(unit.terms.cohort, plan=PLAN, clients=n)
-        if secure:
-            cohort = replace(cohort, secure=SECURE)
         rules = unit.terms.rules._replace(plan=PLAN, largest=LARGEST)
-        unit.terms = replace(unit.terms, rules=rules, cohort=cohort, decays=(0.0,) * n, plan_text=TEXT)
+        unit.terms = replace(unit.terms, rules=rules, clients=n, decays=(0.0,) * n, plan_text=TEXT)
+        if secure:
+            unit.terms = replace(unit.terms, secure=SECURE)
         unit.sample = lambda _, n=n: tuple(range(n))
         unit.clients = [partial(secure_client, p, k, records) if secure else partial(Plain, p, k) for k in range(n)]
     return units
@@ -138,7 +137,7 @@ def taken(name: str, server: Server) -> Machine:
     """The machine, with everything that it may change, and nobody listening."""
     terms, out = server.terms, Out()
     ports = Ports(out.to_server, out.to_client, server.ports.noise, server.ports.sample)
-    same = {id(x): x for x in (terms, terms.rules, terms.cohort)} | {id(server.ports): ports}
+    same = {id(x): x for x in (terms, terms.rules)} | {id(server.ports): ports}
     if server.rounds.cohort is not None:
         same[id(server.rounds.cohort.session)] = server.rounds.cohort.session  # immutable
     found = copy.deepcopy(server, same)
@@ -964,7 +963,7 @@ def from_a_client(machine: Machine, k: int, raw: bytes) -> None:
     machine.client(k, raw)
     after = facts(machine)
     try:
-        cm.from_client(raw, server.terms.cohort.largest_message)
+        cm.from_client(raw, server.terms.largest_from_client)
     except MalformedError:
         assert server.refusals.total() == counted + 1
         assert after == before

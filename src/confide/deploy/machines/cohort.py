@@ -9,13 +9,10 @@ What a client has not answered is said to it again now and then; it answers the 
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from math import inf as NEVER
 from typing import Final, NamedTuple
 
@@ -23,13 +20,13 @@ import numpy as np
 
 from confide.base.wire import MalformedError
 from confide.deploy.machines import client_messages as messages
+from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import Attempt, Vector, as_bytes, as_vector
 from confide.secure import messages as secure_messages
 from confide.secure import server as secure
 from confide.secure import transcript
 from confide.secure.encoding import signed
-from confide.secure.session import RefusedError, Task
-from confide.secure.settings import SecureSum
+from confide.secure.session import RefusedError
 
 REPEATS: Final = 32  # how often within the time of a round something is said again
 # When each phase ends at the latest, as a share of the time of a round; training is before the first.
@@ -64,30 +61,6 @@ class Failure(StrEnum):
     DAMAGED = "the transcript of the round is damaged"  # and then how
 
 
-@dataclass(frozen=True)
-class CohortTerms:
-    """What the plan says about the sums of a unit."""
-
-    plan: bytes = field(repr=False)
-    unit: int
-    clients: int  # K_p
-    length: int  # M
-    seconds: float  # of a round, until its sum must be there
-    largest: int  # no client's update has a coordinate beyond it, in quanta
-    secure: SecureSum | None = None  # None: updates are summed in clear
-    identities: Mapping[int, bytes] = field(default_factory=dict, repr=False)
-
-    def task(self, round: int, model: bytes) -> Task:
-        assert self.secure is not None  # noqa: S101 - only called for a secure sum
-        return self.secure.task(self.plan, self.unit, round, hashlib.sha256(model).digest(), self.length)
-
-    @cached_property
-    def largest_message(self) -> int:
-        if self.secure is None:
-            return 1024 + 8 * self.length
-        return 1024 + self.task(1, b"").largest_message
-
-
 class Sum(NamedTuple):
     total: Vector  # of the survivors' encoded updates
     survivors: frozenset[int]
@@ -116,6 +89,7 @@ class Cohort:
     """One round's sum. `keep` makes a transcript durable before the question leaves.
 
     Attributes:
+        seconds: until the sum must be there.
         opened: when the round was opened.  ready: when its sum was there, or in a session that is taken up again, when
             its question was asked: how long training took.  sum, failed: how it ended.
         session: of the secure sum.  total: of the updates in clear, so far, of the `survivors`.
@@ -124,7 +98,7 @@ class Cohort:
 
     def __init__(
         self,
-        terms: CohortTerms,
+        terms: Terms,
         attempt: Attempt,
         model: Vector,
         now: float,
@@ -133,7 +107,7 @@ class Cohort:
         refusals: Counter[str],
         kept: bytes = b"",
     ) -> None:
-        self.terms, self.attempt = terms, attempt
+        self.terms, self.seconds, self.attempt = terms, terms.clocks.adapt, attempt
         self.sum: Sum | None = None
         self.failed = ""
         self.refusals = refusals
@@ -147,18 +121,18 @@ class Cohort:
         self.opened, self.ready = (now, NEVER) if stored is None else (stored.opened, stored.asked)
         self.model = model if stored is None else as_vector(stored.model)
         # A session that is taken up again has the time of its last phases; training was before them.
-        self._begun = now if stored is None else now - ENDS[secure.Masking] * terms.seconds
+        self._begun = now if stored is None else now - ENDS[secure.Masking] * self.seconds
         self.session: secure.State | None = None
         if terms.secure is None:
             self._invite(now)
             return
         task = terms.task(attempt.round, as_bytes(self.model))
         if stored is None:
-            self.session = secure.start(task, attempt.sample, terms.identities)
+            self.session = secure.start(task, attempt.sample, terms.client_identities)
             self._invite(now)
             return
         try:
-            asking, said = transcript.decode(stored.transcript, task, terms.identities)
+            asking, said = transcript.decode(stored.transcript, task, terms.client_identities)
         except MalformedError as e:
             self.failed = f"{Failure.DAMAGED}: {e}"
             return
@@ -172,7 +146,7 @@ class Cohort:
     @property
     def deadline(self) -> float:
         """When the sum must be there."""
-        return self._begun + self.terms.seconds
+        return self._begun + self.seconds
 
     @property
     def wake(self) -> float:
@@ -182,7 +156,7 @@ class Cohort:
     @property
     def _ends(self) -> float:
         share = 0.9 if self.session is None else ENDS.get(type(self.session), 1.0)
-        return self._begun + share * self.terms.seconds
+        return self._begun + share * self.seconds
 
     def receive(self, now: float, client: int, message: messages.FromClient) -> None:
         if self.done or isinstance(message, messages.Enrol):
@@ -208,7 +182,7 @@ class Cohort:
         while not self.done and now >= self._ends:
             self._close(now)
         if not self.done and now >= self._repeat:
-            self._repeat = now + self.terms.seconds / REPEATS
+            self._repeat = now + self.seconds / REPEATS
             for client in self.waiting_for:
                 self._send(client, self.said[client])
 
@@ -224,18 +198,18 @@ class Cohort:
 
     def _invite(self, now: float) -> None:
         a = self.attempt
-        self._repeat = now + self.terms.seconds / REPEATS
-        raw = messages.encode(messages.Invite(self.terms.plan, a.round, a.number, as_bytes(self.model)))
+        self._repeat = now + self.seconds / REPEATS
+        raw = messages.encode(messages.Invite(self.terms.rules.plan, a.round, a.number, as_bytes(self.model)))
         for client in a.sample:
             self.said[client] = raw
             self._send(client, raw)
 
     def _collect(self, now: float, client: int, message: messages.Update) -> None:
-        if self.session is not None or len(message.words) != 8 * self.terms.length:
+        if self.session is not None or len(message.words) != 8 * self.terms.rules.length:
             self.refusals[Reason.SIZE] += 1
             return
         words = as_vector(message.words)
-        if int(words.max()) > self.terms.largest or int(words.min()) < -self.terms.largest:
+        if int(words.max()) > self.terms.largest_update or int(words.min()) < -self.terms.largest_update:
             self.refusals[Reason.BOUND] += 1
             return
         if client not in self.survivors:
@@ -286,7 +260,7 @@ class Cohort:
             self._say(now, outgoing)
 
     def _say(self, now: float, outgoing: Mapping[int, secure_messages.FromServer]) -> None:
-        self._repeat = now + self.terms.seconds / REPEATS
+        self._repeat = now + self.seconds / REPEATS
         a, packed = self.attempt, {}  # type: Attempt, dict[int, bytes]
         for client, message in outgoing.items():
             if id(message) not in packed:  # most say the same to all

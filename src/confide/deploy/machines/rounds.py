@@ -198,7 +198,7 @@ class Rounds:
             desk.commit(Changes(attempt=attempt), "round.open")
         ports.at("round.open.committed")
         self.cohort = Cohort(
-            desk.terms.cohort, attempt, books.w, desk.now, ports.to_client, self._keep, desk.refusals, books.transcript
+            desk.terms, attempt, books.w, desk.now, ports.to_client, self._keep, desk.refusals, books.transcript
         )
         self.deadline = self.cohort.deadline
         ports.at("adapt.handed_out")
@@ -274,6 +274,6 @@ class Rounds:
     def _drain(self) -> bool:
         self.desk.phase, self.deadline = Phase.DRAIN, self.desk.now + self.desk.terms.clocks.drain
         over = client_messages.encode(enrolment.welcome(self.desk.terms, self.desk.books))
-        for client in range(self.desk.terms.cohort.clients):
+        for client in range(self.desk.terms.clients):
             self.desk.ports.to_client(client, over)  # nothing is asked of it any more
         return True

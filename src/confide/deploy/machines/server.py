@@ -83,7 +83,7 @@ class Server(Desk):
             return
         cohort = self.rounds.cohort
         try:
-            message = client_messages.from_client(raw, self.terms.cohort.largest_message)
+            message = client_messages.from_client(raw, self.terms.largest_from_client)
         except MalformedError:
             self.refusals[cohorts.Reason.MALFORMED] += 1
             return

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from confide.deploy.machines.cohort import CohortTerms
 from confide.deploy.machines.exchange import Rules
 from confide.graph.graph import Graph
 from confide.plans.plan import Clocks
@@ -16,6 +16,8 @@ from confide.privacy.ledger import Cost
 from confide.rounds.arithmetic import WEIGHT_BITS, FixedArithmetic
 from confide.rounds.local import remaining
 from confide.rounds.schemes import Scheme
+from confide.secure.session import Task
+from confide.secure.settings import SecureSum
 
 if TYPE_CHECKING:
     from confide.privacy.price import Price
@@ -26,16 +28,19 @@ class Terms:
     """Of server `rules.me`.
 
     Attributes:
-        rules: of the exchange.  cohort: of the sums with the clients.
+        rules: of the exchange.  clients: K_p.
+        largest_update: no client's update has a coordinate beyond it, in quanta.
         weights: a_pm by neighbour; own_weight: a_pp.
         decays: what each client's regulariser takes off the model, where the server does that.
         costs: of the j-th publication.  allowed: publications that the budget pays for.
         sums_cost: the price is that of the sums that the own server sees, which it pays for before it asks for them.
         identities, edges: of all servers, for epochs.
+        secure: None where updates are summed in clear.
     """
 
     rules: Rules
-    cohort: CohortTerms
+    clients: int
+    largest_update: int
     scheme: Scheme
     arithmetic: FixedArithmetic
     own_weight: float
@@ -49,6 +54,8 @@ class Terms:
     plan_text: str = field(repr=False)
     protocol: int = 1
     sums_cost: bool = False
+    secure: SecureSum | None = None
+    client_identities: Mapping[int, bytes] = field(default_factory=dict, repr=False)
 
     def clock_round(self, now: float) -> int:
         """No honest server has decided more rounds by now (and one for clocks that differ)."""
@@ -75,6 +82,17 @@ class Terms:
         """
         return 2 * self.rules.window
 
+    def task(self, round: int, model: bytes) -> Task:
+        """The secure sum of a round that begins with this model."""
+        assert self.secure is not None  # noqa: S101 - only called for a secure sum
+        sha = hashlib.sha256(model).digest()
+        return self.secure.task(self.rules.plan, self.rules.me, round, sha, self.rules.length)
+
+    @cached_property
+    def largest_from_client(self) -> int:
+        """Bytes of the longest message of a client."""
+        return 1024 + (8 * self.rules.length if self.secure is None else self.task(1, b"").largest_message)
+
     @cached_property
     def largest_sync(self) -> int:
         """Bytes of the longest message between servers: an offer, or an epoch that everybody signed."""
@@ -94,16 +112,8 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
     largest = math.ceil(price.largest / arithmetic.quantum)
     return Terms(
         rules=Rules(server, hash, integer_weights(weights), plan.rounds, d.window, length, largest),
-        cohort=CohortTerms(
-            hash,
-            server,
-            len(clients),
-            length,
-            d.clocks.adapt,
-            math.ceil(a.update_bound / arithmetic.client_quantum),
-            plan.secure,
-            {k: bytes.fromhex(c.identity) for k, c in enumerate(clients)},
-        ),
+        clients=len(clients),
+        largest_update=math.ceil(a.update_bound / arithmetic.client_quantum),
         scheme=price.scheme,
         arithmetic=arithmetic,
         own_weight=float(g.own_weights[server]),
@@ -117,6 +127,8 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
         plan_text=plan.text,
         protocol=d.protocol,
         sums_cost=price.by_sums(plan.rounds),
+        secure=plan.secure,
+        client_identities={k: bytes.fromhex(c.identity) for k, c in enumerate(clients)},
     )
 
 

@@ -87,7 +87,7 @@ class ServerSetup:
         from_server = self.terms.largest_sync
         if (release := self.price.reveal_terms) is not None:
             from_server = max(from_server, Circle.of(self.terms.rules, release, None).largest_message)
-        from_client = self.terms.cohort.largest_message
+        from_client = self.terms.largest_from_client
         outbox = max(Limits.outbox, 4 * max(from_server, from_client, 8 * self.terms.rules.length))
         return Limits(from_client=from_client, from_server=from_server, outbox=outbox)
 
