@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confide.deploy.machines.epoch import Epoch, decode
 from confide.deploy.machines.terms import Terms
@@ -28,10 +28,6 @@ class Phase(StrEnum):
     STOPPED = "stopped"
 
 
-def _silent(_: str, **__: Any) -> None:
-    pass
-
-
 @dataclass
 class Ports:
     """What a server does to the world.
@@ -49,7 +45,7 @@ class Ports:
     noise: NoiseSource = field(repr=False)
     sample: Callable[[int], tuple[int, ...]]
     at: At = nowhere
-    log: Callable[..., None] = _silent
+    log: Callable[..., None] = lambda _, **__: None
     release: Part | None = None
 
 

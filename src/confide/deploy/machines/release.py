@@ -95,10 +95,6 @@ def secret_share(stream: SecretStream | None = None) -> Share:
     return lambda _, quanta, length: discrete_gaussian(own, quanta, length)
 
 
-def _ignore(_: Released) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Part:
     """How a server takes part in releases.
@@ -119,7 +115,7 @@ class Part:
     identity: Identity = field(repr=False)
     share: Share = field(default_factory=secret_share, repr=False)
     patience: float = 600.0
-    released: Callable[[Released], None] = _ignore
+    released: Callable[[Released], None] = lambda _: None
     entropy: Entropy = os.urandom
 
 
@@ -229,7 +225,6 @@ class _Session:
     relay: int
     run: bytes
     attempt: int
-    task: Task
     state: secure_client.State
     replies: dict[bytes, bytes]  # by the word's hash: the same words are answered with the same words
     heard: float
@@ -316,10 +311,9 @@ class Releaser:
             self._decline(invite, why)
             return
         words = self._words(invite.attempt, circle)
-        task = circle.task(invite.attempt)
-        member = secure_client.Member(me, c.part.identity, c.peers(circle))
+        task, member = circle.task(invite.attempt), secure_client.Member(me, c.part.identity, c.peers(circle))
         state, first = secure_client.start(task, member, words, invite.attempt - 1, c.part.entropy)
-        self._session = _Session(invite.sender, invite.run, invite.attempt, task, state, {}, now)
+        self._session = _Session(invite.sender, invite.run, invite.attempt, state, {}, now)
         self._past.append(invite.run)
         self._reply(self._session, b"", first)
 
@@ -375,7 +369,7 @@ class Releaser:
             c.send(s.relay, s.replies[sha])
             return
         try:
-            word = secure_messages.from_server(told.word, s.task.largest_message)
+            word = secure_messages.from_server(told.word, s.state.task.largest_message)
             s.state, reply = secure_client.receive(s.state, word, s.attempt - 1)
         except MalformedError:
             c.refuse(Reason.MALFORMED)

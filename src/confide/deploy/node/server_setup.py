@@ -20,7 +20,6 @@ from confide.deploy.keys import node_keys
 from confide.deploy.keys.authentication import LARGEST_LIST, load_revoked
 from confide.deploy.keys.certificates import LARGEST_PEM, Peer, RefusedPeer, check_name, fingerprint, utc_now
 from confide.deploy.machines import terms
-from confide.deploy.machines.draws import edge_secret
 from confide.deploy.machines.release import Circle
 from confide.deploy.machines.terms import Terms
 from confide.deploy.net.endpoints import Credentials, Limits, Node, Target
@@ -105,7 +104,7 @@ class ServerSetup:
         assert self.node.exchange is not None  # noqa: S101 - a server has one
         own, me = self.node.exchange, self.me
         keys = {m: bytes.fromhex(self.plan.units[m].key_agreement) for m in self.terms.weights}
-        return {(min(me, m), max(me, m)): edge_secret(own, public) for m, public in keys.items()}
+        return {(min(me, m), max(me, m)): own.agree([public])[0] for m, public in keys.items()}
 
     def door(self, peer: Peer) -> Node:
         """Which node of the plan a peer is, whose certificate holds."""
