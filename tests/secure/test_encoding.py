@@ -74,15 +74,26 @@ def test_the_decoded_sum_is_exact_and_the_mean_as_near_as_stated(case: tuple[Enc
             assert k == math.trunc(x * scale)
     sums = [sum(column) for column in zip(*integers, strict=True)]
     assert e.decode(ring_sum).tolist() == sums
-    for s, xs in zip(sums, zip(*clipped, strict=True), strict=True):
-        assert abs(Fraction(s, n * scale) - sum(xs) / n) * scale < 1  # in quanta
+    for s, mean, xs in zip(sums, e.mean(ring_sum, n), zip(*clipped, strict=True), strict=True):
+        exact = Fraction(s, n * scale)
+        assert abs(exact - sum(xs) / n) * scale < 1  # in quanta
+        assert abs(Fraction(float(mean)) - exact) <= abs(exact) * Fraction(1, 2**51)  # what doubles lose
 
 
 def test_the_stated_error_is_not_generous() -> None:
     e, n = Encoding(32, 8, 1.0, 3), 3
     x = np.array([0.999 / 256, 0.5 / 256, 100.999 / 256])
-    mean = e.decode(total(e, e.encode(x).words, n)) / n
-    assert np.max(np.abs(mean - x * 256)) >= 0.99 * 0.99
+    words = total(e, e.encode(x).words, n)
+    assert np.max(np.abs(e.mean(words, n) - x)) >= 0.99 / 256 * 0.99
+
+
+def test_mean_of_fewer_is_taken_over_the_divisor() -> None:
+    e = Encoding(32, 10, 1.0, 8)
+    words = e.encode(np.array([0.5, -0.25])).words
+    assert e.mean(words, 2).tolist() == [0.25, -0.125]
+    for bad in (0, -1, 1.5):
+        with pytest.raises(InputError, match="divisor"):
+            e.mean(words, bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bits", RINGS)
@@ -197,8 +208,7 @@ def test_the_refused_sum_would_have_wrapped() -> None:
     assert e.decode(total(e, words, 1023)).tolist() == [1023 * 2**21]
     assert e.decode(total(e, words, 1024)).tolist() == [-(2**31)]  # +8 on average would be read as -8
     remedy = Encoding(32, 17, bound=8.0, clients=1024)
-    words = total(remedy, remedy.encode(np.array([8.0])).words, 1024)
-    assert remedy.decode(words).tolist() == [8 * 2**17 * 1024]
+    assert remedy.mean(total(remedy, remedy.encode(np.array([8.0])).words, 1024), 1024).tolist() == [8.0]
 
 
 @settings(max_examples=more(100, 250))
@@ -338,6 +348,8 @@ def test_sums_of_another_type_are_not_decoded(dtype: str) -> None:
     e = Encoding(32, 10, 1.0, 4)
     with pytest.raises(InputError, match="words of the 32-bit ring"):
         e.decode(np.zeros(3, dtype))
+    with pytest.raises(InputError, match="words of the 32-bit ring"):
+        e.mean(np.zeros(3, dtype), 3)
 
 
 @pytest.mark.parametrize(

@@ -135,3 +135,9 @@ class Encoding:
         if total.dtype != self.dtype:
             raise InputError("total", total.dtype, f"must be words of the {self.ring_bits}-bit ring")
         return signed(total)
+
+    def mean(self, total: Words, divisor: int) -> Floats:
+        """The sum as a number, divided: within one quantum of the mean of the clipped updates if all took part."""
+        return np.asarray(
+            self.decode(total) * (2.0**-self.fraction_bits / positive_int("divisor", divisor)), np.float64
+        )

@@ -976,13 +976,9 @@ def test_terms_that_cannot_be() -> None:
     good = terms_of(a_reference(replace(SECURE, sigma=0.02)), 0)
     assert '"algorithm"' not in repr(good)
     for changes, message in [
-        ({"unit": -1}, "unit = -1"),
-        ({"client": 2**32}, "client = 4294967296"),
-        ({"protocol": 1.0}, "protocol = 1.0"),
         ({"rounds": 0}, "rounds = 0"),
+        ({"rounds": 2**32}, "rounds = 4294967296"),
         ({"length": 0}, "length = 0"),
-        ({"quantum": 0.0}, "quantum = 0.0"),
-        ({"fraction_bits": 60}, "fraction_bits = 60"),
     ]:
         with pytest.raises(InputError) as refused:
             replace(good, **changes)  # type: ignore[arg-type]

@@ -20,10 +20,14 @@ from confide.deploy.machines import client_messages as cm
 from confide.deploy.machines.client import Client, ClientTerms
 from confide.deploy.machines.cohort import REPEATS, Cohort, Kept
 from confide.deploy.machines.exchange import Rules
+from confide.deploy.machines.ports import Desk, Ports
 from confide.deploy.machines.terms import Terms
-from confide.deploy.store.books import Attempt, as_bytes
+from confide.deploy.store.books import Attempt, Books, as_bytes
 from confide.deploy.store.record import Record
+from confide.deploy.store.store import MemoryStore
 from confide.graph.graph import Graph
+from confide.rounds.arithmetic import FixedArithmetic
+from confide.rounds.noise import integer_noise
 from confide.rounds.schemes import scheme
 from confide.secure import messages as secure_messages
 from confide.secure import server as secure
@@ -42,6 +46,7 @@ CURIOUS, ACTIVE = SecureSum(choose(K, 0.0, 0.4)), SecureSum(choose(K, 0.0, 0.2, 
 IDENTITIES = {k: Identity.of(hashlib.sha256(b"client %d" % k).digest()) for k in range(K)}
 PEERS = {k: identity.public for k, identity in IDENTITIES.items()}
 LARGEST = 1 << BITS
+GRID = FixedArithmetic(1, BITS)
 MODEL = np.arange(M, dtype=np.int64) * 1000 - 1234
 ATTEMPT = Attempt(7, 2, tuple(range(K)))
 PHASES = [secure.Advertising, secure.Sharing, secure.Masking, secure.Unmasking]
@@ -72,6 +77,14 @@ def a_client(terms: Terms, k: int, record: Record | None = None) -> Client:
     return Client(mine, lambda *_: update(k), record or Record(mine.owner), member, entropy)
 
 
+def a_desk(terms: Terms, model: np.ndarray, now: float, send: Callable[[int, bytes], None], kept: bytes) -> Desk:
+    books = Books.fresh(model, ())
+    books.transcript = kept
+    desk = Desk(terms, MemoryStore(books), Ports(lambda m, raw: None, send, integer_noise(0, GRID), lambda _: ()))
+    desk.now = now
+    return desk
+
+
 @dataclass
 class Room:
     """A cohort and its clients. What is said to a client lies in `inbox` until `deliver`."""
@@ -89,7 +102,9 @@ class Room:
 
     def __post_init__(self) -> None:
         self.clients = self.clients or {k: a_client(self.terms, k) for k in range(K)}
-        self.cohort = Cohort(self.terms, self.attempt, MODEL, self.now, self.send, self.keep, self.refusals, self.kept)
+        desk = a_desk(self.terms, MODEL, self.now, self.send, self.kept)
+        desk.refusals = self.refusals
+        self.cohort = Cohort(desk, self.attempt, self.keep)
 
     def send(self, k: int, raw: bytes) -> None:
         self.inbox.append((k, raw))
@@ -409,7 +424,7 @@ def test_a_restarted_server_asks_the_very_same_question(name: str, dead: list[in
 def test_the_model_of_a_kept_round_is_the_one_that_was_handed_out() -> None:
     """Flows may have come in since: the model that a restarted server has now is another one."""
     first = at_phase(3)
-    again = Cohort(SECURE_TERMS, ATTEMPT, MODEL + 99, BEGIN, first.send, first.keep, Counter(), first.keeps[0])
+    again = Cohort(a_desk(SECURE_TERMS, MODEL + 99, BEGIN, first.send, first.keeps[0]), ATTEMPT, first.keep)
     assert np.array_equal(again.model, MODEL)
     assert again.session is not None
     assert first.cohort.session is not None

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from confide.base.arrays import Floats
 from confide.base.errors import InputError, RunError
-from confide.base.validation import positive, whole
+from confide.base.validation import whole
 from confide.base.wire import MalformedError
 from confide.deploy.machines import client_messages as messages
 from confide.deploy.machines.training import Trainer
@@ -64,7 +64,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class ClientTerms:
-    """What a client knows before the first round, all of it from the plan.
+    """What a client knows before the first round, all of it from the plan, which has checked it.
 
     Attributes:
         text: the plan's canonical text; its hash is the plan's.
@@ -91,12 +91,6 @@ class ClientTerms:
     def __post_init__(self) -> None:
         whole("rounds", self.rounds, 1, LAST_ROUND)
         whole("length", self.length, 1, 2**31)
-        positive("quantum", self.quantum)
-        for name in ("protocol", "unit", "client"):
-            whole(name, getattr(self, name), 0, 2**32 - 1)
-        whole("fraction_bits", self.fraction_bits, 0, 52)
-        if self.cap is not None:
-            whole("cap", self.cap, 1)
 
     @classmethod
     def of_plan(cls, plan: Plan, unit: int, client: int) -> Self:

@@ -10,7 +10,6 @@ What a client has not answered is said to it again now and then; it answers the 
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from math import inf as NEVER
@@ -20,7 +19,7 @@ import numpy as np
 
 from confide.base.wire import MalformedError
 from confide.deploy.machines import client_messages as messages
-from confide.deploy.machines.terms import Terms
+from confide.deploy.machines.ports import Desk
 from confide.deploy.store.books import Attempt, Vector, as_bytes, as_vector
 from confide.secure import messages as secure_messages
 from confide.secure import server as secure
@@ -96,43 +95,34 @@ class Cohort:
         said: the last word to each client.  gone: who declined.
     """
 
-    def __init__(
-        self,
-        terms: Terms,
-        attempt: Attempt,
-        model: Vector,
-        now: float,
-        send: Callable[[int, bytes], None],
-        keep: Callable[[bytes], None],
-        refusals: Counter[str],
-        kept: bytes = b"",
-    ) -> None:
-        self.terms, self.seconds, self.attempt = terms, terms.clocks.adapt, attempt
+    def __init__(self, desk: Desk, attempt: Attempt, keep: Callable[[bytes], None]) -> None:
+        self.terms, self.seconds, self.attempt = desk.terms, desk.terms.clocks.adapt, attempt
         self.sum: Sum | None = None
         self.failed = ""
-        self.refusals = refusals
-        self._send, self._keep = send, keep
+        self.refusals = desk.refusals
+        self._send, self._keep = desk.ports.to_client, keep
         self.total: Vector | None = None
         self.survivors: set[int] = set()
         self.said: dict[int, bytes] = {}
         self.gone: set[int] = set()
         self._repeat = NEVER
+        now, kept = desk.now, desk.books.transcript
         stored = Kept.decode(kept) if kept else None
         self.opened, self.ready = (now, NEVER) if stored is None else (stored.opened, stored.asked)
-        self.model = model if stored is None else as_vector(stored.model)
+        self.model = desk.books.w if stored is None else as_vector(stored.model)
         # A session that is taken up again has the time of its last phases; training was before them.
         self._begun = now if stored is None else now - ENDS[secure.Masking] * self.seconds
         self.session: secure.State | None = None
-        if terms.secure is None:
+        if self.terms.secure is None:
             self._invite(now)
             return
-        task = terms.task(attempt.round, as_bytes(self.model))
+        task = self.terms.task(attempt.round, as_bytes(self.model))
         if stored is None:
-            self.session = secure.start(task, attempt.sample, terms.client_identities)
+            self.session = secure.start(task, attempt.sample, self.terms.client_identities)
             self._invite(now)
             return
         try:
-            asking, said = transcript.decode(stored.transcript, task, terms.client_identities)
+            asking, said = transcript.decode(stored.transcript, task, self.terms.client_identities)
         except MalformedError as e:
             self.failed = f"{Failure.DAMAGED}: {e}"
             return

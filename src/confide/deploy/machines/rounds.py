@@ -197,9 +197,7 @@ class Rounds:
         if not kept:
             desk.commit(Changes(attempt=attempt), "round.open")
         ports.at("round.open.committed")
-        self.cohort = Cohort(
-            desk.terms, attempt, books.w, desk.now, ports.to_client, self._keep, desk.refusals, books.transcript
-        )
+        self.cohort = Cohort(desk, attempt, self._keep)
         self.deadline = self.cohort.deadline
         ports.at("adapt.handed_out")
         return True
