@@ -59,11 +59,15 @@ class Record:
 
     def write(self, round: int) -> None:
         """Keep a later round as answered; when this returns it outlives a crash."""
-        self._keep(_later(round, self.answered), self.given)
+        if whole("round", round, 1, LAST_ROUND) <= self.answered:
+            raise InputError("round", round, f"round {self.answered} was answered already; a record never falls")
+        self._keep(round, self.given)
 
     def count(self, round: int) -> None:
         """Keep that data are given in a later round; when this returns it outlives a crash."""
-        self._keep(self.answered, _counted(round, self.given))
+        if whole("round", round, 1, LAST_ROUND) <= self.given.last:
+            raise InputError("round", round, f"round {self.given.last} was counted already; a record never falls")
+        self._keep(self.answered, Given(self.given.rounds + 1, round))
 
     def _keep(self, answered: int, given: Given) -> None:
         self.answered, self.given = answered, given
@@ -106,18 +110,6 @@ class FileRecord(Record):
     def __del__(self) -> None:
         with suppress(AttributeError):  # it never got as far as its lock
             self.close()
-
-
-def _later(round: int, answered: int) -> int:
-    if whole("round", round, 1, LAST_ROUND) <= answered:
-        raise InputError("round", round, f"round {answered} was answered already; a record never falls")
-    return round
-
-
-def _counted(round: int, given: Given) -> Given:
-    if whole("round", round, 1, LAST_ROUND) <= given.last:
-        raise InputError("round", round, f"round {given.last} was counted already; a record never falls")
-    return Given(given.rounds + 1, round)
 
 
 def _locked(path: Path) -> int:
