@@ -101,7 +101,7 @@ class Stage:
         self.story, self.graph, self.scheme = story, Graph.parse(story.graph), noisy(story.scheme)
         self.units: list[Unit] = scripted(
             self.graph, self.scheme, rounds=story.rounds, length=LENGTH, window=story.window, seed=story.seed,
-            allowed=story.allowed, store=store, exchange=story.exchange,
+            allowed=story.allowed, store=store, neighbours=story.exchange,
         )  # fmt: skip
         self.arithmetic = self.units[0].terms.arithmetic
         self.watch = Watch([u.terms for u in self.units], [u.store.load() for u in self.units])
@@ -111,8 +111,8 @@ class Stage:
         self._seeded = integer_noise(story.seed, self.arithmetic)
         self._drawn: dict[tuple[Purpose, tuple[int, ...]], State] = {}  # the last of each
         self._messages: dict[tuple[int, int], dict[int, bytes]] = {}  # (server, round) -> by neighbour
-        t, self._quiet = self.units[0].terms, story.quiet
-        waits = {Phase.BOOT: t.exchange, Phase.WAIT: t.exchange, Phase.ADAPT: t.adapt, Phase.DRAIN: t.drain}
+        t, self._quiet = self.units[0].terms.clocks, story.quiet
+        waits = {Phase.BOOT: t.neighbours, Phase.WAIT: t.neighbours, Phase.ADAPT: t.adapt, Phase.DRAIN: t.drain}
         self._longest = {phase: waits.get(phase, NEVER) + MORE for phase in Phase}
         self._waits: list[tuple[Server | None, Phase, int, float]] = [(None, Phase.BOOT, 0, NEVER)] * len(self.units)
 
@@ -130,8 +130,8 @@ class Stage:
 
     def run(self) -> None:
         """Until all are finished and nothing can go wrong any more."""
-        s, t = self.story, self.units[0].terms
-        longest = s.quiet + 2 * s.weather.away[1] + (s.rounds + 2) * (t.adapt + 2 * t.exchange) + t.drain + 100.0
+        s, t = self.story, self.units[0].terms.clocks
+        longest = s.quiet + 2 * s.weather.away[1] + (s.rounds + 2) * (t.adapt + 2 * t.neighbours) + t.drain + 100.0
         self.net.run(until=longest, done=self._over)
         where = [None if u.server is None else (u.server.phase, u.server.why, u.server.pending) for u in self.units]
         require(all(w is not None and w[0] is Phase.FINISHED for w in where), f"L1: not all have finished: {where}")

@@ -12,16 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import stats
 
 from confide.base.errors import InputError
-from confide.laws.noise import SecretStream
-from confide.secure import encoding as module
-from confide.secure.encoding import RINGS, ROUNDINGS, Encoding, signed, truncate, words_of
+from confide.secure.encoding import RINGS, Encoding, signed, truncate, words_of
 from exploring import more
 
-KEY = bytes(range(32))
-KINDS = [(ring, rounding) for ring in (32, 64) for rounding in ROUNDINGS]
 Floats = NDArray[np.float64]
 LARGEST = {32: 2**31 - 1, 64: 2**63 - 1}
 # 2^31 - 1 is a prime; 2^63 - 1 = 7^2 73 127 337 92737 649657
@@ -51,13 +46,13 @@ def total(e: Encoding, words: NDArray[Any], n: int) -> NDArray[Any]:
 
 @st.composite
 def rounds(draw: st.DrawFn) -> tuple[Encoding, list[list[float]]]:
-    ring, rounding = draw(st.sampled_from(KINDS))
+    ring = draw(st.sampled_from([32, 64]))
     bound, n = draw(st.sampled_from([0.3, 1.0, 1.7])), draw(st.integers(1, 6))
     f = draw(st.integers(0, 27 if ring == 32 else 51))
     value = st.floats(-1.5 * bound, 1.5 * bound) | st.sampled_from([bound, -bound, 0.0, -0.0, 5e-324, 0.5**f])
     length = draw(st.integers(1, 5))
     updates = draw(st.lists(st.lists(value, min_size=length, max_size=length), min_size=n, max_size=n))
-    return Encoding(ring, f, bound, n, rounding), updates
+    return Encoding(ring, f, bound, n), updates
 
 
 @settings(max_examples=more(100, 250))
@@ -75,23 +70,21 @@ def test_the_decoded_sum_is_exact_and_the_mean_as_near_as_stated(case: tuple[Enc
     for ks, xs in zip(integers, clipped, strict=True):
         for k, x in zip(ks, xs, strict=True):
             error = k - x * scale
-            assert abs(error) <= Fraction(1, 2) if e.rounding == "nearest" else abs(error) < 1
-            assert e.rounding != "truncate" or k == math.trunc(x * scale)
+            assert abs(error) < 1
+            assert k == math.trunc(x * scale)
     sums = [sum(column) for column in zip(*integers, strict=True)]
     assert e.decode(ring_sum).tolist() == sums
     for s, mean, xs in zip(sums, e.mean(ring_sum, n), zip(*clipped, strict=True), strict=True):
         exact = Fraction(s, n * scale)
-        off = abs(exact - sum(xs) / n) * scale  # in quanta
-        assert off <= Fraction(1, 2) if e.rounding == "nearest" else off < 1
+        assert abs(exact - sum(xs) / n) * scale < 1  # in quanta
         assert abs(Fraction(float(mean)) - exact) <= abs(exact) * Fraction(1, 2**51)  # what doubles lose
 
 
-@pytest.mark.parametrize(("rounding", "worst"), [("truncate", 0.99), ("nearest", 0.5), ("stochastic", 0.5)])
-def test_the_stated_errors_are_not_generous(rounding: str, worst: float) -> None:
-    e, n = Encoding(32, 8, 1.0, 3, rounding), 3
+def test_the_stated_error_is_not_generous() -> None:
+    e, n = Encoding(32, 8, 1.0, 3), 3
     x = np.array([0.999 / 256, 0.5 / 256, 100.999 / 256])
     words = total(e, e.encode(x).words, n)
-    assert np.max(np.abs(e.mean(words, n) - x)) >= worst * e.quantum * 0.99
+    assert np.max(np.abs(e.mean(words, n) - x)) >= 0.99 / 256 * 0.99
 
 
 def test_mean_of_fewer_is_taken_over_the_divisor() -> None:
@@ -138,65 +131,23 @@ def test_truncation_never_grows_a_norm(x: list[float], f: int, p: int) -> None:
     assert all(v * s >= 0 for v, s in zip(k, scaled, strict=True))
 
 
-@pytest.fixture
-def known_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SecretStream", lambda: SecretStream(KEY))
-
-
-@pytest.mark.usefixtures("known_stream")
-def test_nearest_and_stochastic_may_grow_a_norm() -> None:
+def test_rounding_to_the_nearest_would_grow_a_norm() -> None:
     """So that the test above says something."""
     x = np.full(1000, 0.6 / 256)
-    for rounding in ("nearest", "stochastic"):
-        k = Encoding(32, 8, 1.0, 4, rounding).encode(x).words
-        assert np.linalg.norm(k.astype(float) / 256) > np.linalg.norm(x)
-
-
-def law_test(k: NDArray[np.int64], x: float) -> float:
-    """p-value of: floor(x) + 1 with probability x - floor(x), else floor(x)."""
-    down = math.floor(x)
-    assert set(np.unique(k)) <= {down, down + 1}
-    return float(stats.binomtest(int((k == down + 1).sum()), len(k), x - down).pvalue)
-
-
-@pytest.mark.usefixtures("known_stream")
-@pytest.mark.parametrize("x", [0.1, 0.5, 0.75, 17.3, -0.3, -4.5, -100.9])
-def test_stochastic_rounding_is_unbiased(x: float) -> None:
-    n = 300_000
-
-    def rounded(rounding: str) -> NDArray[np.int64]:
-        return signed(Encoding(32, 8, 1.0, 4, rounding).encode(np.full(n, x / 256)).words)
-
-    k = rounded("stochastic")
-    assert law_test(k, x) > 1e-3
-    for wrong in (x - 0.01, x + 0.01):
-        assert law_test(k, wrong) < 1e-9
-    for other in ("nearest", "truncate"):
-        assert law_test(rounded(other), x) < 1e-9
-    ups = k - math.floor(x)
-    p = x - math.floor(x)
-    pairs = np.bincount(2 * ups[0::2] + ups[1::2], minlength=4)  # coordinates round independently
-    expected = np.array([(1 - p) ** 2, p * (1 - p), p * (1 - p), p * p]) * (n // 2)
-    assert stats.chisquare(pairs, expected).pvalue > 1e-3
+    assert np.linalg.norm(np.rint(x * 256) / 256) > np.linalg.norm(x)
 
 
 def test_whole_quanta_are_never_moved() -> None:
     x = np.arange(-256, 257) / 256
-    for rounding in ROUNDINGS:
-        assert signed(Encoding(32, 8, 1.0, 4, rounding).encode(x).words).tolist() == list(range(-256, 257))
-
-
-def test_stochastic_rounding_does_not_repeat() -> None:
-    e, x = Encoding(32, 8, 1.0, 4, "stochastic"), np.full(256, 0.5 / 256)
-    assert not np.array_equal(e.encode(x).words, e.encode(x).words)
+    assert signed(Encoding(32, 8, 1.0, 4).encode(x).words).tolist() == list(range(-256, 257))
 
 
 # The clip
 
 
-@pytest.mark.parametrize(("ring", "rounding"), KINDS)
-def test_values_at_and_beyond_the_clip(ring: int, rounding: str) -> None:
-    e = Encoding(ring, 12, 0.75, 4, rounding)
+@pytest.mark.parametrize("ring", [32, 64])
+def test_values_at_and_beyond_the_clip(ring: int) -> None:
+    e = Encoding(ring, 12, 0.75, 4)
     beyond = math.nextafter(0.75, 1)
     x = np.array([0.75, -0.75, beyond, -beyond, 8.0, -1e300, 0.1])
     before = x.copy()
@@ -222,12 +173,11 @@ def test_what_is_not_finite_is_refused_without_showing_the_update(bad: float) ->
 
 
 @pytest.mark.parametrize(("ring", "n", "quanta"), EDGES)
-@pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("f", [0, 5])
-def test_the_edge_of_the_ring(ring: int, n: int, quanta: int, rounding: str, f: int) -> None:
+def test_the_edge_of_the_ring(ring: int, n: int, quanta: int, f: int) -> None:
     """n q = 2^(b-1) - 1 or the last multiple below it is read back; one client or one quantum more is refused."""
     bound = quanta / 2**f
-    e = Encoding(ring, f, bound, n, rounding)
+    e = Encoding(ring, f, bound, n)
     words, clipped = e.encode(np.array([bound, -bound, 2 * bound, -2 * bound]))
     assert clipped == 2
     top = n * quanta
@@ -235,23 +185,18 @@ def test_the_edge_of_the_ring(ring: int, n: int, quanta: int, rounding: str, f: 
     assert e.decode(total(e, words, n)).tolist() == [top, -top, top, -top]
     if (n + 1) * quanta > LARGEST[ring]:
         with pytest.raises(InputError, match="could wrap"):
-            Encoding(ring, f, bound, n + 1, rounding)
+            Encoding(ring, f, bound, n + 1)
     if n * (quanta + 1) > LARGEST[ring]:
         with pytest.raises(InputError, match="could wrap"):
-            Encoding(ring, f, (quanta + 1) / 2**f, n, rounding)
+            Encoding(ring, f, (quanta + 1) / 2**f, n)
 
 
-@pytest.mark.usefixtures("known_stream")
 def test_bounds_off_the_grid_are_counted_as_they_round() -> None:
-    """1.6 quanta are one after truncation but two after rounding, which is one too many for half of the ring."""
+    """1.6 quanta are one after truncation; two would be one too many for half of the ring."""
     n = 2**30
     assert Encoding(32, 0, 1.6, n).encode(np.array([1.6, -1.6])).words.tolist() == [1, 2**32 - 1]
-    for rounding in ("nearest", "stochastic"):
-        with pytest.raises(InputError, match="could wrap"):
-            Encoding(32, 0, 1.6, n, rounding)
-        e = Encoding(32, 0, 1.6, n - 1, rounding)
-        assert np.max(np.abs(signed(e.encode(np.full(100, -1.6)).words))) == 2
-        assert e.decode(total(e, np.array([2], e.dtype), n - 1)).tolist() == [2 * n - 2]
+    with pytest.raises(InputError, match="could wrap"):
+        Encoding(32, 0, 2.0, n)
 
 
 def test_the_refused_sum_would_have_wrapped() -> None:
@@ -272,41 +217,29 @@ def test_the_refused_sum_would_have_wrapped() -> None:
     f=st.integers(0, 52),
     bound=st.floats(1e-6, 1e6),
     n=st.integers(1, 2000) | st.integers(1, 2**40),
-    rounding=st.sampled_from(ROUNDINGS),
     noise=st.just(0) | st.integers(0, 2**30),
-    weight=st.just(1) | st.integers(1, 1000),
 )
-@example(ring=64, f=52, bound=1.0, n=1, rounding="nearest", noise=0, weight=1)
-def test_whatever_is_accepted_is_read_back(
-    ring: int, f: int, bound: float, n: int, rounding: str, noise: int, weight: int
-) -> None:
-    """The extreme sums with the extreme noise and weight, whatever the settings; else a refusal that names a field."""
+@example(ring=64, f=52, bound=1.0, n=1, noise=0)
+def test_whatever_is_accepted_is_read_back(ring: int, f: int, bound: float, n: int, noise: int) -> None:
+    """The extreme sums with the extreme noise, whatever the settings; else a refusal that names a field."""
     try:
-        e = Encoding(ring, f, bound, n, rounding, noise, weight)
+        e = Encoding(ring, f, bound, n, noise)
     except InputError as error:
         assert error.field == "fraction_bits"  # noqa: PT017
         q = math.floor(Fraction(bound) * 2**f)
-        assert n * (weight * (q + 1) + noise) > LARGEST[ring] or q + 1 >= 2**53  # it was not refused for nothing
+        assert n * (q + noise) > LARGEST[ring] or q >= 2**53  # it was not refused for nothing
         return
     x, t = np.array([bound, -bound]), np.array([noise, -noise])
-    words, _ = e.encode(x, t, weight)
+    words, _ = e.encode(x, t)
     one = signed(words).tolist()
-    assert one[0] in (
-        weight * math.floor(Fraction(bound) * 2**f) + noise,
-        weight * math.ceil(Fraction(bound) * 2**f) + noise,
-    )
-    if rounding != "stochastic":
-        assert one[1] == -one[0]
-    else:
-        words = np.array([words[0], words[0]])
-        one = [one[0], one[0]]
+    assert one == [math.floor(Fraction(bound) * 2**f) + noise, -math.floor(Fraction(bound) * 2**f) - noise]
     assert e.decode(total(e, words, n)).tolist() == [n * one[0], n * one[1]]
 
 
 REFUSED: list[dict[str, Any]] = [
     {"ring_bits": 32, "fraction_bits": 24, "bound": 1.0, "clients": 200},
-    {"ring_bits": 32, "fraction_bits": 30, "bound": 3.0, "clients": 7, "rounding": "stochastic"},
-    {"ring_bits": 32, "fraction_bits": 20, "bound": 1.0, "clients": 100, "weight": 50},
+    {"ring_bits": 32, "fraction_bits": 30, "bound": 3.0, "clients": 7},
+    {"ring_bits": 32, "fraction_bits": 20, "bound": 50.0, "clients": 100},
     {"ring_bits": 32, "fraction_bits": 20, "bound": 1.0, "clients": 2048, "noise": 1000},
     {"ring_bits": 32, "fraction_bits": 0, "bound": 1e7, "clients": 1000},
     {"ring_bits": 32, "fraction_bits": 10, "bound": 1.0, "clients": 1000, "noise": 2**22},
@@ -341,10 +274,9 @@ def test_the_remedy_works_when_followed(case: dict[str, Any]) -> None:
         assert case["ring_bits"] in works, f"no fewer bits will do, yet it says: {said}"
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_updates_in_single_precision_do_not_wrap(rounding: str) -> None:
+def test_updates_in_single_precision_do_not_wrap() -> None:
     """0.1 in single precision lies beyond the bound 0.1: it must be clipped as any other number, or refused."""
-    e = Encoding(32, 30, bound=0.1, clients=19 if rounding != "truncate" else 20, rounding=rounding)
+    e = Encoding(32, 30, bound=0.1, clients=20)
     update = np.full(3, 0.1, np.float32)
     try:
         words, clipped = e.encode(update)  # type: ignore[arg-type]
@@ -377,28 +309,20 @@ def test_coordinates_that_doubles_cannot_hold_are_refused() -> None:
         Encoding(64, 52, bound=2.0, clients=2)
 
 
-# Noise and weights
+# Noise
 
 
-def test_noise_and_weights_are_counted() -> None:
-    n, q, w, t = 10, 2**20, 3, 1000
-    room = LARGEST[32] // n - w * q
-    Encoding(32, 20, 1.0, n, noise=room, weight=w)
-    for beyond in ({"noise": room + 1, "weight": w}, {"noise": room, "weight": w + 1}):
-        with pytest.raises(InputError, match="could wrap"):
-            Encoding(32, 20, 1.0, n, **beyond)
-    e = Encoding(32, 20, 1.0, n, noise=t, weight=w)
-    words, _ = e.encode(np.array([1.0, -1.0, 0.5]), np.array([t, -t, 7]), weight=w)
-    one = [w * q + t, -w * q - t, w * q // 2 + 7]
+def test_noise_is_counted() -> None:
+    n, q, t = 10, 2**20, 1000
+    room = LARGEST[32] // n - q
+    Encoding(32, 20, 1.0, n, noise=room)
+    with pytest.raises(InputError, match="could wrap"):
+        Encoding(32, 20, 1.0, n, noise=room + 1)
+    e = Encoding(32, 20, 1.0, n, noise=t)
+    words, _ = e.encode(np.array([1.0, -1.0, 0.5]), np.array([t, -t, 7]))
+    one = [q + t, -q - t, q // 2 + 7]
     assert signed(words).tolist() == one
     assert e.decode(total(e, words, n)).tolist() == [n * k for k in one]
-
-
-def test_weights_beyond_the_largest_are_refused() -> None:
-    e = Encoding(32, 10, 1.0, 4, weight=3)
-    for bad in (0, 4, -1, 1.5, True):
-        with pytest.raises(InputError, match="weight"):
-            e.encode(np.zeros(2), weight=bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("beyond", [6, -6, 2**40, 2**63 - 1, -(2**63)])
@@ -414,11 +338,6 @@ def test_one_share_of_noise_does_not_serve_all_coordinates() -> None:
     e = Encoding(32, 10, 1.0, 4, noise=5)
     with pytest.raises(InputError, match=r"^noise"):
         e.encode(np.zeros(3), np.array([3]))
-
-
-def test_noise_is_not_multiplied_by_the_weight() -> None:
-    e = Encoding(32, 10, 1.0, 4, noise=5, weight=100)
-    assert signed(e.encode(np.zeros(1), np.array([5]), weight=100).words).tolist() == [5]
 
 
 # Edges
@@ -440,9 +359,7 @@ def test_sums_of_another_type_are_not_decoded(dtype: str) -> None:
         *(("fraction_bits", v) for v in (-1, 53, 1.5, True, None)),
         *(("bound", v) for v in (0, -1.0, math.nan, math.inf, "1", None)),
         *(("clients", v) for v in (0, -3, 2.0, None)),
-        *(("rounding", v) for v in ("up", "", None)),
         *(("noise", v) for v in (-1, 0.5, None)),
-        *(("weight", v) for v in (0, -1, 1.5, None)),
     ],
 )
 def test_bad_settings(field: str, bad: object) -> None:

@@ -12,9 +12,11 @@ from confide.secure.client import Member
 from confide.secure.encoding import signed, words_of
 from confide.secure.release import RING_BITS, Terms
 from confide.secure.session import RefusedError, Why
+from confide.testing.rehearsal import server_identity
 from confide.testing.secure_sessions import Phase, rehearse
 
-PLAN = bytes(range(32))
+PLAN, WHAT = bytes(range(32)), bytes(32)
+PEERS = {p: server_identity(p).public for p in range(4)}
 
 
 def terms(P: int = 4, **changes: object) -> Terms:
@@ -27,8 +29,8 @@ def contribution(t: Terms, state: np.ndarray, stream: SecretStream) -> np.ndarra
 
 
 def session(t: Terms, words: list, attempt: int = 1, drops: dict | None = None) -> server.State:
-    members = [Member(p) for p in range(t.servers)]
-    return rehearse(t.task(PLAN, 10, attempt), members, dict(enumerate(words)), drops).state
+    members = [Member(p, server_identity(p), PEERS) for p in range(t.servers)]
+    return rehearse(t.task(PLAN, attempt, WHAT), members, dict(enumerate(words)), drops).state
 
 
 def test_the_sum_of_states_and_shares_is_exact_although_single_words_wrap() -> None:
@@ -64,11 +66,11 @@ def test_all_servers_or_nothing(phase: Phase) -> None:
 
 
 def test_an_attempt_is_answered_once() -> None:
-    t = terms()
+    t, member = terms(), Member(0, server_identity(0), PEERS)
     words = np.zeros(5, "<u8")
     with pytest.raises(RefusedError, match=str(Why.ANSWERED_BEFORE)):
-        client.start(t.task(PLAN, 10, 1), Member(0), words, answered=1)
-    client.start(t.task(PLAN, 10, 2), Member(0), words, answered=1)
+        client.start(t.task(PLAN, 1, WHAT), member, words, answered=1)
+    client.start(t.task(PLAN, 2, WHAT), member, words, answered=1)
 
 
 def test_two_servers_may_release() -> None:

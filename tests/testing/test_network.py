@@ -12,7 +12,7 @@ import pytest
 
 from builders import deployed, reference_bits
 from confide.deploy.machines import training
-from confide.deploy.machines.draws import edge_secret, secret_noise
+from confide.deploy.machines.draws import secret_noise
 from confide.deploy.machines.ports import Phase
 from confide.deploy.machines.terms import of_plan
 from confide.deploy.machines.training import Trainer
@@ -263,7 +263,7 @@ def test_the_noise_of_a_real_pairwise_network_cancels_in_the_sum() -> None:
         prices = agreed(e)
         units = training_units(prices, e.problem, e.seed)
         for p, unit in enumerate(units):
-            secrets = {(min(p, m), max(p, m)): edge_secret(exchange[p], exchange[m].public) for m in unit.terms.weights}
+            secrets = {(min(p, m), max(p, m)): exchange[p].agree([exchange[m].public])[0] for m in unit.terms.weights}
             quantum = prices.arithmetic.quantum
             unit.noise = secret_noise(quantum, secrets, bytes.fromhex(prices.plan.hash))
         network = Network(units, seed=1)

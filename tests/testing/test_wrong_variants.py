@@ -161,7 +161,7 @@ class Waits(RoundsOf):
 
     class Kind(Rounds):
         def _wait(self) -> bool:
-            self.desk.terms = replace(self.desk.terms, exchange=1e6)
+            self.desk.terms = replace(self.desk.terms, clocks=replace(self.desk.terms.clocks, neighbours=1e6))
             return super()._wait()
 
 

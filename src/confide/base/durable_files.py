@@ -17,9 +17,11 @@ def create_file(path: Path, data: bytes, mode: int) -> None:
         _flush(file, data)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """A public file, old or new but never half, on the disk when this returns."""
+def replace_file(path: Path, data: bytes, mode: int | None = None) -> None:
+    """A file, old or new but never half, on the disk when this returns; a public one where no mode is given."""
     with atomic_file(path) as temporary, open(temporary, "wb") as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         _flush(file, data)
     sync_folder(path.parent)
 

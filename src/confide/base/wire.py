@@ -7,25 +7,31 @@ Whatever is not exactly such a list is a `MalformedError`, and nothing else is e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 import msgpack
 from pydantic import ConfigDict, ValidationError
 
 STRICT = ConfigDict(strict=True)
+Message = TypeVar("Message")
 
 
 class MalformedError(ValueError):
     """Bytes that are no message, or not one that is allowed here."""
 
 
-def encode(kind: str, message: Any) -> bytes:
+def kinds(messages: Any, prefix: str = "") -> dict[str, Any]:
+    """One kind of message, or a union of them, by the word that stands first on the wire."""
+    return {prefix + kind.__name__: kind for kind in get_args(messages) or [messages]}
+
+
+def encode(message: Any, prefix: str = "") -> bytes:
     values = [getattr(message, name) for name in message.__dataclass_fields__]
     room = 4096 + sum(len(value) for value in values if isinstance(value, bytes))  # so that nothing long is moved
-    return bytes(msgpack.Packer(buf_size=room).pack([kind, *values]))
+    return bytes(msgpack.Packer(buf_size=room).pack([prefix + type(message).__name__, *values]))
 
 
-def decode(raw: bytes, kinds: Mapping[str, type], largest: int) -> Any:
+def decode(raw: bytes, kinds: Mapping[str, type[Message]], largest: int) -> Message:
     """The message, of one of the kinds that may come now and of at most `largest` bytes."""
     if len(raw) > largest:
         raise MalformedError(f"{len(raw)} bytes, at most {largest} are allowed")

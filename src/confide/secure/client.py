@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from confide.base.errors import InputError
-from confide.secure import masks, shares
+from confide.secure import masks, messages, shares
 from confide.secure.encoding import Words
 from confide.secure.keys import (
     BadKeyError,
@@ -30,21 +30,6 @@ from confide.secure.keys import (
     pair_mask_key,
     self_mask_key,
     signed_by,
-)
-from confide.secure.messages import (
-    UNSIGNED,
-    Advertise,
-    Answer,
-    Consent,
-    Consents,
-    Entry,
-    FromClient,
-    FromServer,
-    Inbox,
-    Masked,
-    Question,
-    Roster,
-    Shares,
 )
 from confide.secure.session import RefusedError, Session, Task, Why, advertisement, commitment, consent
 from confide.secure.shares import SHARE_BYTES, Entropy
@@ -96,7 +81,7 @@ class Sent(State):
 
 @dataclass(frozen=True, repr=False)
 class Consented(Sent):
-    question: Question
+    question: messages.Question
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,12 +97,12 @@ class Aborted(State):
         return f"{super().__repr__()[:-1]}: {self.why})"
 
 
-Reply = FromClient | None
+Reply = messages.FromClient | None
 
 
 def start(
     task: Task, me: Member, words: Words, answered: int, entropy: Entropy = os.urandom
-) -> tuple[Advertised, Advertise]:
+) -> tuple[Advertised, messages.Advertise]:
     """Join the sum with an encoded update, unless this round was answered before."""
     if task.round <= answered:
         raise RefusedError(Why.ANSWERED_BEFORE)
@@ -127,29 +112,29 @@ def start(
     if task.parameters.server == "active" and (me.identity is None or me.peers.get(me.client) != me.identity.public):
         raise InputError("identity", None, "an active server calls for signed keys: give an identity in the roster")
     mask, channel = KeyPair.of(entropy(32)), KeyPair.of(entropy(32))
-    entry = Entry(me.client, mask.public, channel.public, UNSIGNED)
+    entry = messages.Entry(me.client, mask.public, channel.public, messages.UNSIGNED)
     if task.parameters.server == "active" and me.identity is not None:
         entry = entry._replace(signature=me.identity.sign(advertisement(task, entry)))
-    return Advertised(task, me, mask, channel, words, entropy), Advertise(task.digest, entry)
+    return Advertised(task, me, mask, channel, words, entropy), messages.Advertise(task.digest, entry)
 
 
-def receive(state: State, message: FromServer, answered: int) -> tuple[State, Reply]:
+def receive(state: State, message: messages.FromServer, answered: int) -> tuple[State, Reply]:
     """One transition; `answered` is the last round on this client's durable record."""
-    if isinstance(state, Answered | Consented | Sent | Shared) and not isinstance(message, Roster):
+    if isinstance(state, Answered | Consented | Sent | Shared) and not isinstance(message, messages.Roster):
         if message.session != state.session.id:
             raise RefusedError("the message is of another session")
-    elif isinstance(message, Roster) and message.task != state.task.digest:
+    elif isinstance(message, messages.Roster) and message.task != state.task.digest:
         raise RefusedError("the roster is of another task, round, model or plan")
     try:
-        if isinstance(state, Advertised) and isinstance(message, Roster):
+        if isinstance(state, Advertised) and isinstance(message, messages.Roster):
             return _share(state, message)
-        if isinstance(state, Shared) and isinstance(message, Inbox):
+        if isinstance(state, Shared) and isinstance(message, messages.Inbox):
             return _mask(state, message)
-        if type(state) is Sent and isinstance(message, Question):
+        if type(state) is Sent and isinstance(message, messages.Question):
             return _consider(state, message, answered)
-        if isinstance(state, Consented) and isinstance(message, Consents):
+        if isinstance(state, Consented) and isinstance(message, messages.Consents):
             return _check_consents(state, message, answered)
-        if isinstance(state, Consented | Answered) and isinstance(message, Question):
+        if isinstance(state, Consented | Answered) and isinstance(message, messages.Question):
             raise _AbortError(Why.ASKED_TWICE)
     except _AbortError as abort:
         return Aborted(state.task, state.me, abort.why), None
@@ -161,7 +146,7 @@ class _AbortError(Exception):
         self.why = why
 
 
-def _share(state: Advertised, roster: Roster) -> tuple[Shared, Shares]:
+def _share(state: Advertised, roster: messages.Roster) -> tuple[Shared, messages.Shares]:
     """Check everybody's keys, then share the mask key and the seed among the neighbours."""
     task, me, parameters = state.task, state.me, state.task.parameters
     session = Session(task, roster.entries)
@@ -188,17 +173,16 @@ def _share(state: Advertised, roster: Roster) -> tuple[Shared, Shares]:
     )
     incoming = {j: channel_key(secret, session.id, j, me.client) for j, secret in zip(neighbours, agreed, strict=True)}
     shared = Shared(task, me, session, state.mask, state.words, seed, incoming, own)
-    return shared, Shares(session.id, me.client, commitment(session.id, seed), sealed)
+    return shared, messages.Shares(session.id, me.client, commitment(session.id, seed), sealed)
 
 
 def _check_signatures(task: Task, me: Member, session: Session) -> None:
     for entry in session.entries.values():
-        public = me.peers.get(entry.client)
-        if public is None or not signed_by(public, entry.signature, advertisement(task, entry)):
+        if not signed_by(me.peers.get(entry.client), entry.signature, advertisement(task, entry)):
             raise _AbortError(Why.BAD_SIGNATURE)
 
 
-def _mask(state: Shared, inbox: Inbox) -> tuple[Sent, Masked]:
+def _mask(state: Shared, inbox: messages.Inbox) -> tuple[Sent, messages.Masked]:
     """Open the neighbours' shares and send  words + PRG(b) + sum_{j>i} PRG(s_ij) - sum_{j<i} PRG(s_ij)."""
     me, session = state.me.client, state.session
     held: dict[int, Secret] = {} if state.own is None else {me: state.own}
@@ -217,10 +201,10 @@ def _mask(state: Shared, inbox: Inbox) -> tuple[Sent, Masked]:
     plus = [self_mask_key(state.seed, session.id, me), *(key for j, key in keys.items() if j > me)]
     words = state.words.copy()
     masks.apply(words, plus, [key for j, key in keys.items() if j < me])
-    return Sent(state.task, state.me, session, held), Masked(session.id, me, words.tobytes())
+    return Sent(state.task, state.me, session, held), messages.Masked(session.id, me, words.tobytes())
 
 
-def _consider(state: Sent, question: Question, answered: int) -> tuple[State, FromClient]:
+def _consider(state: Sent, question: messages.Question, answered: int) -> tuple[State, messages.FromClient]:
     """Is this a question that an honest server could ask? Every neighbour must be in the sum or out of it, not both."""
     me, session = state.me, state.session
     alive, dead = set(question.alive), set(question.dead)
@@ -239,28 +223,25 @@ def _consider(state: Sent, question: Question, answered: int) -> tuple[State, Fr
         raise _AbortError(Why.BAD_SIGNATURE)
     signature = me.identity.sign(consent(session.id, question.alive, question.dead))
     consented = Consented(state.task, me, session, state.held, question)
-    return consented, Consent(session.id, me.client, signature)
+    return consented, messages.Consent(session.id, me.client, signature)
 
 
-def _check_consents(state: Consented, consents: Consents, answered: int) -> tuple[Answered, Answer]:
+def _check_consents(state: Consented, consents: messages.Consents, answered: int) -> tuple[Answered, messages.Answer]:
     """At least t holders of this client's secrets must have been asked the same question."""
     me, session, question = state.me, state.session, state.question
-    statement, signers = (
-        consent(session.id, question.alive, question.dead),
-        {client for client, _ in consents.signatures},
-    )
+    statement = consent(session.id, question.alive, question.dead)
+    signers = {client for client, _ in consents.signatures}
     if len(signers) != len(consents.signatures) or not signers <= set(question.alive):
         raise _AbortError(Why.BAD_SIGNATURE)
     for client, signature in consents.signatures:
-        public = me.peers.get(client)
-        if public is None or not signed_by(public, signature, statement):
+        if not signed_by(me.peers.get(client), signature, statement):
             raise _AbortError(Why.BAD_SIGNATURE)
     if len(signers & set(session.holders(me.client))) < state.task.parameters.threshold:
         raise _AbortError(Why.TOO_FEW_CONSENTS)
     return _answer(state, question, answered)
 
 
-def _answer(state: Sent, question: Question, answered: int) -> tuple[Answered, Answer]:
+def _answer(state: Sent, question: messages.Question, answered: int) -> tuple[Answered, messages.Answer]:
     """For every owner exactly one kind of share: of the seed if it is in the sum, of the mask key if it is not."""
     if state.task.round <= answered:
         raise _AbortError(Why.ANSWERED_BEFORE)
@@ -268,7 +249,7 @@ def _answer(state: Sent, question: Question, answered: int) -> tuple[Answered, A
     seeds = tuple((owner, both[SHARE_BYTES:]) for owner, both in sorted(state.held.items()) if owner in alive)
     keys = tuple((owner, both[:SHARE_BYTES]) for owner, both in sorted(state.held.items()) if owner not in alive)
     done = Answered(state.task, state.me, state.session)
-    return done, Answer(state.session.id, state.me.client, seeds, keys)
+    return done, messages.Answer(state.session.id, state.me.client, seeds, keys)
 
 
 def _open(key: Secret, sealed: bytes, session: bytes) -> Secret:

@@ -1,14 +1,9 @@
 """Updates as words of a ring: fixed point modulo 2^32 or 2^64, with a proof that a sum never wraps.
 
-A coordinate x becomes the integer x 2^f, rounded, and the ring is the unsigned integer type's own wrap-around; a sum
-is read back as a signed integer. That is exact while every sum lies in [-2^(b-1), 2^(b-1) - 1], so an encoding is
-refused when it is made unless n (w q + t) <= 2^(b-1) - 1, where q is the largest encoded coordinate, w the largest
-weight, t a share of noise's largest value and n the number of clients.
-
-    rounding      error of the decoded mean    a clipped norm
-    truncate      below one quantum            cannot grow (toward zero, the default)
-    stochastic    below one quantum, mean 0    may grow by sqrt(M) quanta
-    nearest       at most half a quantum       may grow by sqrt(M)/2 quanta
+A coordinate x becomes the integer x 2^f, truncated toward zero, so that no norm grows, and the ring is the unsigned
+integer type's own wrap-around; a sum is read back as a signed integer. That is exact while every sum lies in
+[-2^(b-1), 2^(b-1) - 1], so an encoding is refused when it is made unless n (q + t) <= 2^(b-1) - 1, where q is the
+largest encoded coordinate, t a share of noise's largest value and n the number of clients.
 """
 
 from __future__ import annotations
@@ -23,11 +18,9 @@ from numpy.typing import NDArray
 
 from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
-from confide.base.validation import one_of, positive, positive_int, whole
-from confide.laws.noise import SecretStream
+from confide.base.validation import positive, positive_int, whole
 
 Words = NDArray[Any]  # little-endian uint32 or uint64
-ROUNDINGS: Final = ("truncate", "nearest", "stochastic")
 RINGS: Final[dict[int, np.dtype[Any]]] = {8: np.dtype("<u1"), 32: np.dtype("<u4"), 64: np.dtype("<u8")}  # 8: a toy
 
 
@@ -68,9 +61,7 @@ class Encoding:
         fraction_bits: f; the quantum is 2^-f.
         bound: largest absolute coordinate; anything beyond is clipped to it and counted.
         clients: n, the largest number of summands.
-        rounding: "truncate", "nearest" or "stochastic".
         noise: largest absolute value of a client's share of noise, in quanta.
-        weight: largest whole number by which a client's integers may be multiplied.
 
     >>> Encoding(32, 24, bound=1.0, clients=200)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -81,9 +72,7 @@ class Encoding:
     fraction_bits: int
     bound: float
     clients: int
-    rounding: str = "truncate"
     noise: int = 0
-    weight: int = 1
 
     def __post_init__(self) -> None:
         if self.ring_bits not in (32, 64):
@@ -91,9 +80,7 @@ class Encoding:
         whole("fraction_bits", self.fraction_bits, 0, 52)
         positive("bound", self.bound)
         positive_int("clients", self.clients)
-        one_of("rounding", self.rounding, ROUNDINGS)
         whole("noise", self.noise, 0)
-        positive_int("weight", self.weight)
         if not self._fits(self.fraction_bits):
             what = f"the sum of {self.clients} clients could wrap in a {self.ring_bits}-bit ring"
             if self._reach(self.fraction_bits) <= self.largest:
@@ -109,29 +96,23 @@ class Encoding:
         return RINGS[self.ring_bits]
 
     @property
-    def quantum(self) -> float:
-        return 2.0**-self.fraction_bits
-
-    @property
     def largest(self) -> int:
         """Largest sum that is read back as what it is."""
         return (1 << (self.ring_bits - 1)) - 1
 
     def _quanta(self, fraction_bits: int) -> int:
         """The largest coordinate, as an integer."""
-        scaled: Fraction = Fraction(self.bound) * 2**fraction_bits
-        return math.floor(scaled) if self.rounding == "truncate" else math.ceil(scaled)
+        return math.floor(Fraction(self.bound) * (1 << fraction_bits))
 
     def _reach(self, fraction_bits: int) -> int:
         """The largest sum."""
-        return self.clients * (self.weight * self._quanta(fraction_bits) + self.noise)
+        return self.clients * (self._quanta(fraction_bits) + self.noise)
 
     def _fits(self, fraction_bits: int) -> bool:
         return self._reach(fraction_bits) <= self.largest and self._quanta(fraction_bits) < 2**53
 
-    def encode(self, update: Floats, noise: Ints | None = None, weight: int = 1) -> Encoded:
+    def encode(self, update: Floats, noise: Ints | None = None) -> Encoded:
         """A client's update, with its share of noise, as words of the ring."""
-        whole("weight", weight, 1, self.weight)
         update = np.asarray(update, np.float64)  # single precision would round the bound up
         largest = float(np.maximum(update.max(initial=0.0), -update.min(initial=0.0)))
         if not math.isfinite(largest):
@@ -140,9 +121,7 @@ class Encoding:
         if largest > self.bound:
             clipped = int(np.count_nonzero(np.abs(update) > self.bound))
             update = np.clip(update, -self.bound, self.bound)
-        integers = self._round(update)
-        if weight != 1:
-            integers *= weight
+        integers = truncate(update, self.fraction_bits)
         if noise is not None:
             if noise.shape != update.shape:
                 raise InputError("noise", f"shape {noise.shape}", f"must have a value for each of {update.shape}")
@@ -150,17 +129,6 @@ class Encoding:
                 raise InputError("noise", "a share of noise", "is beyond the largest value that the ring allows for")
             integers += noise
         return Encoded(words_of(integers, self.ring_bits), clipped)
-
-    def _round(self, x: Floats) -> Ints:
-        if self.rounding == "truncate":
-            return truncate(x, self.fraction_bits)
-        scaled = x * 2.0**self.fraction_bits
-        if self.rounding == "nearest":
-            return np.rint(scaled).astype(np.int64)
-        down = np.floor(scaled)
-        # Who rounds up must not be known, else the low bits are: the words come from the OS, not from a seed.
-        chance = (SecretStream().words(scaled.size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        return (down + (chance < scaled - down)).astype(np.int64)
 
     def decode(self, total: Words) -> Ints:
         """The integer sum, in quanta."""
@@ -170,4 +138,6 @@ class Encoding:
 
     def mean(self, total: Words, divisor: int) -> Floats:
         """The sum as a number, divided: within one quantum of the mean of the clipped updates if all took part."""
-        return np.asarray(self.decode(total) * (self.quantum / positive_int("divisor", divisor)), np.float64)
+        return np.asarray(
+            self.decode(total) * (2.0**-self.fraction_bits / positive_int("divisor", divisor)), np.float64
+        )

@@ -113,9 +113,10 @@ class Identity(_Pair):
         return Ed25519PrivateKey.from_private_bytes(self.secret).sign(statement)
 
 
-def signed_by(public: bytes, signature: bytes, statement: bytes) -> bool:
+def signed_by(public: bytes | None, signature: bytes, statement: bytes) -> bool:
+    """Whether the owner of this identity signed it; nobody did where no identity is known."""
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, statement)
+        Ed25519PublicKey.from_public_bytes(public or b"").verify(signature, statement)
     except (InvalidSignature, ValueError):
         return False
     return True

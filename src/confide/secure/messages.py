@@ -59,9 +59,13 @@ class Roster:
 
 
 @dataclass(frozen=True, config=wire.STRICT)
-class Shares:
+class _OfClient:
     session: Hash
     client: Client
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Shares(_OfClient):
     commitment: Hash  # to the self-mask's seed, so that a wrong share is noticed
     sealed: SealedShares  # (to whom, ciphertext)
 
@@ -73,9 +77,7 @@ class Inbox:
 
 
 @dataclass(frozen=True, config=wire.STRICT)
-class Masked:
-    session: Hash
-    client: Client
+class Masked(_OfClient):
     words: bytes = Field(repr=False)
 
 
@@ -87,9 +89,7 @@ class Question:
 
 
 @dataclass(frozen=True, config=wire.STRICT)
-class Consent:
-    session: Hash
-    client: Client
+class Consent(_OfClient):
     signature: Signature
 
 
@@ -100,28 +100,21 @@ class Consents:
 
 
 @dataclass(frozen=True, config=wire.STRICT)
-class Answer:
-    session: Hash
-    client: Client
+class Answer(_OfClient):
     seeds: OpenShares = Field(repr=False)  # (whose, share) of those alive
     keys: OpenShares = Field(repr=False)  # of the dead
 
 
 FromClient = Advertise | Shares | Masked | Consent | Answer
 FromServer = Roster | Inbox | Question | Consents
-FROM_CLIENT: Final[dict[str, type]] = {kind.__name__: kind for kind in (Advertise, Shares, Masked, Consent, Answer)}
-FROM_SERVER: Final[dict[str, type]] = {kind.__name__: kind for kind in (Roster, Inbox, Question, Consents)}
-
-
-def encode(message: FromClient | FromServer) -> bytes:
-    return wire.encode(type(message).__name__, message)
+FROM_CLIENT: Final[dict[str, type[FromClient]]] = wire.kinds(FromClient)
+FROM_SERVER: Final[dict[str, type[FromServer]]] = wire.kinds(FromServer)
+encode = wire.encode
 
 
 def from_client(raw: bytes, largest: int) -> FromClient:
-    found: FromClient = wire.decode(raw, FROM_CLIENT, largest)
-    return found
+    return wire.decode(raw, FROM_CLIENT, largest)
 
 
 def from_server(raw: bytes, largest: int) -> FromServer:
-    found: FromServer = wire.decode(raw, FROM_SERVER, largest)
-    return found
+    return wire.decode(raw, FROM_SERVER, largest)

@@ -13,7 +13,6 @@ whatever had changed in between, two shares for one attempt could be averaged.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, replace
 from typing import Final
@@ -82,11 +81,16 @@ class Terms:
             remedy = f"the sum over {self.servers} servers could wrap in 64 bits; use fewer fraction bits"
             raise InputError("algorithm.fraction_bits", f"quantum {self.quantum:g}", remedy)
 
-    def task(self, plan: bytes, round: int, attempt: int) -> Task:
-        """The session of one attempt: its number is the session's round, so that none is ever answered twice."""
+    def task(self, plan: bytes, attempt: int, what: bytes) -> Task:
+        """The session of one attempt: its number is the session's round, so that none is ever answered twice.
+
+        The server that relays is one of the parties, and may lie.
+
+        Args:
+            what: hash of what is released.
+        """
         P = self.servers
-        parameters = Parameters(P, P - 1, threshold=P, quorum=P, corrupted=self.colluders)
-        what = hashlib.sha256(b"release after round %d" % round).digest()
+        parameters = Parameters(P, P - 1, threshold=P, quorum=P, corrupted=self.colluders, server="active")
         return Task(plan, NO_UNIT, attempt, what, parameters, self.length, RING_BITS)
 
     def mean(self, total: Words) -> Floats:

@@ -17,26 +17,12 @@ from typing import Any
 import numpy as np
 
 from confide.base.errors import InputError
-from confide.secure import masks, shares
+from confide.secure import masks, messages, shares
 from confide.secure.encoding import Words
 from confide.secure.keys import KeyPair, pair_mask_key, self_mask_key, signed_by, usable
-from confide.secure.messages import (
-    Advertise,
-    Answer,
-    Consent,
-    Consents,
-    Entry,
-    FromClient,
-    FromServer,
-    Inbox,
-    Masked,
-    Question,
-    Roster,
-    Shares,
-)
 from confide.secure.session import RefusedError, Session, Task, Why, advertisement, commitment, consent
 
-Outgoing = dict[int, FromServer]
+Outgoing = dict[int, messages.FromServer]
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,7 +37,7 @@ class State:
 class Advertising(State):
     invited: frozenset[int]
     peers: Mapping[int, bytes]  # identities, with an active server
-    entries: dict[int, Entry] = field(default_factory=dict)
+    entries: dict[int, messages.Entry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,7 +48,7 @@ class _InSession(State):
 
 @dataclass(frozen=True, repr=False)
 class Sharing(_InSession):
-    shared: dict[int, Shares] = field(default_factory=dict)
+    shared: dict[int, messages.Shares] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,7 +62,7 @@ class Masking(_InSession):
 class _Asked(_InSession):
     commitments: dict[int, bytes]
     total: Words
-    question: Question
+    question: messages.Question
     asked: frozenset[int]
 
 
@@ -87,7 +73,7 @@ class Consenting(_Asked):
 
 @dataclass(frozen=True, repr=False)
 class Unmasking(_Asked):
-    answers: dict[int, Answer] = field(default_factory=dict)
+    answers: dict[int, messages.Answer] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,30 +122,33 @@ def _roll(state: State) -> tuple[Collection[int], Mapping[int, Any]]:
             return (), {}
 
 
-def receive(state: State, sender: int, message: FromClient) -> State:
-    if isinstance(state, _InSession) and not isinstance(message, Advertise) and message.session != state.session.id:
+def receive(state: State, sender: int, message: messages.FromClient) -> State:
+    if isinstance(message, messages.Advertise):
+        claimed = message.entry.client
+    elif isinstance(state, _InSession) and message.session != state.session.id:
         raise RefusedError("the message is of another session")
-    claimed = message.entry.client if isinstance(message, Advertise) else message.client
+    else:
+        claimed = message.client
     if claimed != sender:
         raise RefusedError(f"client {sender} speaks for client {claimed}")
     expected, heard = _roll(state)
     if sender not in expected or sender in heard:
         raise RefusedError(f"client {sender} is not expected to say anything (now)")
     match state, message:
-        case Advertising(), Advertise():
+        case Advertising(), messages.Advertise():
             return _advertised(state, sender, message)
-        case Sharing(), Shares():
+        case Sharing(), messages.Shares():
             return _shared(state, sender, message)
-        case Masking(), Masked():
+        case Masking(), messages.Masked():
             return _masked(state, sender, message)
-        case Consenting(), Consent():
+        case Consenting(), messages.Consent():
             return _consented(state, sender, message)
-        case Unmasking(), Answer():
+        case Unmasking(), messages.Answer():
             return _answered(state, sender, message)
     raise RefusedError(f"{type(message).__name__} is not for a server that is {type(state).__name__}")
 
 
-def _advertised(state: Advertising, sender: int, message: Advertise) -> Advertising:
+def _advertised(state: Advertising, sender: int, message: messages.Advertise) -> Advertising:
     if message.task != state.task.digest:
         raise RefusedError("the keys are for another task, round, model or plan")
     taken = {key for entry in state.entries.values() for key in (entry.mask_key, entry.channel_key)}
@@ -168,33 +157,33 @@ def _advertised(state: Advertising, sender: int, message: Advertise) -> Advertis
     if not (usable(message.entry.mask_key) and usable(message.entry.channel_key)):
         raise RefusedError(Why.BAD_KEY)
     if state.task.parameters.server == "active":
-        public = state.peers.get(sender)
-        if public is None or not signed_by(public, message.entry.signature, advertisement(state.task, message.entry)):
+        said = advertisement(state.task, message.entry)
+        if not signed_by(state.peers.get(sender), message.entry.signature, said):
             raise RefusedError(Why.BAD_SIGNATURE)
     return replace(state, entries=state.entries | {sender: message.entry})
 
 
-def _shared(state: Sharing, sender: int, message: Shares) -> Sharing:
+def _shared(state: Sharing, sender: int, message: messages.Shares) -> Sharing:
     if [to for to, _ in message.sealed] != state.session.neighbours(sender):
         raise RefusedError("shares must go to the neighbours, in order")
     return replace(state, shared=state.shared | {sender: message})
 
 
-def _masked(state: Masking, sender: int, message: Masked) -> Masking:
+def _masked(state: Masking, sender: int, message: messages.Masked) -> Masking:
     if len(message.words) != state.total.nbytes:
         raise RefusedError(f"an update has {state.total.nbytes} bytes, not {len(message.words)}")
     total = state.total + np.frombuffer(message.words, state.total.dtype)
     return replace(state, total=total, alive=state.alive | {sender: None})
 
 
-def _consented(state: Consenting, sender: int, message: Consent) -> Consenting:
+def _consented(state: Consenting, sender: int, message: messages.Consent) -> Consenting:
     statement = consent(state.session.id, state.question.alive, state.question.dead)
     if not signed_by(state.peers[sender], message.signature, statement):
         raise RefusedError(Why.BAD_SIGNATURE)
     return replace(state, signatures=state.signatures | {sender: message.signature})
 
 
-def _answered(state: Unmasking, sender: int, message: Answer) -> Unmasking:
+def _answered(state: Unmasking, sender: int, message: messages.Answer) -> Unmasking:
     """Exactly the shares that were asked for: of the seed of everyone alive, of the key of everyone dead."""
     alive, dead = set(state.question.alive), set(state.question.dead)
     owned = {j for j in state.session.neighbours(sender) if j in state.commitments}
@@ -225,7 +214,7 @@ def _send_roster(state: Advertising) -> tuple[State, Outgoing]:
     if len(state.entries) < state.task.parameters.quorum:
         return Aborted(state.task, Why.TOO_FEW_ADVERTISED), {}
     session = Session(state.task, state.entries.values())
-    roster = Roster(state.task.digest, tuple(session.entries.values()))
+    roster = messages.Roster(state.task.digest, tuple(session.entries.values()))
     return Sharing(state.task, session, state.peers), dict.fromkeys(session.entries, roster)
 
 
@@ -240,14 +229,14 @@ def _send_inboxes(state: Sharing) -> tuple[State, Outgoing]:
     commitments = {client: message.commitment for client, message in state.shared.items()}
     total = np.zeros(state.task.length, state.task.dtype)
     masking = Masking(state.task, state.session, state.peers, commitments, total)
-    return masking, {client: Inbox(state.session.id, tuple(found)) for client, found in letters.items()}
+    return masking, {client: messages.Inbox(state.session.id, tuple(found)) for client, found in letters.items()}
 
 
 def _ask(state: Masking) -> tuple[State, Outgoing]:
     if len(state.alive) < state.task.parameters.quorum:
         return Aborted(state.task, Why.TOO_FEW_UPDATES), {}
     alive, dead = sorted(state.alive), sorted(state.commitments.keys() - state.alive.keys())
-    question = Question(state.session.id, tuple(alive), tuple(dead))
+    question = messages.Question(state.session.id, tuple(alive), tuple(dead))
     kind = Consenting if state.task.parameters.server == "active" else Unmasking
     common = (state.task, state.session, state.peers, state.commitments, state.total, question)
     asking: State = kind(*common, frozenset(alive))
@@ -257,7 +246,7 @@ def _ask(state: Masking) -> tuple[State, Outgoing]:
 def _send_consents(state: Consenting) -> tuple[State, Outgoing]:
     if len(state.signatures) < state.task.parameters.threshold:
         return Aborted(state.task, Why.TOO_FEW_CONSENTS), {}
-    consents = Consents(state.session.id, tuple(sorted(state.signatures.items())))
+    consents = messages.Consents(state.session.id, tuple(sorted(state.signatures.items())))
     asked = frozenset(state.signatures)
     common = (state.task, state.session, state.peers, state.commitments, state.total, state.question)
     return Unmasking(*common, asked), dict.fromkeys(sorted(asked), consents)

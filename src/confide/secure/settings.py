@@ -9,6 +9,7 @@ from confide.base.errors import InputError
 from confide.base.validation import number, one_of, whole
 from confide.secure.encoding import Encoding
 from confide.secure.parameters import SERVERS, Parameters, choose
+from confide.secure.session import Task
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,10 @@ class SecureSum:
     def share_quanta(self, fraction_bits: int) -> float:
         """The same in the client's quanta 2^-fraction_bits, of which psi's is one L-th."""
         return self.share * self.parameters.clients * 2.0**fraction_bits
+
+    def task(self, plan: bytes, unit: int, round: int, model: bytes, length: int) -> Task:
+        """A unit's sum in one round, of so many coordinates, for those who were handed a model of this hash."""
+        return Task(plan, unit, round, model, self.parameters, length, self.ring_bits)
 
     def encoding(self, bound: float, fraction_bits: int) -> Encoding:
         """How an update of at most this norm enters the sum; refused where a sum could wrap."""

@@ -8,7 +8,7 @@ starts again asks the one that it wrote down before it left.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Final
 
 import numpy as np
 from annotated_types import Len
@@ -32,18 +32,21 @@ class Transcript:
     signatures: Annotated[tuple[tuple[Client, Signature], ...], Len(0, LARGEST_COHORT), FailFast()]  # of the consents
 
 
+KINDS: Final[dict[str, type[Transcript]]] = wire.kinds(Transcript)
+
+
 def encode(state: Consenting | Unmasking, consents: Consents | None = None) -> bytes:
     """Of a server that has asked, or (with the consents) that passes on what an active one's clients signed."""
     q = state.question
     entries = tuple(state.session.entries.values())
     signatures = () if consents is None else consents.signatures
     kept = Transcript(entries, tuple(state.commitments.items()), state.total.tobytes(), q.alive, q.dead, signatures)
-    return wire.encode("Transcript", kept)
+    return wire.encode(kept)
 
 
 def decode(raw: bytes, task: Task, peers: Mapping[int, bytes]) -> tuple[Consenting | Unmasking, Question | Consents]:
     """The server as it was when it spoke last, and what it said: answers that had come are to come again."""
-    kept: Transcript = wire.decode(raw, {"Transcript": Transcript}, 2 * task.largest_message)
+    kept = wire.decode(raw, KINDS, 2 * task.largest_message)
     if len(kept.total) != task.length * task.dtype.itemsize:
         raise wire.MalformedError("a total of another length")
     session = Session(task, kept.entries)

@@ -21,17 +21,16 @@ from confide.base.randomness import Purpose, below, key, words
 from confide.deploy.machines import client_messages as messages
 from confide.deploy.machines import training
 from confide.deploy.machines.client import Client, ClientTerms
-from confide.deploy.machines.cohort import CohortTerms
 from confide.deploy.machines.exchange import Rules
 from confide.deploy.machines.terms import Terms, integer_weights, neighbours, of_plan
 from confide.deploy.machines.training import Trainer
 from confide.deploy.node import seeded
 from confide.deploy.store.books import Books, Vector, as_bytes
-from confide.deploy.store.record import MemoryRecord, Record
+from confide.deploy.store.record import Record
 from confide.deploy.store.store import MemoryStore, Store
 from confide.graph.graph import Graph
 from confide.plans.build import Announced
-from confide.plans.plan import Plan
+from confide.plans.plan import Clocks, Plan
 from confide.privacy.ledger import Cost, Event
 from confide.privacy.price import Price, agreed
 from confide.problems.problem import Problem
@@ -215,17 +214,17 @@ def scripted(
         window: rounds that may be open on an edge.
         seed: of the updates and the noise.
         allowed: publications that the budget pays for; all by default.
-        times: adapt, tick, exchange, drain, start of `Terms`, in virtual seconds.
+        times: of `Clocks`, in virtual seconds.
     """
     g, arithmetic = on_grid(graph), FixedArithmetic(1, 10)
     noise = integer_noise(seed, arithmetic)
-    settings = {"adapt": 10.0, "tick": 10.0, "exchange": 2.0, "drain": 20.0, "start": 0.0} | times
     units = []
     for p in range(g.P):
         weights = neighbours(g, p)
         terms = Terms(
             rules=Rules(p, PLAN, integer_weights(weights), rounds, window, length, 2**62),
-            cohort=CohortTerms(PLAN, p, 1, length, settings["adapt"], LARGEST_UPDATE),
+            clients=1,
+            largest_update=LARGEST_UPDATE,
             scheme=scheme,
             arithmetic=arithmetic,
             own_weight=float(g.own_weights[p]),
@@ -235,8 +234,8 @@ def scripted(
             allowed=rounds if allowed is None else allowed,
             identities=tuple(server_identity(q).public for q in range(g.P)),
             edges=tuple((int(i), int(j)) for i, j in g.edges),
+            clocks=Clocks(**{"adapt": 10.0, "tick": 10.0, "neighbours": 2.0, "drain": 20.0} | times),
             plan_text="",
-            **settings,
         )
         books = Books.fresh(np.zeros(length, np.int64), tuple(weights))
         units.append(Unit(terms, store(p, books), [partial(ScriptedClient, seed, p, length)], noise, lambda _: (0,)))
@@ -269,7 +268,7 @@ def training_units(
         books = Books.fresh(np.zeros(terms.rules.length, np.int64), tuple(terms.weights))
         clients = []
         for k in range(K):
-            record = MemoryRecord(ClientTerms.of_plan(plan, p, k).owner)
+            record = Record(ClientTerms.of_plan(plan, p, k).owner)
             trains = _on_data(plan, source, seed, p, k) if isinstance(source, Problem) else source
             clients.append(partial(_client, plan, seed, p, k, record, trains, train_config(p, k)))
         sample = seeded.sample(seed, p, arithmetic.L, K)

@@ -42,7 +42,7 @@ from confide.deploy.machines.client_messages import (
     from_server,
 )
 from confide.deploy.machines.training import built_in
-from confide.deploy.store.record import MemoryRecord, Owner
+from confide.deploy.store.record import Owner, Record
 from confide.graph.graph import Graph
 from confide.laws.noise import SecretStream
 from confide.plans.plan import Plan
@@ -109,11 +109,10 @@ def a_reference(aggregation: Secure | None = SECURE, clip: str = "example", mode
 def terms_of(reference: Reference, k: int) -> ClientTerms:
     alg, arith = reference.algorithm, reference.arithmetic
     assert isinstance(arith, FixedArithmetic)
-    common = (a_plan().text, 1, ROUNDS, UNIT, k, arith.quantum, M, alg.fraction_bits)
-    if alg.aggregation is None:
-        return ClientTerms(*common)
-    quanta = alg.aggregation.sums(K).share_quanta(alg.fraction_bits)
-    return ClientTerms(*common, alg.encoding(), alg.aggregation.parameters(K), quanta)
+    assert alg.clip is not None
+    bound = alg.clip.update_bound(alg.step)
+    secure = None if alg.aggregation is None else alg.aggregation.sums(K)
+    return ClientTerms(a_plan().text, 1, ROUNDS, UNIT, k, arith.quantum, M, alg.fraction_bits, bound, secure)
 
 
 def trainer_of(reference: Reference, k: int) -> Any:
@@ -128,11 +127,11 @@ def member(k: int) -> Member:
     return Member(k, IDENTITIES[k], PEERS)
 
 
-def a_client(reference: Reference, k: int, record: MemoryRecord | None = None, **changes: Any) -> Client:
+def a_client(reference: Reference, k: int, record: Record | None = None, **changes: Any) -> Client:
     terms = terms_of(reference, k)
     arguments: dict[str, Any] = {
         "trainer": trainer_of(reference, k),
-        "record": record or MemoryRecord(terms.owner),
+        "record": record or Record(terms.owner),
         "member": member(k),
         "noise": lambda i, size: reference.client_noise(i, UNIT, k, size),
     }
@@ -362,7 +361,7 @@ def test_models_without_end_are_declined() -> None:
 def test_a_question_of_a_forgotten_session_is_not_answered_again() -> None:
     """Answered in attempt 1; the server forgot. Nobody takes part in that round again, not even after a restart."""
     reference = a_reference()
-    records = {k: MemoryRecord(terms_of(reference, k).owner) for k in range(K)}
+    records = {k: Record(terms_of(reference, k).owner) for k in range(K)}
     clients = {k: a_client(reference, k, records[k]) for k in range(K)}
     play(Unit(reference), clients)
     for k in range(K):
@@ -492,7 +491,7 @@ def chaos(kind: Secure, rng: random.Random) -> tuple[dict[tuple[int, int], set[b
     Returns the different answers by client and round, and the words with which clients declined.
     """
     reference = a_reference(kind)
-    records = {k: MemoryRecord(terms_of(reference, k).owner) for k in range(K)}
+    records = {k: Record(terms_of(reference, k).owner) for k in range(K)}
     clients = {k: a_client(reference, k, records[k]) for k in range(K)}
     units, said = [Unit(reference)], list[tuple[int, bytes]]()
     for _ in range(300):
@@ -556,7 +555,7 @@ class Crash(BaseException):
     pass
 
 
-class Dying(MemoryRecord):
+class Dying(Record):
     """The process ends when the number is on disk."""
 
     def write(self, round: int) -> None:
@@ -573,7 +572,7 @@ def test_a_crash_between_the_record_and_the_answer() -> None:
     with pytest.raises(Crash):
         clients[0].receive(unit.asks[0])
     assert dying.answered == 1
-    reborn = MemoryRecord(dying.owner)
+    reborn = Record(dying.owner)
     reborn.answered = dying.answered
     client = a_client(reference, 0, reborn)
     assert client.receive(unit.asks[0]) == []
@@ -586,7 +585,7 @@ def test_a_crash_between_the_record_and_the_answer() -> None:
     assert np.array_equal(later.total(), expected(reference, range(K), 2))
 
 
-class Full(MemoryRecord):
+class Full(Record):
     room = False
 
     def write(self, round: int) -> None:
@@ -615,7 +614,7 @@ def test_no_answer_leaves_while_the_disk_is_full(kind: Secure) -> None:
 
 def test_a_client_that_restarts_before_the_question_may_take_part_in_the_next_attempt() -> None:
     reference = a_reference()
-    records = {k: MemoryRecord(terms_of(reference, k).owner) for k in range(K)}
+    records = {k: Record(terms_of(reference, k).owner) for k in range(K)}
     play(Unit(reference), {k: a_client(reference, k, records[k]) for k in range(K)}, phases=3)
     clients = {k: a_client(reference, k, records[k]) for k in range(K)}
     play(unit := Unit(reference, attempt=2), clients)
@@ -636,9 +635,9 @@ class Counting:
         return np.full(M, 2.0**-4) * (1.0 + weights[0])
 
 
-def capped(reference: Reference, cap: int, record: MemoryRecord | None = None, k: int = 0) -> tuple[Client, Counting]:
+def capped(reference: Reference, cap: int, record: Record | None = None, k: int = 0) -> tuple[Client, Counting]:
     terms, trains = replace(terms_of(reference, k), cap=cap), Counting()
-    kept = record or MemoryRecord(terms.owner)
+    kept = record or Record(terms.owner)
     return Client(terms, trains, kept, member(k), noise=lambda i, n: np.ones(n, int)), trains
 
 
@@ -687,7 +686,7 @@ def test_messages_with_and_without_data_look_alike() -> None:
     assert type(only(first)) is type(only(second)) is Reply
 
 
-class CannotCount(MemoryRecord):
+class CannotCount(Record):
     room = False
 
     def count(self, round: int) -> None:
@@ -712,7 +711,7 @@ def test_a_round_is_counted_before_anything_is_computed_or_leaves() -> None:
     assert trains.asked == [1]
 
 
-class DiesCounting(MemoryRecord):
+class DiesCounting(Record):
     def count(self, round: int) -> None:
         super().count(round)
         raise Crash
@@ -722,14 +721,14 @@ class DiesCounting(MemoryRecord):
 def test_a_client_that_starts_again_does_not_give_the_data_of_a_round_twice(dies: bool) -> None:
     """Its words are lost, new ones would be a second question to the data: fresh batches, and they may have left."""
     reference = a_reference(None)
-    record: MemoryRecord = (DiesCounting if dies else MemoryRecord)(terms_of(reference, 0).owner)
+    record: Record = (DiesCounting if dies else Record)(terms_of(reference, 0).owner)
     client, trains = capped(reference, 2, record)
     if dies:
         with pytest.raises(Crash):
             client.receive(invitation(1))
     else:
         assert gave(client, 1).any()
-    reborn = MemoryRecord(record.owner)
+    reborn = Record(record.owner)
     reborn.given = record.given
     client, trains = capped(reference, 2, reborn)
     assert not gave(client, 1).any()  # the same attempt, said again
@@ -758,7 +757,7 @@ def test_attempts_of_a_round_carry_one_update_of_data() -> None:
 def test_a_training_that_fails_is_counted_all_the_same() -> None:
     """Whether data are given must not depend on them."""
     terms = replace(terms_of(a_reference(None), 0), cap=1)
-    client = Client(terms, lambda w, i, c: np.full(M, np.nan), MemoryRecord(terms.owner), member(0))
+    client = Client(terms, lambda w, i, c: np.full(M, np.nan), Record(terms.owner), member(0))
     assert not gave(client, 1).any()
     assert client.record.given == (1, 1)
 
@@ -973,23 +972,13 @@ def test_what_is_shown_of_a_foreign_plan_is_printable() -> None:
 # ---- construction
 
 
-def test_terms_that_contradict_each_other() -> None:
+def test_terms_that_cannot_be() -> None:
     good = terms_of(a_reference(replace(SECURE, sigma=0.02)), 0)
     assert '"algorithm"' not in repr(good)
     for changes, message in [
-        ({"unit": -1}, "unit = -1"),
-        ({"client": 2**32}, "client = 4294967296"),
-        ({"protocol": 1.0}, "protocol = 1.0"),
         ({"rounds": 0}, "rounds = 0"),
+        ({"rounds": 2**32}, "rounds = 4294967296"),
         ({"length": 0}, "length = 0"),
-        ({"quantum": 0.0}, "quantum = 0.0"),
-        ({"fraction_bits": 17}, "fraction_bits = 17: the encoding has 16"),
-        ({"fraction_bits": 60}, "fraction_bits = 60"),
-        ({"encoding": None}, "parameters = "),
-        ({"parameters": None}, "parameters = None"),
-        ({"encoding": None, "parameters": None}, "share_quanta = "),
-        ({"share_quanta": -1.0}, "share_quanta = -1.0"),
-        ({"share_quanta": 1.5 * good.share_quanta}, "encoding.noise = "),
     ]:
         with pytest.raises(InputError) as refused:
             replace(good, **changes)  # type: ignore[arg-type]
@@ -999,9 +988,9 @@ def test_terms_that_contradict_each_other() -> None:
 def test_a_client_with_other_peoples_things() -> None:
     reference = a_reference(ACTIVE)
     with pytest.raises(InputError, match="record = "):
-        a_client(reference, 0, MemoryRecord(terms_of(reference, 1).owner))
+        a_client(reference, 0, Record(terms_of(reference, 1).owner))
     with pytest.raises(InputError, match="record = "):
-        a_client(reference, 0, MemoryRecord(Owner(bytes(32), UNIT, 0)))
+        a_client(reference, 0, Record(Owner(bytes(32), UNIT, 0)))
     with pytest.raises(InputError, match="member = 1"):
         a_client(reference, 0, member=member(1))
     for wrong in (Member(0), Member(0, IDENTITIES[0]), Member(0, IDENTITIES[1], PEERS)):
@@ -1131,7 +1120,7 @@ def test_what_is_too_long_is_not_even_read(which: int, monkeypatch: pytest.Monke
     before = snapshot(client)
     unread = client.refusals["oversized"]
     with monkeypatch.context() as patch:
-        patch.setattr("confide.deploy.machines.client.from_server", lambda *_: pytest.fail("it was read"))
+        patch.setattr("confide.deploy.machines.client_messages.from_server", lambda *_: pytest.fail("it was read"))
         patch.setattr("confide.deploy.machines.client.hashlib", None)
         assert client.receive(bytes(largest + 1)) == []
     assert client.refusals["oversized"] == unread + 1

@@ -18,32 +18,47 @@ from hypothesis import strategies as st
 from builders import mutated
 from confide.deploy.machines import client_messages as cm
 from confide.deploy.machines.client import Client, ClientTerms
-from confide.deploy.machines.cohort import REPEATS, Cohort, CohortTerms, Kept
-from confide.deploy.store.books import Attempt, as_bytes
-from confide.deploy.store.record import MemoryRecord
+from confide.deploy.machines.cohort import REPEATS, Cohort, Kept
+from confide.deploy.machines.exchange import Rules
+from confide.deploy.machines.ports import Desk, Ports
+from confide.deploy.machines.terms import Terms
+from confide.deploy.store.books import Attempt, Books, as_bytes
+from confide.deploy.store.record import Record
+from confide.deploy.store.store import MemoryStore
+from confide.graph.graph import Graph
+from confide.rounds.arithmetic import FixedArithmetic
+from confide.rounds.noise import integer_noise
+from confide.rounds.schemes import scheme
 from confide.secure import messages as secure_messages
 from confide.secure import server as secure
 from confide.secure.client import Member
-from confide.secure.encoding import Encoding, truncate
+from confide.secure.encoding import truncate
 from confide.secure.keys import Identity
 from confide.secure.parameters import choose
 from confide.secure.session import Why
+from confide.secure.settings import SecureSum
+from confide.testing.rehearsal import scripted
 
 TEXT = "the plan of these tests"
 PLAN = hashlib.sha256(TEXT.encode()).digest()
 UNIT, K, M, BITS, SECONDS, BEGIN = 3, 5, 4, 10, 10.0, 100.0
-ENCODING = Encoding(32, BITS, bound=1.0, clients=K)
-CURIOUS, ACTIVE = choose(K, 0.0, 0.4), choose(K, 0.0, 0.2, "active")
+CURIOUS, ACTIVE = SecureSum(choose(K, 0.0, 0.4)), SecureSum(choose(K, 0.0, 0.2, "active"))
 IDENTITIES = {k: Identity.of(hashlib.sha256(b"client %d" % k).digest()) for k in range(K)}
 PEERS = {k: identity.public for k, identity in IDENTITIES.items()}
 LARGEST = 1 << BITS
+GRID = FixedArithmetic(1, BITS)
 MODEL = np.arange(M, dtype=np.int64) * 1000 - 1234
 ATTEMPT = Attempt(7, 2, tuple(range(K)))
 PHASES = [secure.Advertising, secure.Sharing, secure.Masking, secure.Unmasking]
 
-CLEAR_TERMS = CohortTerms(PLAN, UNIT, K, M, SECONDS, LARGEST)
-SECURE_TERMS = replace(CLEAR_TERMS, encoding=ENCODING, parameters=CURIOUS)
-ACTIVE_TERMS = replace(SECURE_TERMS, parameters=ACTIVE, identities=PEERS)
+CLEAR_TERMS = replace(
+    scripted(Graph.parse("path:2"), scheme("homomorphic", 0.5), rounds=100, adapt=SECONDS)[0].terms,
+    rules=Rules(UNIT, PLAN, {}, 100, 4, M, 2**62),
+    clients=K,
+    largest_update=LARGEST,
+)
+SECURE_TERMS = replace(CLEAR_TERMS, secure=CURIOUS)
+ACTIVE_TERMS = replace(SECURE_TERMS, secure=ACTIVE, client_identities=PEERS)
 ALL_TERMS = {"clear": CLEAR_TERMS, "secure": SECURE_TERMS, "active": ACTIVE_TERMS}
 
 
@@ -55,18 +70,26 @@ def plain_sum(clients: Iterable[int]) -> list[int]:
     return np.sum([truncate(update(k), BITS) for k in clients], axis=0).tolist()
 
 
-def a_client(terms: CohortTerms, k: int, record: MemoryRecord | None = None) -> Client:
-    mine = ClientTerms(TEXT, 1, 100, UNIT, k, 1.0, M, BITS, terms.encoding, terms.parameters)
+def a_client(terms: Terms, k: int, record: Record | None = None) -> Client:
+    mine = ClientTerms(TEXT, 1, 100, UNIT, k, 1.0, M, BITS, 1.0, terms.secure)
     member = Member(k, IDENTITIES[k], PEERS)
     entropy = np.random.default_rng(k).bytes
-    return Client(mine, lambda *_: update(k), record or MemoryRecord(mine.owner), member, entropy)
+    return Client(mine, lambda *_: update(k), record or Record(mine.owner), member, entropy)
+
+
+def a_desk(terms: Terms, model: np.ndarray, now: float, send: Callable[[int, bytes], None], kept: bytes) -> Desk:
+    books = Books.fresh(model, ())
+    books.transcript = kept
+    desk = Desk(terms, MemoryStore(books), Ports(lambda m, raw: None, send, integer_noise(0, GRID), lambda _: ()))
+    desk.now = now
+    return desk
 
 
 @dataclass
 class Room:
     """A cohort and its clients. What is said to a client lies in `inbox` until `deliver`."""
 
-    terms: CohortTerms
+    terms: Terms
     attempt: Attempt = ATTEMPT
     kept: bytes = b""
     now: float = BEGIN
@@ -79,7 +102,9 @@ class Room:
 
     def __post_init__(self) -> None:
         self.clients = self.clients or {k: a_client(self.terms, k) for k in range(K)}
-        self.cohort = Cohort(self.terms, self.attempt, MODEL, self.now, self.send, self.keep, self.refusals, self.kept)
+        desk = a_desk(self.terms, MODEL, self.now, self.send, self.kept)
+        desk.refusals = self.refusals
+        self.cohort = Cohort(desk, self.attempt, self.keep)
 
     def send(self, k: int, raw: bytes) -> None:
         self.inbox.append((k, raw))
@@ -99,7 +124,7 @@ class Room:
         for k, raw in self.take():
             if k in to:
                 for reply in self.clients[k].receive(raw):
-                    self.say(k, cm.from_client(reply, self.terms.largest_message))
+                    self.say(k, cm.from_client(reply, self.terms.largest_from_client))
 
     def pass_time(self) -> None:
         """Until something is done of itself."""
@@ -124,7 +149,7 @@ class Room:
         return self.cohort.sum.total.tolist(), sorted(self.cohort.sum.survivors)
 
 
-def at_phase(n: int, terms: CohortTerms = SECURE_TERMS) -> Room:
+def at_phase(n: int, terms: Terms = SECURE_TERMS) -> Room:
     room = Room(terms).run(phases=n)
     assert not room.cohort.done
     return room
@@ -399,7 +424,7 @@ def test_a_restarted_server_asks_the_very_same_question(name: str, dead: list[in
 def test_the_model_of_a_kept_round_is_the_one_that_was_handed_out() -> None:
     """Flows may have come in since: the model that a restarted server has now is another one."""
     first = at_phase(3)
-    again = Cohort(SECURE_TERMS, ATTEMPT, MODEL + 99, BEGIN, first.send, first.keep, Counter(), first.keeps[0])
+    again = Cohort(a_desk(SECURE_TERMS, MODEL + 99, BEGIN, first.send, first.keeps[0]), ATTEMPT, first.keep)
     assert np.array_equal(again.model, MODEL)
     assert again.session is not None
     assert first.cohort.session is not None
@@ -491,10 +516,10 @@ def test_a_kept_transcript_comes_back() -> None:
 Fuzzed = tuple[Room, list[tuple[int, cm.FromClient]]]
 
 
-def every_moment(terms: CohortTerms) -> tuple[list[Room], list[tuple[int, cm.FromClient]]]:
+def every_moment(terms: Terms) -> tuple[list[Room], list[tuple[int, cm.FromClient]]]:
     """A room in each phase, before and after two have answered; and all that was said in them."""
     phases, said = {"clear": 1, "curious": 4, "active": 5}, list[tuple[int, cm.FromClient]]()
-    kind = "clear" if terms.parameters is None else terms.parameters.server
+    kind = "clear" if terms.secure is None else terms.secure.parameters.server
     room, rooms = Room(terms), list[Room]()
     for _ in range(phases[kind]):
         rooms.append(copied(room))
@@ -502,7 +527,7 @@ def every_moment(terms: CohortTerms) -> tuple[list[Room], list[tuple[int, cm.Fro
             if n == 2:
                 rooms.append(copied(room))
             for reply in room.clients[k].receive(raw):
-                said.append((k, cm.from_client(reply, terms.largest_message)))
+                said.append((k, cm.from_client(reply, terms.largest_from_client)))
                 room.say(*said[-1])
     rooms.append(copied(room))
     assert room.cohort.done
@@ -510,7 +535,7 @@ def every_moment(terms: CohortTerms) -> tuple[list[Room], list[tuple[int, cm.Fro
 
 
 def copied(room: Room) -> Room:
-    same = {id(x): x for x in (room.terms, room.terms.parameters, room.clients)}
+    same = {id(x): x for x in (room.terms, room.terms.secure, room.clients)}
     return copy.deepcopy(room, same | {id(room.cohort.session): room.cohort.session})
 
 
@@ -607,6 +632,6 @@ def test_secure_messages_have_a_size() -> None:
     for words in (b"", bytes(4 * M - 1), bytes(4 * M + 1), bytes(4 * M + 4)):
         masked = secure_messages.Masked(state.session.id, 0, words)
         room.say(0, cm.Reply(7, 2, secure_messages.encode(masked)))
-    room.say(0, cm.Reply(7, 2, bytes(SECURE_TERMS.largest_message)))
+    room.say(0, cm.Reply(7, 2, bytes(SECURE_TERMS.largest_from_client)))
     assert room.refusals == {"client: refused by the secure sum": 4, "client: malformed": 1}
     assert room.cohort.session is state

@@ -19,7 +19,7 @@ from scipy import stats
 
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose
-from confide.deploy.machines.draws import edge_secret, secret_noise
+from confide.deploy.machines.draws import secret_noise
 from confide.laws.law import GAUSSIAN, LAPLACE, Law
 from confide.laws.noise import SecretStream, discrete_gaussian, discrete_laplace
 from confide.rounds.noise import NoiseSource
@@ -36,6 +36,11 @@ def pair(name: str) -> KeyPair:
 
 def source(edges: dict[tuple[int, int], Secret] | None = None, key: bytes = TEXT, plan: bytes = PLAN) -> NoiseSource:
     return secret_noise(QUANTUM, {(1, 4): Secret(TEXT)} if edges is None else edges, plan, SecretStream(key))
+
+
+def shared(own: KeyPair, public: bytes) -> Secret:
+    """As a server agrees on it with a neighbour."""
+    return own.agree([public])[0]
 
 
 def pair_key(a: int, b: int, i: int) -> bytes:
@@ -123,7 +128,7 @@ def test_own_noise_is_seeded_by_the_system() -> None:
 
 def test_both_ends_agree() -> None:
     a, b = pair("a"), pair("b")
-    here, there = (secret_noise(QUANTUM, {(1, 4): edge_secret(*ends)}, PLAN) for ends in ((a, b.public), (b, a.public)))
+    here, there = (secret_noise(QUANTUM, {(1, 4): shared(*ends)}, PLAN) for ends in ((a, b.public), (b, a.public)))
     for i, law in itertools.product((1, 2, 2**32 - 1), (LAPLACE, GAUSSIAN)):
         there(SERVER, (i, 4), law, 0.7, 100)  # own noise in between moves nothing
         mine = here(PAIR, (i, 1, 4), law, 0.7, 1000)
@@ -140,7 +145,7 @@ def test_any_other_plan_edge_round_or_secret_gives_other_noise() -> None:
         source(secrets)(PAIR, (7, 1, 5), GAUSSIAN, 0.7, size),
         source(secrets)(PAIR, (7, 4, 5), GAUSSIAN, 0.7, size),
         source(secrets)(PAIR, (1, 4, 5), GAUSSIAN, 0.7, size),
-        source({(1, 4): edge_secret(pair("a"), pair("c").public)})(PAIR, (7, 1, 4), GAUSSIAN, 0.7, size),
+        source({(1, 4): shared(pair("a"), pair("c").public)})(PAIR, (7, 1, 4), GAUSSIAN, 0.7, size),
         source(secrets)(SERVER, (7, 1), GAUSSIAN, 0.7, size),
     ]
     for x, y in itertools.combinations(draws, 2):
@@ -150,13 +155,13 @@ def test_any_other_plan_edge_round_or_secret_gives_other_noise() -> None:
 
 def test_a_third_server_has_another_secret() -> None:
     a, b, c = pair("a"), pair("b"), pair("c")
-    assert edge_secret(a, b.public) == edge_secret(b, a.public)
-    assert edge_secret(c, b.public) != edge_secret(a, b.public) != edge_secret(c, a.public)
+    assert shared(a, b.public) == shared(b, a.public)
+    assert shared(c, b.public) != shared(a, b.public) != shared(c, a.public)
 
 
 def test_a_key_that_shares_nothing_is_refused() -> None:
     with pytest.raises(BadKeyError):
-        edge_secret(pair("a"), bytes(32))
+        shared(pair("a"), bytes(32))
 
 
 # Refusals
@@ -224,7 +229,7 @@ def test_nothing_secret_is_printed() -> None:
         lambda: draw(PAIR, (1, 1, 4), LAPLACE, -0.7, 3),
         lambda: draw(PAIR, (1, 1, 4), LAPLACE, 2.0**40, 3),
         lambda: draw(PAIR, (2**32, 1, 4), LAPLACE, 0.7, 3),
-        lambda: edge_secret(KeyPair.of(TEXT), bytes(32)),
+        lambda: shared(KeyPair.of(TEXT), bytes(32)),
     ):
         with pytest.raises(Exception) as error:  # noqa: PT011
             call()
@@ -235,7 +240,7 @@ def test_nothing_secret_is_printed() -> None:
 
 
 def test_secrets_stay_secrets() -> None:
-    assert type(edge_secret(pair("a"), pair("b").public)) is Secret
+    assert type(shared(pair("a"), pair("b").public)) is Secret
 
 
 def test_a_server_loads_no_heavy_library() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -19,7 +20,9 @@ from confide.base.wire import MalformedError
 from confide.deploy.machines import epoch as e
 from confide.deploy.machines.epoch import Epoch, EpochError, check, decode, encode, sign, statement
 from confide.graph.graph import Graph
+from confide.rounds.schemes import scheme
 from confide.secure.keys import Identity
+from confide.testing.rehearsal import scripted
 from exploring import more
 
 PLAN, OTHER = hashlib.sha256(b"plan").digest(), hashlib.sha256(b"other").digest()
@@ -28,6 +31,7 @@ IDENTITIES = [key.public for key in KEYS]
 RING = [(0, 1), (0, 4), (1, 2), (2, 3), (3, 4)]
 COMPLETE = list(itertools.combinations(range(5), 2))
 S = bytes(range(64))
+TERMS = scripted(Graph.parse("path:2"), scheme("homomorphic", 0.5), rounds=1)[0].terms
 
 
 def signed(number: int, removed: tuple[int, ...], signers: tuple[int, ...] | None = None, P: int = 5) -> Epoch:
@@ -37,7 +41,8 @@ def signed(number: int, removed: tuple[int, ...], signers: tuple[int, ...] | Non
 
 
 def follow(epoch: Epoch, previous: Epoch | None = None, edges: Any = COMPLETE, P: int = 5, plan: bytes = PLAN) -> None:
-    check(epoch, plan, IDENTITIES[:P], edges, previous)
+    terms = replace(TERMS, rules=TERMS.rules._replace(plan=plan), identities=tuple(IDENTITIES[:P]), edges=edges)
+    check(epoch, terms, previous)
 
 
 def refusal(epoch: Epoch, previous: Epoch | None = None, edges: Any = COMPLETE, P: int = 5, plan: bytes = PLAN) -> str:

@@ -31,14 +31,14 @@ from confide.deploy.machines.server import Server
 from confide.deploy.machines.sync import AskBalance, FromServer, Sync, TellBalance, TellEpoch, decode, encode
 from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import TO_ALL, Books, Changes, Status, as_bytes, as_vector
-from confide.deploy.store.record import MemoryRecord
+from confide.deploy.store.record import Record
 from confide.deploy.store.store import MemoryStore
 from confide.graph.graph import Graph
 from confide.rounds.schemes import scheme
 from confide.secure import messages as secure_messages
 from confide.secure.client import Member
-from confide.secure.encoding import Encoding
 from confide.secure.parameters import choose
+from confide.secure.settings import SecureSum
 from confide.testing.network import Cut, Network, Node, Unit, Weather
 from confide.testing.rehearsal import LARGEST_UPDATE, ScriptedClient, scripted, server_identity
 from exploring import more
@@ -49,8 +49,7 @@ PLAN = hashlib.sha256(TEXT.encode()).digest()
 ME, T, W, M, K = 1, 5, 2, 2, 5
 LARGEST = 2**62
 BITS = 10
-ENCODING = Encoding(32, BITS, bound=1.0, clients=K)
-PARAMETERS = choose(K, 0.0, 0.4)
+SECURE = SecureSum(choose(K, 0.0, 0.4))
 
 
 # ---- networks
@@ -71,9 +70,9 @@ def train(k: int, round: int) -> np.ndarray:
     return np.random.default_rng([k, round]).uniform(-1, 1, M)
 
 
-def secure_client(p: int, k: int, records: dict[tuple[int, int], MemoryRecord]) -> Client:
-    terms = ClientTerms(TEXT, 1, T, p, k, 1.0, M, BITS, ENCODING, PARAMETERS)
-    record = records.setdefault((p, k), MemoryRecord(terms.owner))
+def secure_client(p: int, k: int, records: dict[tuple[int, int], Record]) -> Client:
+    terms = ClientTerms(TEXT, 1, T, p, k, 1.0, M, BITS, 1.0, SECURE)
+    record = records.setdefault((p, k), Record(terms.owner))
     return Client(terms, lambda _, i, __: train(k, i), record, Member(k), np.random.default_rng([p, k]).bytes)
 
 
@@ -81,14 +80,13 @@ def units_of(
     graph: str, *, secure: bool = False, clients: int = 1, rounds: int = T, kind: str = "partial:0.5"
 ) -> list[Unit]:
     units = scripted(Graph.parse(graph), scheme(kind, 0.5), rounds=rounds, length=M, window=W)
-    records: dict[tuple[int, int], MemoryRecord] = {}
+    records: dict[tuple[int, int], Record] = {}
     for p, unit in enumerate(units):
         n = K if secure else clients
-        cohort = replace(unit.terms.cohort, plan=PLAN, clients=n)
-        if secure:
-            cohort = replace(cohort, encoding=ENCODING, parameters=PARAMETERS)
         rules = unit.terms.rules._replace(plan=PLAN, largest=LARGEST)
-        unit.terms = replace(unit.terms, rules=rules, cohort=cohort, decays=(0.0,) * n, plan_text=TEXT)
+        unit.terms = replace(unit.terms, rules=rules, clients=n, decays=(0.0,) * n, plan_text=TEXT)
+        if secure:
+            unit.terms = replace(unit.terms, secure=SECURE)
         unit.sample = lambda _, n=n: tuple(range(n))
         unit.clients = [partial(secure_client, p, k, records) if secure else partial(Plain, p, k) for k in range(n)]
     return units
@@ -139,7 +137,7 @@ def taken(name: str, server: Server) -> Machine:
     """The machine, with everything that it may change, and nobody listening."""
     terms, out = server.terms, Out()
     ports = Ports(out.to_server, out.to_client, server.ports.noise, server.ports.sample)
-    same = {id(x): x for x in (terms, terms.rules, terms.cohort)} | {id(server.ports): ports}
+    same = {id(x): x for x in (terms, terms.rules)} | {id(server.ports): ports}
     if server.rounds.cohort is not None:
         same[id(server.rounds.cohort.session)] = server.rounds.cohort.session  # immutable
     found = copy.deepcopy(server, same)
@@ -965,7 +963,7 @@ def from_a_client(machine: Machine, k: int, raw: bytes) -> None:
     machine.client(k, raw)
     after = facts(machine)
     try:
-        cm.from_client(raw, server.terms.cohort.largest_message)
+        cm.from_client(raw, server.terms.largest_from_client)
     except MalformedError:
         assert server.refusals.total() == counted + 1
         assert after == before

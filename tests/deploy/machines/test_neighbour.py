@@ -10,6 +10,7 @@ import pytest
 from confide.deploy.machines.exchange import ExchangeError, OtherBytesError, publish
 from confide.deploy.machines.ports import Phase
 from confide.deploy.store.books import as_bytes
+from confide.plans.plan import Clocks
 from desks import Recorded
 
 OFFER = as_bytes(np.array([8, -8]))
@@ -23,7 +24,7 @@ def published(desk: Recorded) -> None:
 
 
 def test_gaps_grow_to_two_exchanges_and_begin_anew() -> None:
-    desk, gaps = Recorded(exchange=8.0), list[float]()
+    desk, gaps = Recorded(clocks=Clocks(neighbours=8.0)), list[float]()
     neighbour = desk.neighbours[0]
     assert neighbour.resend_at == inf
     neighbour.later()

@@ -21,12 +21,12 @@ from confide.deploy.machines import release_messages as messages
 from confide.deploy.machines import sync
 from confide.deploy.machines.epoch import Epoch
 from confide.deploy.machines.exchange import Rules
-from confide.deploy.machines.ports import Phase
+from confide.deploy.machines.ports import Desk, Phase, Ports
 from confide.deploy.machines.relay import Relay, Releases
-from confide.deploy.machines.release import Circle, Context, Kept, Part, Released
+from confide.deploy.machines.release import Circle, Kept, Part, Released
 from confide.deploy.store.books import Books, Changes, Flow, Status
 from confide.deploy.store.sqlite import SqliteStore
-from confide.deploy.store.store import MemoryStore
+from confide.deploy.store.store import MemoryStore, Store
 from confide.graph.graph import Graph
 from confide.laws.noise import SecretStream, discrete_gaussian
 from confide.privacy.ledger import Cost
@@ -41,6 +41,15 @@ from exploring import more
 QUANTUM = 2.0**-10
 COST = Cost(0.5, None, 1.0, 0.5, "discrete-gaussian")
 ROUNDS = 3
+
+
+def a_desk(rules: Rules, identities: tuple[bytes, ...], store: Store, send: Callable[[int, bytes], None]) -> Desk:
+    """Of a server that has learned and has nothing open."""
+    unit = scripted(Graph.parse("path:2"), scheme("homomorphic", 0.5), rounds=1)[0]
+    terms = replace(unit.terms, rules=rules, identities=identities)
+    desk = Desk(terms, store, Ports(send, lambda k, raw: None, unit.noise, unit.sample))
+    desk.phase = Phase.FINISHED
+    return desk
 
 
 @dataclass
@@ -288,9 +297,6 @@ def crash_points(finished: list[Books]) -> list[tuple[int, str, int]]:
             passed[p, point] += 1
 
         u.server.ports.at = at
-        assert u.server.releases is not None
-        u.server.releases.context.at = at
-        u.server.releases.releaser.context.at = at
     box.release(0)
     return [(p, point, k) for (p, point), n in passed.items() if p != 2 for k in range(n) if "sync" not in point]
 
@@ -484,23 +490,13 @@ class Lab:
             store = MemoryStore(books)
             share, entropy = self.shares.of(p), np.random.default_rng(p).bytes
 
-            def commit(c: Changes, name: str, books: Books = books, store: MemoryStore = store) -> None:
-                store.commit(c, name=name)
-                books.apply(c)
-
-            context = Context(
-                rules=Rules(p, PLAN, dict.fromkeys(books.neighbours, 1), ROUNDS, 4, length, 2**62),
-                identities=identities,
-                part=Part(terms, lambda _: COST, attempts, server_identity(p), share, 60.0, self.told.append, entropy),
-                books=books,
-                commit=commit,
-                finished=lambda: True,
-                epoch=lambda: self.epoch,
-                send=lambda m, raw, p=p: self.queue.append((p, m, raw)),
-            )
-            self.books.append(books)
+            rules = Rules(p, PLAN, dict.fromkeys(books.neighbours, 1), ROUNDS, 4, length, 2**62)
+            desk = a_desk(rules, identities, store, lambda m, raw, p=p: self.queue.append((p, m, raw)))
+            desk.epoch = self.epoch
+            part = Part(terms, lambda _: COST, attempts, server_identity(p), share, 60.0, self.told.append, entropy)
+            self.books.append(desk.books)
             self.stores.append(store)
-            self.releases.append(Releases(context))
+            self.releases.append(Releases(desk, part))
         self.members = [p for p in range(P) if p not in gone]
         self.run = 0
 
@@ -534,7 +530,7 @@ class LyingRelay:
     def __init__(self, lab: Lab, attempt: int = 1) -> None:
         lab.run += 1
         self.lab, self.attempt, self.run = lab, attempt, lab.run
-        circle = Circle.of(lab.releases[0].context.rules, lab.releases[0].context.part.terms, lab.epoch)
+        circle = Circle.of(lab.releases[0].desk.rules, lab.releases[0].context.part.terms, lab.epoch)
         peers = {p: server_identity(p).public for p in circle.members}
         self.state: secure_server.State = secure_server.start(circle.task(attempt), circle.members, peers)
         self.words: dict[int, Any] = {}
@@ -655,6 +651,8 @@ def test_an_attempt_of_another_epoch_is_not_joined_again() -> None:
     LyingRelay(lab).step()
     before = lab.state()
     lab.epoch, lab.members = Epoch(PLAN, 1, (3,), ((0, bytes(64)),)), [0, 1, 2]
+    for own in lab.releases:
+        own.desk.epoch = lab.epoch
     (refusal,) = lab.heard(1, lab.message(messages.Invite, 1, 9, 1))
     assert refusal.why == "attempt 1 was begun in epoch 0, with other servers: begin another"
     assert not refusal.for_now
@@ -703,25 +701,18 @@ def test_a_file_keeps_the_words_and_their_payment(histories: Any, tmp_path: Any)
     for _ in range(2):  # and once more after a start
         sent: list[bytes] = []
         with SqliteStore.open(path, plan, me) as store:
-            books = store.load()
-
-            def commit(c: Changes, name: str, store: SqliteStore = store, books: Books = books) -> None:
-                store.commit(c, name=name)
-                books.apply(c)
-
             part = Part(Terms(4, 0.5, QUANTUM, 3), lambda _: COST, 1, server_identity(me))
-            rules = Rules(me, bytes.fromhex(plan.hash), dict.fromkeys(books.neighbours, 1), 2, 4, 3, 2**62)
+            rules = Rules(me, bytes.fromhex(plan.hash), dict.fromkeys(store.neighbours, 1), 2, 4, 3, 2**62)
             publics = tuple(server_identity(p).public for p in range(4))
-            send = partial(_keep, sent)
-            context = Context(rules, publics, part, books, commit, lambda: True, lambda: None, send)
-            Releases(context).receive(0.0, 0, messages.encode(messages.Invite(rules.plan, 0, 0, me, bytes(16), 1)))
+            desk = a_desk(rules, publics, store, partial(_keep, sent))
+            Releases(desk, part).receive(0.0, 0, messages.encode(messages.Invite(rules.plan, 0, 0, me, bytes(16), 1)))
             assert isinstance(messages.decode(sent[0], 1000), messages.Said)
             kept.append(Kept.of(store.load()))
             assert len(list(store.entries())) == 2 + len(kept) - 1
             paid = [] if len(kept) == 1 else [("release", COST)]
             assert [(e.event.kind, e.event.cost) for e in store.entries()][2:] == paid
             if len(kept) == 1:  # as before its answer leaves
-                Releases(context).releaser._pay(5.0)
+                Releases(desk, part).releaser._pay(5.0)
     assert kept[0][:4] == (1, 0, 0, False)
     assert kept[1][:4] == (1, 0, 1, True)
     assert kept[0].words == kept[1].words
@@ -732,7 +723,7 @@ def test_a_second_result_that_differs_is_an_alarm_and_not_believed() -> None:
     relay = lab.release()
     assert relay.done
     alarms: list[Any] = []
-    lab.releases[1].context.log = lambda *what, **fields: alarms.append((what, fields))
+    lab.releases[1].desk.ports.log = lambda *what, **fields: alarms.append((what, fields))
     assert lab.heard(1, lab.message(messages.Result, 1, 5, 1, bytes(16))) == []
     assert [what for what, _ in alarms] == [("alarm",)]
     assert np.array_equal(lab.releases[1].releaser.results[1].total, relay.result.total)  # type: ignore[union-attr]

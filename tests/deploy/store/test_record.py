@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from confide.base import canonical
 from confide.base.errors import InputError, RunError
 from confide.deploy.store import record
-from confide.deploy.store.record import FileRecord, MemoryRecord, Owner
+from confide.deploy.store.record import FileRecord, Owner, Record
 
 OWNER = Owner(bytes(range(32)), 3, 5)
 
@@ -41,7 +41,7 @@ def test_it_outlives_the_process(tmp_path: Path) -> None:
 
 @given(st.lists(st.integers(-5, 2**33), max_size=20))
 def test_it_never_falls(rounds: list[int]) -> None:
-    kept, best = MemoryRecord(OWNER), 0
+    kept, best = Record(OWNER), 0
     for n in rounds:
         if best < n < 2**32:
             kept.write(n)

@@ -28,34 +28,20 @@ from numpy.typing import NDArray
 
 from confide.base.arrays import Floats
 from confide.base.errors import InputError, RunError
-from confide.base.validation import number, positive, whole
+from confide.base.validation import whole
 from confide.base.wire import MalformedError
-from confide.deploy.machines.client_messages import (
-    LARGEST_PLAN,
-    Decline,
-    Declined,
-    Enrol,
-    FromServer,
-    Invite,
-    Refusal,
-    Reply,
-    Step,
-    Update,
-    Welcome,
-    encode,
-    from_server,
-)
+from confide.deploy.machines import client_messages as messages
 from confide.deploy.machines.training import Trainer
 from confide.deploy.store.record import LAST_ROUND, Owner, Record
 from confide.laws.noise import SecretStream, discrete_gaussian
 from confide.plans.plan import Plan
 from confide.plans.words import cap
 from confide.secure import client as secure
-from confide.secure import messages
+from confide.secure import messages as secure_messages
 from confide.secure.client import Member
 from confide.secure.encoding import Encoding, truncate
-from confide.secure.parameters import Parameters
 from confide.secure.session import RefusedError, Task
+from confide.secure.settings import SecureSum
 from confide.secure.shares import Entropy
 
 Integers = NDArray[np.int64]
@@ -78,15 +64,15 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class ClientTerms:
-    """What a client knows before the first round, all of it from the plan.
+    """What a client knows before the first round, all of it from the plan, which has checked it.
 
     Attributes:
         text: the plan's canonical text; its hash is the plan's.
         protocol: version of the messages. rounds: T; nothing is given after it.
         unit, client: who this is.
         quantum: of the server's state. length: M. fraction_bits: the client's quantum is 2^-fraction_bits.
-        encoding, parameters: of the secure sum; None where the server adds up in clear.
-        share_quanta: standard deviation of the client's share of noise inside the sum, in its quanta; 0 for none.
+        bound: of an update's norm.
+        secure: None where the server adds up in clear.
         cap: rounds in which this client gives data at most; None for all.
     """
 
@@ -98,35 +84,18 @@ class ClientTerms:
     quantum: float
     length: int
     fraction_bits: int
-    encoding: Encoding | None = None
-    parameters: Parameters | None = None
-    share_quanta: float = 0.0
+    bound: float
+    secure: SecureSum | None = None
     cap: int | None = None
 
     def __post_init__(self) -> None:
         whole("rounds", self.rounds, 1, LAST_ROUND)
         whole("length", self.length, 1, 2**31)
-        positive("quantum", self.quantum)
-        number("share_quanta", self.share_quanta, 0.0)
-        for name in ("protocol", "unit", "client"):
-            whole(name, getattr(self, name), 0, 2**32 - 1)
-        whole("fraction_bits", self.fraction_bits, 0, 52)
-        if self.cap is not None:
-            whole("cap", self.cap, 1)
-        if (self.encoding is None) != (self.parameters is None):
-            raise InputError("parameters", self.parameters, "a secure sum has an encoding and parameters, or neither")
-        if self.encoding is None:
-            if self.share_quanta:
-                raise InputError("share_quanta", self.share_quanta, "noise inside the sum needs a secure sum")
-        elif self.encoding.fraction_bits != self.fraction_bits:
-            raise InputError("fraction_bits", self.fraction_bits, f"the encoding has {self.encoding.fraction_bits}")
-        elif self.share_quanta and self.encoding.noise < 20.0 * self.share_quanta + 1.0:
-            raise InputError("encoding.noise", self.encoding.noise, "leaves no room for 20 standard deviations")
 
     @classmethod
     def of_plan(cls, plan: Plan, unit: int, client: int) -> Self:
         """What a plan means for one of its clients."""
-        a, d, secure = plan.algorithm, plan.deployed(), plan.secure
+        a, d = plan.algorithm, plan.deployed()
         whole("unit", unit, 0, len(plan.units) - 1)
         whole("client", client, 0, plan.units[unit].size - 1)
         bits = a.fraction_bits or 0
@@ -139,9 +108,8 @@ class ClientTerms:
             2.0**-bits / a.sampled,
             a.model.length,
             bits,
-            None if secure is None else secure.encoding(a.update_bound, bits),
-            None if secure is None else secure.parameters,
-            0.0 if secure is None else secure.share_quanta(bits),
+            a.update_bound,
+            plan.secure,
             cap(plan.privacy.participation),
         )
 
@@ -150,25 +118,39 @@ class ClientTerms:
         """The plan's hash."""
         return hashlib.sha256(self.text.encode()).digest()
 
+    @cached_property
+    def encoding(self) -> Encoding | None:
+        """Of the secure sum."""
+        return None if self.secure is None else self.secure.encoding(self.bound, self.fraction_bits)
+
+    @property
+    def share_quanta(self) -> float:
+        """Standard deviation of the client's share of noise inside the sum, in its quanta; 0 for none."""
+        return 0.0 if self.secure is None else self.secure.share_quanta(self.fraction_bits)
+
+    @property
+    def active(self) -> bool:
+        """Whether the server may lie."""
+        return self.secure is not None and self.secure.parameters.server == "active"
+
     @property
     def owner(self) -> Owner:
         return Owner(self.plan, self.unit, self.client)
 
     @property
-    def enrolment(self) -> Enrol:
-        return Enrol(self.protocol, self.plan, self.unit, self.client)
+    def enrolment(self) -> messages.Enrol:
+        return messages.Enrol(self.protocol, self.plan, self.unit, self.client)
 
     def task(self, round: int, model: bytes) -> Task:
         """The secure sum of a round that began with a model of this hash."""
-        assert self.encoding is not None  # noqa: S101 - only called for a secure sum
-        assert self.parameters is not None  # noqa: S101
-        return Task(self.plan, self.unit, round, model, self.parameters, self.length, self.encoding.ring_bits)
+        assert self.secure is not None  # noqa: S101 - only called for a secure sum
+        return self.secure.task(self.plan, self.unit, round, model, self.length)
 
     @cached_property
     def largest(self) -> int:
         """Bytes of the longest message that a server can have for this client."""
-        step = 0 if self.encoding is None else self.task(1, bytes(32)).largest_message
-        return 1024 + max(8 * self.length, step, LARGEST_PLAN)
+        step = 0 if self.secure is None else self.task(1, bytes(32)).largest_message
+        return 1024 + max(8 * self.length, step, messages.LARGEST_PLAN)
 
 
 @dataclass(frozen=True, repr=False)
@@ -209,8 +191,7 @@ class Client:
             raise InputError("record", record.owner[1:], "is not of this plan, unit and client; open it with its owner")
         if member.client != terms.client:
             raise InputError("member", member.client, f"the terms are those of client {terms.client}")
-        active = terms.parameters is not None and terms.parameters.server == "active"
-        if active and (member.identity is None or member.peers.get(member.client) != member.identity.public):
+        if terms.active and (member.identity is None or member.peers.get(member.client) != member.identity.public):
             raise InputError("identity", None, "an active server calls for signed keys: give an identity in the roster")
         self.terms = terms
         self.refused: list[str] = []
@@ -235,55 +216,54 @@ class Client:
         An active server could unmask the sum that this client's words are in without asking this client, and have it
         in a second sum of the round, with others: so its words are given once, masked as they are.
         """
-        active = self.terms.parameters is not None and self.terms.parameters.server == "active"
-        return messages.Masked if active else messages.Answer
+        return secure_messages.Masked if self.terms.active else secure_messages.Answer
 
     def hello(self) -> bytes:
         """To be said when a connection is made, and again until the server answers."""
-        return encode(self.terms.enrolment)
+        return messages.encode(self.terms.enrolment)
 
     def receive(self, raw: bytes) -> list[bytes]:
         """Take in one message; what comes out is to be sent to the server, in order."""
         if len(raw) > self.terms.largest:
             return self._refuse(Reason.OVERSIZED)
         try:
-            message = from_server(raw, self.terms.largest)
+            message = messages.from_server(raw, self.terms.largest)
         except MalformedError:
             return self._refuse(Reason.MALFORMED)
-        model = self._name(message.model) if isinstance(message, Invite) else b""
+        model = self._name(message.model) if isinstance(message, messages.Invite) else b""
         name, at = self._name_of(raw, message, model), self._at
         if at is not None and name in at.heard:
             return [at.reply] if name == at.heard[-1] else []
         match message:
-            case Welcome():
+            case messages.Welcome():
                 return self._welcome(message)
-            case Refusal():
+            case messages.Refusal():
                 self.refused, self.enrolled = _reasons(self.terms.text, message), False
                 return []
-            case Invite():
+            case messages.Invite():
                 return self._begin(message, model, name)
-            case Step():
+            case messages.Step():
                 return self._step(message, name)
 
     def _name(self, long: bytes) -> bytes:
         """What a model is known by: its hash, which a secure sum has all agree on. In clear it stands for itself."""
-        return long if self.terms.encoding is None else hashlib.sha256(long).digest()
+        return long if self.terms.secure is None else hashlib.sha256(long).digest()
 
-    def _name_of(self, raw: bytes, message: FromServer, model: bytes) -> bytes:
+    def _name_of(self, raw: bytes, message: messages.FromServer, model: bytes) -> bytes:
         """Key under which a message is remembered. The model, its longest field, is replaced by its hash."""
-        if self.terms.encoding is None:
+        if self.terms.secure is None:
             return raw
-        if isinstance(message, Invite):
+        if isinstance(message, messages.Invite):
             raw = raw[: len(raw) - len(message.model)] + model
         return hashlib.sha256(raw).digest()
 
-    def _welcome(self, welcome: Welcome) -> list[bytes]:
+    def _welcome(self, welcome: messages.Welcome) -> list[bytes]:
         if welcome.plan != self.terms.plan:
             return self._refuse(Reason.PLAN)
         self.refused, self.enrolled, self.finished = [], True, welcome.finished
         return []
 
-    def _begin(self, invite: Invite, model: bytes, name: bytes) -> list[bytes]:
+    def _begin(self, invite: messages.Invite, model: bytes, name: bytes) -> list[bytes]:
         """Check, train, encode, open a session. Declining changes nothing."""
         place = invite.round, invite.attempt
         if invite.plan != self.terms.plan:
@@ -321,7 +301,7 @@ class Client:
         self.record.count(round)
         return True
 
-    def _encode(self, invite: Invite, gives: bool) -> Words:
+    def _encode(self, invite: messages.Invite, gives: bool) -> Words:
         """The update as words, zeros where no data are given, with this client's share of noise."""
         terms = self.terms
         try:
@@ -350,22 +330,22 @@ class Client:
     def _draw(self, _: int, size: int) -> Integers:
         return discrete_gaussian(SecretStream(), self.terms.share_quanta, size)
 
-    def _open(self, invite: Invite, model: bytes, words: Words) -> tuple[secure.State | None, bytes]:
+    def _open(self, invite: messages.Invite, model: bytes, words: Words) -> tuple[secure.State | None, bytes]:
         place = invite.round, invite.attempt
-        if self.terms.encoding is None:
-            return None, encode(Update(*place, words.tobytes()))
+        if self.terms.secure is None:
+            return None, messages.encode(messages.Update(*place, words.tobytes()))
         task = self.terms.task(invite.round, model)
         state, said = secure.start(task, self._member, words, self.record.answered, self._entropy)
-        return state, encode(Reply(*place, messages.encode(said)))
+        return state, messages.encode(messages.Reply(*place, secure_messages.encode(said)))
 
-    def _step(self, step: Step, name: bytes) -> list[bytes]:
+    def _step(self, step: messages.Step, name: bytes) -> list[bytes]:
         at, place = self._at, (step.round, step.attempt)
         if at is not None and place < at.place:
             return []
         if at is None or at.state is None or place != at.place:
             return self._refuse(Reason.UNEXPECTED)
         try:
-            message = messages.from_server(step.payload, at.state.task.largest_message)
+            message = secure_messages.from_server(step.payload, at.state.task.largest_message)
             state, said = secure.receive(at.state, message, at.answered)
         except MalformedError:
             return self._refuse(Reason.MALFORMED)
@@ -377,20 +357,20 @@ class Client:
             _log.warning("round %d, attempt %d: %r", *place, state)
             reply = self._decline(place, "aborted")
         else:
-            reply = encode(Reply(*place, messages.encode(said)))
+            reply = messages.encode(messages.Reply(*place, secure_messages.encode(said)))
         self._at = replace(at, heard=(*at.heard, name), reply=reply, state=state)
         return [reply]
 
-    def _decline(self, place: tuple[int, int], why: Declined) -> bytes:
+    def _decline(self, place: tuple[int, int], why: messages.Declined) -> bytes:
         self.declined[why] += 1
-        return encode(Decline(*place, why))
+        return messages.encode(messages.Decline(*place, why))
 
     def _refuse(self, reason: Reason) -> list[bytes]:
         self.refusals[reason] += 1
         return []
 
 
-def _reasons(own: str, refusal: Refusal) -> list[str]:
+def _reasons(own: str, refusal: messages.Refusal) -> list[str]:
     """The fields in which the server's plan differs, or what it said where that is not to be had."""
     lines: list[str] = []
     if refusal.plan:

@@ -42,23 +42,23 @@ class Enrol:
 
 
 @dataclass(frozen=True, config=wire.STRICT)
-class Reply:
+class _OfAttempt:
     round: Round
     attempt: Attempt
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class Reply(_OfAttempt):
     payload: bytes = Field(repr=False)  # a FromClient of confide.secure.messages
 
 
 @dataclass(frozen=True, config=wire.STRICT)
-class Update:
-    round: Round
-    attempt: Attempt
+class Update(_OfAttempt):
     words: bytes = Field(repr=False)  # int64, little endian, in the client's quanta
 
 
 @dataclass(frozen=True, config=wire.STRICT)
-class Decline:
-    round: Round
-    attempt: Attempt
+class Decline(_OfAttempt):
     why: Declined  # a fixed word: a reason of its own could tell of the data
 
 
@@ -84,27 +84,20 @@ class Invite:
 
 
 @dataclass(frozen=True, config=wire.STRICT)
-class Step:
-    round: Round
-    attempt: Attempt
+class Step(_OfAttempt):
     payload: bytes = Field(repr=False)  # a FromServer of confide.secure.messages
 
 
 FromClient = Enrol | Reply | Update | Decline
 FromServer = Welcome | Refusal | Invite | Step
-FROM_CLIENT: Final[dict[str, type]] = {kind.__name__: kind for kind in (Enrol, Reply, Update, Decline)}
-FROM_SERVER: Final[dict[str, type]] = {kind.__name__: kind for kind in (Welcome, Refusal, Invite, Step)}
-
-
-def encode(message: FromClient | FromServer) -> bytes:
-    return wire.encode(type(message).__name__, message)
+FROM_CLIENT: Final[dict[str, type[FromClient]]] = wire.kinds(FromClient)
+FROM_SERVER: Final[dict[str, type[FromServer]]] = wire.kinds(FromServer)
+encode = wire.encode
 
 
 def from_client(raw: bytes, largest: int) -> FromClient:
-    found: FromClient = wire.decode(raw, FROM_CLIENT, largest)
-    return found
+    return wire.decode(raw, FROM_CLIENT, largest)
 
 
 def from_server(raw: bytes, largest: int) -> FromServer:
-    found: FromServer = wire.decode(raw, FROM_SERVER, largest)
-    return found
+    return wire.decode(raw, FROM_SERVER, largest)

@@ -9,13 +9,9 @@ What a client has not answered is said to it again now and then; it answers the 
 
 from __future__ import annotations
 
-import hashlib
 import struct
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from math import inf as NEVER
 from typing import Final, NamedTuple
 
@@ -23,13 +19,13 @@ import numpy as np
 
 from confide.base.wire import MalformedError
 from confide.deploy.machines import client_messages as messages
+from confide.deploy.machines.ports import Desk
 from confide.deploy.store.books import Attempt, Vector, as_bytes, as_vector
 from confide.secure import messages as secure_messages
 from confide.secure import server as secure
 from confide.secure import transcript
-from confide.secure.encoding import Encoding
-from confide.secure.parameters import Parameters
-from confide.secure.session import RefusedError, Task
+from confide.secure.encoding import signed
+from confide.secure.session import RefusedError
 
 REPEATS: Final = 32  # how often within the time of a round something is said again
 # When each phase ends at the latest, as a share of the time of a round; training is before the first.
@@ -64,32 +60,6 @@ class Failure(StrEnum):
     DAMAGED = "the transcript of the round is damaged"  # and then how
 
 
-@dataclass(frozen=True)
-class CohortTerms:
-    """What the plan says about the sums of a unit."""
-
-    plan: bytes = field(repr=False)
-    unit: int
-    clients: int  # K_p
-    length: int  # M
-    seconds: float  # of a round, until its sum must be there
-    largest: int  # no client's update has a coordinate beyond it, in quanta
-    encoding: Encoding | None = None  # None: updates are summed in clear
-    parameters: Parameters | None = None
-    identities: Mapping[int, bytes] = field(default_factory=dict, repr=False)
-
-    def task(self, round: int, model: bytes) -> Task:
-        assert self.parameters is not None and self.encoding is not None  # noqa: S101, PT018 - only for secure sums
-        sha = hashlib.sha256(model).digest()
-        return Task(self.plan, self.unit, round, sha, self.parameters, self.length, self.encoding.ring_bits)
-
-    @cached_property
-    def largest_message(self) -> int:
-        if self.encoding is None:
-            return 1024 + 8 * self.length
-        return 1024 + self.task(1, b"").largest_message
-
-
 class Sum(NamedTuple):
     total: Vector  # of the survivors' encoded updates
     survivors: frozenset[int]
@@ -118,49 +88,41 @@ class Cohort:
     """One round's sum. `keep` makes a transcript durable before the question leaves.
 
     Attributes:
+        seconds: until the sum must be there.
         opened: when the round was opened.  ready: when its sum was there, or in a session that is taken up again, when
             its question was asked: how long training took.  sum, failed: how it ended.
         session: of the secure sum.  total: of the updates in clear, so far, of the `survivors`.
         said: the last word to each client.  gone: who declined.
     """
 
-    def __init__(
-        self,
-        terms: CohortTerms,
-        attempt: Attempt,
-        model: Vector,
-        now: float,
-        send: Callable[[int, bytes], None],
-        keep: Callable[[bytes], None],
-        refusals: Counter[str],
-        kept: bytes = b"",
-    ) -> None:
-        self.terms, self.attempt = terms, attempt
+    def __init__(self, desk: Desk, attempt: Attempt, keep: Callable[[bytes], None]) -> None:
+        self.terms, self.seconds, self.attempt = desk.terms, desk.terms.clocks.adapt, attempt
         self.sum: Sum | None = None
         self.failed = ""
-        self.refusals = refusals
-        self._send, self._keep = send, keep
+        self.refusals = desk.refusals
+        self._send, self._keep = desk.ports.to_client, keep
         self.total: Vector | None = None
         self.survivors: set[int] = set()
         self.said: dict[int, bytes] = {}
         self.gone: set[int] = set()
         self._repeat = NEVER
+        now, kept = desk.now, desk.books.transcript
         stored = Kept.decode(kept) if kept else None
         self.opened, self.ready = (now, NEVER) if stored is None else (stored.opened, stored.asked)
-        self.model = model if stored is None else as_vector(stored.model)
+        self.model = desk.books.w if stored is None else as_vector(stored.model)
         # A session that is taken up again has the time of its last phases; training was before them.
-        self._begun = now if stored is None else now - ENDS[secure.Masking] * terms.seconds
+        self._begun = now if stored is None else now - ENDS[secure.Masking] * self.seconds
         self.session: secure.State | None = None
-        if terms.encoding is None:
+        if self.terms.secure is None:
             self._invite(now)
             return
-        task = terms.task(attempt.round, as_bytes(self.model))
+        task = self.terms.task(attempt.round, as_bytes(self.model))
         if stored is None:
-            self.session = secure.start(task, attempt.sample, terms.identities)
+            self.session = secure.start(task, attempt.sample, self.terms.client_identities)
             self._invite(now)
             return
         try:
-            asking, said = transcript.decode(stored.transcript, task, terms.identities)
+            asking, said = transcript.decode(stored.transcript, task, self.terms.client_identities)
         except MalformedError as e:
             self.failed = f"{Failure.DAMAGED}: {e}"
             return
@@ -174,7 +136,7 @@ class Cohort:
     @property
     def deadline(self) -> float:
         """When the sum must be there."""
-        return self._begun + self.terms.seconds
+        return self._begun + self.seconds
 
     @property
     def wake(self) -> float:
@@ -184,7 +146,7 @@ class Cohort:
     @property
     def _ends(self) -> float:
         share = 0.9 if self.session is None else ENDS.get(type(self.session), 1.0)
-        return self._begun + share * self.terms.seconds
+        return self._begun + share * self.seconds
 
     def receive(self, now: float, client: int, message: messages.FromClient) -> None:
         if self.done or isinstance(message, messages.Enrol):
@@ -210,7 +172,7 @@ class Cohort:
         while not self.done and now >= self._ends:
             self._close(now)
         if not self.done and now >= self._repeat:
-            self._repeat = now + self.terms.seconds / REPEATS
+            self._repeat = now + self.seconds / REPEATS
             for client in self.waiting_for:
                 self._send(client, self.said[client])
 
@@ -226,18 +188,18 @@ class Cohort:
 
     def _invite(self, now: float) -> None:
         a = self.attempt
-        self._repeat = now + self.terms.seconds / REPEATS
-        raw = messages.encode(messages.Invite(self.terms.plan, a.round, a.number, as_bytes(self.model)))
+        self._repeat = now + self.seconds / REPEATS
+        raw = messages.encode(messages.Invite(self.terms.rules.plan, a.round, a.number, as_bytes(self.model)))
         for client in a.sample:
             self.said[client] = raw
             self._send(client, raw)
 
     def _collect(self, now: float, client: int, message: messages.Update) -> None:
-        if self.session is not None or len(message.words) != 8 * self.terms.length:
+        if self.session is not None or len(message.words) != 8 * self.terms.rules.length:
             self.refusals[Reason.SIZE] += 1
             return
         words = as_vector(message.words)
-        if int(words.max()) > self.terms.largest or int(words.min()) < -self.terms.largest:
+        if int(words.max()) > self.terms.largest_update or int(words.min()) < -self.terms.largest_update:
             self.refusals[Reason.BOUND] += 1
             return
         if client not in self.survivors:
@@ -267,8 +229,7 @@ class Cohort:
             self.ready = min(self.ready, now)
 
     def _end(self, now: float) -> None:
-        encoding = self.terms.encoding
-        if self.session is None or encoding is None:
+        if self.session is None:
             if self.total is None:
                 self.failed = Failure.NO_UPDATE
                 return
@@ -279,7 +240,7 @@ class Cohort:
         if isinstance(state, secure.Aborted):
             self.failed = str(state.why)
         elif isinstance(state, secure.Summed):
-            self.sum = Sum(encoding.decode(state.total), frozenset(state.survivors))
+            self.sum = Sum(signed(state.total), frozenset(state.survivors))
         else:
             if isinstance(state, secure.Consenting | secure.Unmasking):
                 said = next(iter(outgoing.values()))  # the same to all
@@ -289,7 +250,7 @@ class Cohort:
             self._say(now, outgoing)
 
     def _say(self, now: float, outgoing: Mapping[int, secure_messages.FromServer]) -> None:
-        self._repeat = now + self.terms.seconds / REPEATS
+        self._repeat = now + self.seconds / REPEATS
         a, packed = self.attempt, {}  # type: Attempt, dict[int, bytes]
         for client, message in outgoing.items():
             if id(message) not in packed:  # most say the same to all

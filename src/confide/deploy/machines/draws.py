@@ -17,14 +17,9 @@ from confide.laws.law import Law
 from confide.laws.noise import SecretStream
 from confide.rounds.arithmetic import State
 from confide.rounds.noise import NoiseSource
-from confide.secure.keys import KeyPair, Secret, derive
+from confide.secure.keys import Secret, derive
 
 PAIR_NOISE: Final = b"confide pair noise"
-
-
-def edge_secret(own: KeyPair, peer_public: bytes) -> Secret:
-    """What the two ends of an edge share; a key with which nothing can be shared is a `BadKeyError`."""
-    return own.agree([peer_public])[0]
 
 
 def secret_noise(

@@ -15,7 +15,7 @@ def answer(terms: Terms, books: Books, client: int, said: Enrol) -> tuple[Welcom
         return _other(terms, why), Reason.PLAN
     if said.plan != terms.rules.plan:
         return _other(terms, "this unit runs another plan"), Reason.PLAN
-    if (said.unit, said.client) != (terms.rules.me, client) or client >= terms.cohort.clients:
+    if (said.unit, said.client) != (terms.rules.me, client) or client >= terms.clients:
         return Refusal("not in this unit's roster", ""), Reason.NAMES
     return welcome(terms, books), None
 

@@ -23,6 +23,7 @@ from pydantic.dataclasses import dataclass
 from confide.base import wire
 from confide.base.errors import InputError
 from confide.base.validation import whole
+from confide.deploy.machines.terms import Terms
 from confide.secure.keys import Identity, signed_by
 from confide.secure.messages import Hash, Signature
 
@@ -50,14 +51,13 @@ class Epoch:
     signatures: Annotated[tuple[tuple[Server, Signature], ...], Len(1, LARGEST_SERVERS), FailFast()]
 
 
-def encode(epoch: Epoch) -> bytes:
-    return wire.encode(Epoch.__name__, epoch)
+KINDS: Final[dict[str, type[Epoch]]] = wire.kinds(Epoch)
+encode = wire.encode
 
 
 def decode(raw: bytes) -> Epoch:
     """Its form alone; whether it holds is for `check`."""
-    found: Epoch = wire.decode(raw, {Epoch.__name__: Epoch}, LARGEST_BYTES)
-    return found
+    return wire.decode(raw, KINDS, LARGEST_BYTES)
 
 
 def statement(plan: bytes, number: int, removed: Iterable[int]) -> bytes:
@@ -74,27 +74,19 @@ def sign(identity: Identity, server: int, plan: bytes, number: int, removed: Ite
     return server, identity.sign(statement(plan, number, removed))
 
 
-def check(
-    epoch: Epoch,
-    plan_hash: bytes,
-    identities: Sequence[bytes],
-    edges: Iterable[tuple[int, int]],
-    previous: Epoch | None,
-) -> None:
+def check(epoch: Epoch, terms: Terms, previous: Epoch | None) -> None:
     """Raise `EpochError` unless this epoch follows the previous one; servers may have missed epochs between.
 
     Args:
         epoch: as received.
-        plan_hash: of the server's own plan.
-        identities: the Ed25519 key of every server of the plan, those that are gone included.
-        edges: of the plan.
+        terms: of the server; they name the keys of all servers of the plan, those that are gone included.
         previous: the last epoch that the server followed, if any.
     """
-    if epoch.plan != plan_hash:
+    if epoch.plan != terms.rules.plan:
         raise EpochError("it is of another plan")
     _check_order(epoch, previous)
-    _check_remaining(epoch.removed, len(identities), edges)
-    _check_signatures(epoch, identities)
+    _check_remaining(epoch.removed, len(terms.identities), terms.edges)
+    _check_signatures(epoch, terms.identities)
 
 
 def _check_order(epoch: Epoch, previous: Epoch | None) -> None:

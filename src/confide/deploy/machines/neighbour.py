@@ -36,7 +36,7 @@ class Neighbour:
         self.up, self.heard, self.far = True, False, False
         self.early: dict[int, bytes] = {}
         self.known = self.epoch_heard = 0
-        self.resend_at, self.gap = NEVER, desk.terms.exchange / FIRST
+        self.resend_at, self.gap = NEVER, desk.terms.clocks.neighbours / FIRST
 
     @property
     def status(self) -> Status:
@@ -93,7 +93,7 @@ class Neighbour:
             return
         if not records:
             self.say(ask=True)
-        self.gap = min(2.0 * self.gap, SLOWEST * self.desk.terms.exchange)
+        self.gap = min(2.0 * self.gap, SLOWEST * self.desk.terms.clocks.neighbours)
         self.later()
 
     def hear(self, message: sync.Sync) -> None:
@@ -103,7 +103,7 @@ class Neighbour:
         self.heard = True
         self.known = max(self.known, message.seen)
         self.far = not message.open and message.balance is None  # it is adrift
-        self.gap = desk.terms.exchange / FIRST
+        self.gap = desk.terms.clocks.neighbours / FIRST
         if not self.up and message.decided >= desk.books.decided - 1:
             self.up = True
             desk.ports.log("up", neighbour=self.m, round=desk.books.decided)

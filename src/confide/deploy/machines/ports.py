@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING
 
 from confide.deploy.machines.epoch import Epoch, decode
-from confide.deploy.machines.release import Part
 from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import Books, Changes
 from confide.deploy.store.store import At, Store, nowhere
 from confide.rounds.noise import NoiseSource
+
+if TYPE_CHECKING:
+    from confide.deploy.machines.release import Part
 
 
 class Phase(StrEnum):
@@ -24,10 +26,6 @@ class Phase(StrEnum):
     FINISHED = "finished"  # still answers
     REJOIN = "rejoin"  # a restored store: until every neighbour was heard
     STOPPED = "stopped"
-
-
-def _silent(_: str, **__: Any) -> None:
-    pass
 
 
 @dataclass
@@ -47,7 +45,7 @@ class Ports:
     noise: NoiseSource = field(repr=False)
     sample: Callable[[int], tuple[int, ...]]
     at: At = nowhere
-    log: Callable[..., None] = _silent
+    log: Callable[..., None] = lambda _, **__: None
     release: Part | None = None
 
 

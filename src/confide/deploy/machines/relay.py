@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final
@@ -20,7 +19,8 @@ import numpy as np
 from confide.base.errors import RunError
 from confide.base.wire import MalformedError
 from confide.deploy.machines import release_messages as messages
-from confide.deploy.machines.release import Circle, Context, Reason, Released, Releaser, all_made, not_ready
+from confide.deploy.machines.ports import Desk
+from confide.deploy.machines.release import Circle, Context, Part, Reason, Released, Releaser, all_made, not_ready
 from confide.deploy.machines.release_messages import FromRelay, FromServer, Message
 from confide.deploy.store.books import Vector, as_bytes
 from confide.secure import messages as secure_messages
@@ -48,7 +48,8 @@ class Relay:
         """Args:
         again: a release that is complete is not repeated but followed by another, with fresh noise.
         """
-        self.context, self.circle, self.again = context, context.circle(), again
+        self.context, self.desk = context, context.desk
+        self.circle, self.again = context.circle(), again
         self.result: Released | None = None
         self.failed = ""
         self.stage = Stage.ASK
@@ -110,7 +111,7 @@ class Relay:
             self._repeat_at = now + self._gap
 
     def _is_over(self) -> bool:
-        if self.context.epoch_number == self.circle.epoch or self.result is not None:
+        if self.desk.epoch_number == self.circle.epoch or self.result is not None:
             return False
         self._fail("a server was removed meanwhile: release again, over those that remain")
         return True
@@ -156,7 +157,7 @@ class Relay:
         self._obstacles.clear()
         self._state = secure_server.start(self.circle.task(self.attempt), self.circle.members, c.peers(self.circle))
         self._said = {p: self._encoded(messages.Invite, p, self.attempt) for p in self.circle.members}
-        c.at("relay.begin")
+        self.desk.ports.at("relay.begin")
         self._send_all(now)
 
     def _on_said(self, now: float, said: messages.Said, state: secure_server.State) -> None:
@@ -179,7 +180,7 @@ class Relay:
             self._said = {
                 p: self._encoded(messages.Told, p, self.attempt, encoded[id(word)]) for p, word in words.items()
             }
-            self.context.at(f"relay.{type(self._state).__name__.lower()}")
+            self.desk.ports.at(f"relay.{type(self._state).__name__.lower()}")
             self._send_all(now)
 
     def _on_refusal(self, now: float, refusal: messages.Refusal) -> None:
@@ -194,7 +195,7 @@ class Relay:
     def _tell(self, now: float, total: Vector) -> None:
         self.result = self.circle.released(self.attempt, total)
         self.stage, self._deadline, self._anew_at = Stage.TELL, now + self.context.part.patience, NEVER
-        self.context.at("relay.summed")
+        self.desk.ports.at("relay.summed")
         self._said = {p: self._encoded(messages.Result, p, self.attempt, as_bytes(total)) for p in self.circle.members}
         self._send_all(now)
 
@@ -213,7 +214,7 @@ class Relay:
         missing = self._missing()
         if self.stage is Stage.TELL:
             self.stage, self.unheard = Stage.DONE, tuple(missing)
-            self.context.log("untold", servers=missing)
+            self.desk.ports.log("untold", servers=missing)
             return
         known: Mapping[int, str] = self._ready if self.stage is Stage.ASK else self._obstacles
         why = [known.get(p) or f"server {p} does not answer" for p in sorted({*missing, *self._obstacles})]
@@ -223,14 +224,13 @@ class Relay:
 
     def _fail(self, why: str) -> None:
         self.stage, self.failed, self._state = Stage.DONE, why, None
-        self.context.log("not released", why=why)
+        self.desk.ports.log("not released", why=why)
 
     def _new_run(self) -> bytes:
         return self.context.part.entropy(messages.RUN_BYTES)
 
     def _encoded(self, kind: Callable[..., Message], to: int, *rest: Any) -> bytes:
-        c = self.context
-        return messages.encode(kind(c.rules.plan, self.circle.epoch, c.rules.me, to, self._run, *rest))
+        return messages.encode(kind(self.desk.rules.plan, self.circle.epoch, self.desk.rules.me, to, self._run, *rest))
 
     def _send_all(self, now: float) -> None:
         self._gap = self.context.part.patience / REPEATS
@@ -238,16 +238,16 @@ class Relay:
         for n, (p, raw) in enumerate(self._said.items()):
             self.context.send(p, raw)
             if n == 0:
-                self.context.at("relay.sent_first")
-        self.context.at("relay.sent_all")
+                self.desk.ports.at("relay.sent_first")
+        self.desk.ports.at("relay.sent_all")
 
 
 class Releases:
     """All that a server has to do with releases: its own part in them, and its relay while it relays one."""
 
-    def __init__(self, context: Context) -> None:
-        self._to_others, self._own = context.send, deque[bytes]()
-        self.context = replace(context, send=self._send)
+    def __init__(self, desk: Desk, part: Part) -> None:
+        self.desk, self._own = desk, deque[bytes]()
+        self.context = Context(desk, part, self._send)
         self.releaser = Releaser(self.context)
         self.relay: Relay | None = None
 
@@ -281,9 +281,9 @@ class Releases:
         except MalformedError:
             c.refuse(Reason.MALFORMED)
             return
-        if message.plan != c.rules.plan:
+        if message.plan != self.desk.rules.plan:
             c.refuse(Reason.PLAN)
-        elif message.sender != sender or message.receiver != c.rules.me or sender >= c.part.terms.servers:
+        elif message.sender != sender or message.receiver != self.desk.rules.me or sender >= c.part.terms.servers:
             c.refuse(Reason.NAMES)
         elif isinstance(message, FromRelay):
             self.releaser.receive(now, message)
@@ -292,15 +292,15 @@ class Releases:
 
     @cached_property
     def _largest(self) -> int:
-        return Circle.of(self.context.rules, self.context.part.terms, None).largest_message
+        return Circle.of(self.desk.rules, self.context.part.terms, None).largest_message
 
     def _send(self, to: int, raw: bytes) -> None:
-        if to == self.context.rules.me:
+        if to == self.desk.rules.me:
             self._own.append(raw)
         else:
-            self._to_others(to, raw)
+            self.desk.ports.to_server(to, raw)
 
     def _hear_own(self, now: float) -> None:
         """What this server's relay says to the server itself, and what that answers."""
         while self._own:
-            self._take(now, self.context.rules.me, self._own.popleft())
+            self._take(now, self.desk.rules.me, self._own.popleft())

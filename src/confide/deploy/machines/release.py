@@ -29,9 +29,9 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -44,9 +44,9 @@ from confide.base.wire import MalformedError
 from confide.deploy.machines import release_messages as messages
 from confide.deploy.machines.epoch import Epoch
 from confide.deploy.machines.exchange import Rules
+from confide.deploy.machines.ports import Desk
 from confide.deploy.machines.release_messages import FromRelay, Message
 from confide.deploy.store.books import Books, Changes, Entry, Status, Vector, as_vector
-from confide.deploy.store.store import At, nowhere
 from confide.laws.noise import SecretStream, discrete_gaussian
 from confide.privacy.ledger import Cost, Event
 from confide.secure import client as secure_client
@@ -95,10 +95,6 @@ def secret_share(stream: SecretStream | None = None) -> Share:
     return lambda _, quanta, length: discrete_gaussian(own, quanta, length)
 
 
-def _ignore(_: Released) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Part:
     """How a server takes part in releases.
@@ -119,7 +115,7 @@ class Part:
     identity: Identity = field(repr=False)
     share: Share = field(default_factory=secret_share, repr=False)
     patience: float = 600.0
-    released: Callable[[Released], None] = _ignore
+    released: Callable[[Released], None] = lambda _: None
     entropy: Entropy = os.urandom
 
 
@@ -142,9 +138,8 @@ class Circle:
         return cls(rules.plan, rules.rounds, 0 if epoch is None else epoch.number, members, left)
 
     def task(self, attempt: int) -> Task:
-        task = self.terms.task(self.plan, self.round, attempt)
         what = hashlib.sha256(struct.pack("<32sII", b"release", self.round, self.epoch)).digest()
-        return replace(task, model=what, parameters=replace(task.parameters, server="active"))
+        return self.terms.task(self.plan, attempt, what)
 
     def released(self, attempt: int, total: Vector) -> Released:
         terms = self.terms
@@ -177,39 +172,30 @@ class Kept(NamedTuple):
 
 @dataclass
 class Context:
-    """What a server's releaser and relay have of it."""
+    """What a server's releaser and relay share.
 
-    rules: Rules
-    identities: tuple[bytes, ...] = field(repr=False)
+    Attributes:
+        send: to any server, this one among them.
+    """
+
+    desk: Desk
     part: Part
-    books: Books = field(repr=False)
-    commit: Callable[[Changes, str], None]
-    finished: Callable[[], bool]  # the last round is decided, and neighbours were heard since the start
-    epoch: Callable[[], Epoch | None]
     send: Callable[[int, bytes], None]
-    refusals: Counter[str] = field(default_factory=Counter)
-    at: At = nowhere
-    log: Callable[..., None] = lambda *_, **__: None
-
-    @property
-    def epoch_number(self) -> int:
-        epoch = self.epoch()
-        return 0 if epoch is None else epoch.number
 
     def circle(self) -> Circle:
-        return Circle.of(self.rules, self.part.terms, self.epoch())
+        return Circle.of(self.desk.rules, self.part.terms, self.desk.epoch)
 
     def peers(self, circle: Circle) -> dict[int, bytes]:
-        return {p: self.identities[p] for p in circle.members}
+        return {p: self.desk.terms.identities[p] for p in circle.members}
 
     def say(self, kind: Callable[..., Message], to: int, run: bytes, *rest: Any) -> bytes:
         """Send a message; returns its bytes."""
-        raw = messages.encode(kind(self.rules.plan, self.epoch_number, self.rules.me, to, run, *rest))
+        raw = messages.encode(kind(self.desk.rules.plan, self.desk.epoch_number, self.desk.rules.me, to, run, *rest))
         self.send(to, raw)
         return raw
 
     def refuse(self, why: Reason) -> None:
-        self.refusals[why] += 1
+        self.desk.refusals[why] += 1
 
 
 def not_ready(server: int, decided: int, rounds: int, finished: bool, pending: Iterable[tuple[int, int]]) -> str:
@@ -239,7 +225,6 @@ class _Session:
     relay: int
     run: bytes
     attempt: int
-    task: Task
     state: secure_client.State
     replies: dict[bytes, bytes]  # by the word's hash: the same words are answered with the same words
     heard: float
@@ -249,18 +234,20 @@ class Releaser:
     """A server's side of every attempt."""
 
     def __init__(self, context: Context) -> None:
-        self.context = context
+        self.context, self.desk = context, context.desk
         self.results: dict[int, Released] = {}
         self._session: _Session | None = None
         self._past: deque[bytes] = deque(maxlen=PAST)
 
     def receive(self, now: float, message: FromRelay) -> None:
         """A message of this plan and for this server, from the server that it names."""
-        c, me = self.context, self.context.rules.me
+        c, me = self.context, self.desk.rules.me
         if isinstance(message, messages.AskReady):
             self._tell_ready(message)
-        elif message.epoch != c.epoch_number:
-            self._decline(message, f"server {me} is at epoch {c.epoch_number}, not {message.epoch}", for_now=True)
+        elif message.epoch != self.desk.epoch_number:
+            self._decline(
+                message, f"server {me} is at epoch {self.desk.epoch_number}, not {message.epoch}", for_now=True
+            )
         elif why := self._never():
             self._decline(message, why)
         elif message.sender not in c.circle().members:
@@ -275,38 +262,36 @@ class Releaser:
     @property
     def last(self) -> Kept:
         """The last attempt of which words were drawn."""
-        return Kept.of(self.context.books)
+        return Kept.of(self.desk.books)
 
     def _never(self) -> str:
         """Why this server takes part in no release."""
-        c = self.context
-        if c.books.rejoined >= c.rules.rounds:
+        if self.desk.books.rejoined >= self.desk.rules.rounds:
             return (
-                f"the store of server {c.rules.me} was restored after the last round, so that it cannot know whether "
-                "it took part in a release before: remove it by an epoch"
+                f"the store of server {self.desk.rules.me} was restored after the last round, so that it cannot know "
+                "whether it took part in a release before: remove it by an epoch"
             )
         try:
-            c.circle()
+            self.context.circle()
         except InputError as e:
             return f"too few servers remain: {e}"[: messages.LONGEST_WHY]
         return ""
 
     def _pending(self) -> list[tuple[int, int]]:
-        books = self.context.books
+        books = self.desk.books
         adrift = [(m, 0) for m in books.neighbours if books.status[m] is Status.ADRIFT]
         return adrift + [(m, i) for m, records in books.open.items() for i in sorted(records)]
 
     def _tell_ready(self, ask: messages.AskReady) -> None:
-        c = self.context
+        c, books, last = self.context, self.desk.books, self.last
         pending = tuple(self._pending()[: messages.LARGEST_PENDING])
-        last = self.last
         made = (last.attempt, last.epoch, last.answered, max(0, c.part.attempts - last.made))
-        c.say(messages.Ready, ask.sender, ask.run, c.books.decided, c.finished(), pending, *made, self._never())
+        c.say(messages.Ready, ask.sender, ask.run, books.decided, self.desk.finished, pending, *made, self._never())
 
     # An attempt
 
     def _on_invite(self, now: float, invite: messages.Invite) -> None:
-        c, s, me = self.context, self._session, self.context.rules.me
+        c, s, me = self.context, self._session, self.desk.rules.me
         if s is not None and (s.relay, s.run, s.attempt) == (invite.sender, invite.run, invite.attempt):
             c.send(s.relay, s.replies[b""])
             return
@@ -317,7 +302,7 @@ class Releaser:
         if s is not None and s.relay < invite.sender and now < s.heard + c.part.patience / BUSY:
             self._decline(invite, f"server {me} is in a session of server {s.relay}", for_now=True)
             return
-        why = not_ready(me, c.books.decided, c.rules.rounds, c.finished(), self._pending())
+        why = not_ready(me, self.desk.books.decided, self.desk.rules.rounds, self.desk.finished, self._pending())
         if why:
             self._decline(invite, why[: messages.LONGEST_WHY], for_now=True)
             return
@@ -326,16 +311,15 @@ class Releaser:
             self._decline(invite, why)
             return
         words = self._words(invite.attempt, circle)
-        task = circle.task(invite.attempt)
-        member = secure_client.Member(me, c.part.identity, c.peers(circle))
+        task, member = circle.task(invite.attempt), secure_client.Member(me, c.part.identity, c.peers(circle))
         state, first = secure_client.start(task, member, words, invite.attempt - 1, c.part.entropy)
-        self._session = _Session(invite.sender, invite.run, invite.attempt, task, state, {}, now)
+        self._session = _Session(invite.sender, invite.run, invite.attempt, state, {}, now)
         self._past.append(invite.run)
         self._reply(self._session, b"", first)
 
     def _not_this(self, attempt: int, circle: Circle) -> str:
         """Why this attempt is not to be joined, now or later."""
-        me, last, allowed = self.context.rules.me, self.last, self.context.part.attempts
+        me, last, allowed = self.desk.rules.me, self.last, self.context.part.attempts
         if attempt < last.attempt:
             return f"attempt {attempt} is over: server {me} has taken part in attempt {last.attempt}"
         if attempt == last.attempt:
@@ -355,44 +339,43 @@ class Releaser:
         c, terms = self.context, circle.terms
         if attempt != self.last.attempt:
             share = c.part.share(attempt, terms.share_quanta, terms.length)
-            words = words_of(c.books.w, RING_BITS) + words_of(share, RING_BITS)
-            c.at("release.drawn")
+            words = words_of(self.desk.books.w, RING_BITS) + words_of(share, RING_BITS)
+            self.desk.ports.at("release.drawn")
             kept = Kept(attempt, circle.epoch, self.last.made, False, words.tobytes())
-            c.commit(Changes(release=kept.encode()), "release")
-            c.at("release.committed")
-            c.log("releasing", attempt=attempt, servers=list(circle.members))
+            self.desk.commit(Changes(release=kept.encode()), "release")
+            self.desk.ports.at("release.committed")
+            self.desk.ports.log("releasing", attempt=attempt, servers=list(circle.members))
         return np.frombuffer(self.last.words, circle.task(attempt).dtype)
 
     def _pay(self, now: float) -> None:
         """Once for an attempt, before its unmasking answer leaves: with the others' it makes the sum."""
-        c, last = self.context, self.last
+        desk, rules, last = self.desk, self.desk.rules, self.last
         if last.answered:
             return
         # Without a hash of the words: what leaves is masked, and nobody is to confirm a guess of them.
-        event = Event(
-            c.rules.plan.hex(), "release", c.rules.rounds, c.rules.me, c.part.cost(c.books.published), None, int(now)
-        )
+        cost = self.context.part.cost(desk.books.published)
+        event = Event(rules.plan.hex(), "release", rules.rounds, rules.me, cost, None, int(now))
         kept = last._replace(made=last.made + 1, answered=True)
-        c.commit(Changes(entries=[Entry(event)], release=kept.encode()), "release")
-        c.at("release.paid")
+        desk.commit(Changes(entries=[Entry(event)], release=kept.encode()), "release")
+        desk.ports.at("release.paid")
 
     def _on_told(self, now: float, told: messages.Told) -> None:
         c, s = self.context, self._session
         if s is None or (s.relay, s.run, s.attempt) != (told.sender, told.run, told.attempt):
-            self._decline(told, f"server {c.rules.me} has lost the session", for_now=True)
+            self._decline(told, f"server {self.desk.rules.me} has lost the session", for_now=True)
             return
         s.heard, sha = now, hashlib.sha256(told.word).digest()
         if sha in s.replies:
             c.send(s.relay, s.replies[sha])
             return
         try:
-            word = secure_messages.from_server(told.word, s.task.largest_message)
+            word = secure_messages.from_server(told.word, s.state.task.largest_message)
             s.state, reply = secure_client.receive(s.state, word, s.attempt - 1)
         except MalformedError:
             c.refuse(Reason.MALFORMED)
             return
         except RefusedError:  # its part in the session is not what the relay takes it to be, as after a crash
-            self._decline(told, f"server {c.rules.me} has lost the session", for_now=True)
+            self._decline(told, f"server {self.desk.rules.me} has lost the session", for_now=True)
             return
         if isinstance(reply, secure_messages.Answer):
             self._pay(now)
@@ -400,14 +383,14 @@ class Releaser:
             self._reply(s, sha, reply)
         elif isinstance(s.state, secure_client.Aborted):
             if s.state.why is not Why.NOT_LISTED:  # with other keys than its own, as after a crash
-                c.log("alarm", what=f"server {s.relay} relays a release wrongly: {s.state.why}")
-            self._decline(told, f"server {c.rules.me} left the session: {s.state.why}", for_now=True)
+                self.desk.ports.log("alarm", what=f"server {s.relay} relays a release wrongly: {s.state.why}")
+            self._decline(told, f"server {self.desk.rules.me} left the session: {s.state.why}", for_now=True)
 
     def _reply(self, s: _Session, sha: bytes, word: secure_messages.FromClient) -> None:
         name = type(word).__name__.lower()
-        self.context.at(f"release.{name}")
+        self.desk.ports.at(f"release.{name}")
         s.replies[sha] = self.context.say(messages.Said, s.relay, s.run, s.attempt, secure_messages.encode(word))
-        self.context.at(f"release.{name}.sent")
+        self.desk.ports.at(f"release.{name}.sent")
 
     def _decline(self, to: messages.Invite | messages.Told | messages.Result, why: str, for_now: bool = False) -> None:
         self.context.refuse(Reason.DECLINED)
@@ -420,20 +403,20 @@ class Releaser:
         if (result.attempt, result.epoch) != (last.attempt, last.epoch) or not last.answered:
             c.refuse(Reason.RESULT)
             return
-        if len(result.total) != 8 * c.rules.length:
+        if len(result.total) != 8 * self.desk.rules.length:
             c.refuse(Reason.MALFORMED)
             return
         found = circle.released(result.attempt, as_vector(result.total))
         known = self.results.get(result.attempt)
         if known is not None and not np.array_equal(known.total, found.total):
-            c.log("alarm", what=f"server {result.sender} has another result of attempt {result.attempt}")
+            self.desk.ports.log("alarm", what=f"server {result.sender} has another result of attempt {result.attempt}")
             c.refuse(Reason.OTHER_RESULT)
             return
         if known is None:
-            c.at("release.result")
+            self.desk.ports.at("release.result")
             c.part.released(found)
             self.results[result.attempt] = found
-            c.log("released", attempt=found.attempt, servers=found.servers, sigma=found.sigma)
+            self.desk.ports.log("released", attempt=found.attempt, servers=found.servers, sigma=found.sigma)
         if self._session is not None and self._session.run == result.run:
             self._session = None
         c.say(messages.Got, result.sender, result.run, result.attempt)

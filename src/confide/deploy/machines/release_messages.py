@@ -95,18 +95,15 @@ class Got(_Message):
 FromRelay = AskReady | Invite | Told | Result
 FromServer = Ready | Said | Refusal | Got
 Message = FromRelay | FromServer
-KINDS: Final[dict[str, type]] = {
-    PREFIX + kind.__name__: kind for kind in (AskReady, Ready, Invite, Told, Said, Refusal, Result, Got)
-}
+KINDS: Final[dict[str, type[Message]]] = wire.kinds(Message, prefix=PREFIX)
 
 
 def encode(message: Message) -> bytes:
-    return wire.encode(PREFIX + type(message).__name__, message)
+    return wire.encode(message, PREFIX)
 
 
 def decode(raw: bytes, largest: int) -> Message:
-    found: Message = wire.decode(raw, KINDS, largest)
-    return found
+    return wire.decode(raw, KINDS, largest)
 
 
 def is_one(raw: bytes) -> bool:

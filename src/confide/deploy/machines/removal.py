@@ -26,7 +26,7 @@ class Removal:
         found = epochs.decode(raw)
         if found.number <= desk.epoch_number:
             return False
-        epochs.check(found, desk.rules.plan, desk.terms.identities, desk.terms.edges, desk.epoch)
+        epochs.check(found, desk.terms, desk.epoch)
         desk.commit(exchange.remove(desk.books, found.removed, raw), "remove")
         desk.epoch = found
         desk.ports.log("removed", servers=list(found.removed), epoch=found.number)

@@ -73,7 +73,7 @@ class Rounds:
         desk = self.desk
         desk.ports.at("boot.loaded")
         desk.phase = Phase.REJOIN if rejoin else Phase.BOOT
-        self.deadline = NEVER if rejoin or self.new else desk.now + desk.terms.exchange
+        self.deadline = NEVER if rejoin or self.new else desk.now + desk.terms.clocks.neighbours
         self._ask_all()
         desk.ports.at("boot.sent")
 
@@ -123,7 +123,7 @@ class Rounds:
 
     def _wait(self) -> bool:
         self.desk.phase, self.cohort = Phase.WAIT, None
-        self.deadline = self.desk.now + self.desk.terms.exchange
+        self.deadline = self.desk.now + self.desk.terms.clocks.neighbours
         return True
 
     def _end_wait(self) -> bool:
@@ -132,7 +132,7 @@ class Rounds:
         present = self.present
         if not finished and present and all(n.status is Status.ADRIFT for n in present):
             return self._wait_adrift()
-        self.deadline = min(self.deadline, desk.now + desk.terms.exchange)
+        self.deadline = min(self.deadline, desk.now + desk.terms.clocks.neighbours)
         late = self.waiting_for
         if late and desk.now < self.deadline:
             return False
@@ -181,7 +181,7 @@ class Rounds:
     def _open(self) -> bool:
         """T0: the sample of a round is drawn once, and stored before anybody is invited."""
         desk, books, ports, i = self.desk, self.desk.books, self.desk.ports, self.desk.books.decided + 1
-        desk.phase, self.deadline = Phase.ADAPT, desk.now + desk.terms.adapt
+        desk.phase, self.deadline = Phase.ADAPT, desk.now + desk.terms.clocks.adapt
         self.idle = self._idle(i)
         if self.idle is not None:  # it keeps pace, and says nothing
             ports.log("halted", round=i, why=str(self.idle))
@@ -197,9 +197,7 @@ class Rounds:
         if not kept:
             desk.commit(Changes(attempt=attempt), "round.open")
         ports.at("round.open.committed")
-        self.cohort = Cohort(
-            desk.terms.cohort, attempt, books.w, desk.now, ports.to_client, self._keep, desk.refusals, books.transcript
-        )
+        self.cohort = Cohort(desk, attempt, self._keep)
         self.deadline = self.cohort.deadline
         ports.at("adapt.handed_out")
         return True
@@ -223,9 +221,9 @@ class Rounds:
 
     def _publish_at(self, cohort: Cohort) -> float:
         """The tick after the sum was there: how long the clients took is not to be seen in between."""
-        tick = self.desk.terms.tick
+        tick = self.desk.terms.clocks.tick
         ticks = max(1, math.ceil((cohort.ready - cohort.opened) / tick - 1e-9))
-        return cohort.opened + min(ticks * tick, self.desk.terms.adapt)
+        return cohort.opened + min(ticks * tick, self.desk.terms.clocks.adapt)
 
     def _adapt(self) -> bool:
         cohort, now = self.cohort, self.desk.now
@@ -273,8 +271,8 @@ class Rounds:
         self._wait()
 
     def _drain(self) -> bool:
-        self.desk.phase, self.deadline = Phase.DRAIN, self.desk.now + self.desk.terms.drain
+        self.desk.phase, self.deadline = Phase.DRAIN, self.desk.now + self.desk.terms.clocks.drain
         over = client_messages.encode(enrolment.welcome(self.desk.terms, self.desk.books))
-        for client in range(self.desk.terms.cohort.clients):
+        for client in range(self.desk.terms.clients):
             self.desk.ports.to_client(client, over)  # nothing is asked of it any more
         return True

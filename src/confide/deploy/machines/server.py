@@ -19,7 +19,6 @@ from confide.deploy.machines.neighbour import Neighbour
 from confide.deploy.machines.ports import Desk, Phase, Ports
 from confide.deploy.machines.rejoining import Rejoining
 from confide.deploy.machines.relay import Relay, Releases
-from confide.deploy.machines.release import Context, Part
 from confide.deploy.machines.removal import Removal
 from confide.deploy.machines.rounds import Rounds
 from confide.deploy.machines.terms import Terms
@@ -34,12 +33,7 @@ class Server(Desk):
         self.removal = Removal(self, self.neighbours)
         self.rejoining = Rejoining(self, self.neighbours)
         self.rounds = Rounds(self, self.neighbours, self.rejoining)
-        self.releases = None if ports.release is None else Releases(self._context(ports.release))
-
-    def _context(self, part: Part) -> Context:
-        finished, epoch, ports = lambda: self.finished, lambda: self.epoch, self.ports
-        own = part, self.books, self.commit, finished, epoch, ports.to_server, self.refusals, ports.at, ports.log
-        return Context(self.rules, self.terms.identities, *own)
+        self.releases = None if ports.release is None else Releases(self, ports.release)
 
     # What the driver calls
 
@@ -89,7 +83,7 @@ class Server(Desk):
             return
         cohort = self.rounds.cohort
         try:
-            message = client_messages.from_client(raw, self.terms.cohort.largest_message)
+            message = client_messages.from_client(raw, self.terms.largest_from_client)
         except MalformedError:
             self.refusals[cohorts.Reason.MALFORMED] += 1
             return

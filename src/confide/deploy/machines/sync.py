@@ -38,22 +38,23 @@ class Sync:
 
 
 @dataclass(frozen=True, config=wire.STRICT)
-class AskBalance:
-    """From a server with a restored store: what is the balance of our edge, now that all older rounds are closed?"""
-
+class _Message:
     plan: Annotated[Hash, Field(repr=False)]
     sender: Server
     receiver: Server
+
+
+@dataclass(frozen=True, config=wire.STRICT)
+class AskBalance(_Message):
+    """From a server with a restored store: what is the balance of our edge, now that all older rounds are closed?"""
+
     decided: Round
     nonce: Nonce  # of this question; the answer repeats it
     echo: Nonce  # of the receiver's question, if it has asked as well; else 0
 
 
 @dataclass(frozen=True, config=wire.STRICT)
-class TellBalance:
-    plan: Annotated[Hash, Field(repr=False)]
-    sender: Server
-    receiver: Server
+class TellBalance(_Message):
     decided: Round  # of the question
     nonce: Nonce  # of the question
     n: Round
@@ -61,23 +62,16 @@ class TellBalance:
 
 
 @dataclass(frozen=True, config=wire.STRICT)
-class TellEpoch:
+class TellEpoch(_Message):
     """A signed removal, passed on to whoever does not know it yet."""
 
-    plan: Annotated[Hash, Field(repr=False)]
-    sender: Server
-    receiver: Server
     epoch: Annotated[bytes, Field(repr=False)]
 
 
 FromServer = Sync | AskBalance | TellBalance | TellEpoch
-KINDS: Final[dict[str, type]] = {kind.__name__: kind for kind in (Sync, AskBalance, TellBalance, TellEpoch)}
-
-
-def encode(message: FromServer) -> bytes:
-    return wire.encode(type(message).__name__, message)
+KINDS: Final[dict[str, type[FromServer]]] = wire.kinds(FromServer)
+encode = wire.encode
 
 
 def decode(raw: bytes, largest: int) -> FromServer:
-    found: FromServer = wire.decode(raw, KINDS, largest)
-    return found
+    return wire.decode(raw, KINDS, largest)

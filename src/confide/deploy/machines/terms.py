@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from confide.deploy.machines.cohort import CohortTerms
 from confide.deploy.machines.exchange import Rules
 from confide.graph.graph import Graph
+from confide.plans.plan import Clocks
 from confide.privacy.ledger import Cost
 from confide.rounds.arithmetic import WEIGHT_BITS, FixedArithmetic
 from confide.rounds.local import remaining
 from confide.rounds.schemes import Scheme
+from confide.secure.session import Task
+from confide.secure.settings import SecureSum
 
 if TYPE_CHECKING:
     from confide.privacy.price import Price
@@ -25,18 +28,19 @@ class Terms:
     """Of server `rules.me`.
 
     Attributes:
-        rules: of the exchange.  cohort: of the sums with the clients.
+        rules: of the exchange.  clients: K_p.
+        largest_update: no client's update has a coordinate beyond it, in quanta.
         weights: a_pm by neighbour; own_weight: a_pp.
         decays: what each client's regulariser takes off the model, where the server does that.
         costs: of the j-th publication.  allowed: publications that the budget pays for.
         sums_cost: the price is that of the sums that the own server sees, which it pays for before it asks for them.
-        adapt: seconds until a round's sum must be there; tick: publications are at multiples of it.
-        exchange: seconds to wait for neighbours.  drain: to settle open flows at the end.  start: of round 1.
         identities, edges: of all servers, for epochs.
+        secure: None where updates are summed in clear.
     """
 
     rules: Rules
-    cohort: CohortTerms
+    clients: int
+    largest_update: int
     scheme: Scheme
     arithmetic: FixedArithmetic
     own_weight: float
@@ -44,24 +48,22 @@ class Terms:
     decays: tuple[float, ...]
     costs: tuple[Cost, ...] = field(repr=False)
     allowed: int
-    adapt: float
-    tick: float
-    exchange: float
-    drain: float
-    start: float
+    clocks: Clocks
     identities: tuple[bytes, ...] = field(repr=False)
     edges: tuple[tuple[int, int], ...] = field(repr=False)
     plan_text: str = field(repr=False)
     protocol: int = 1
     sums_cost: bool = False
+    secure: SecureSum | None = None
+    client_identities: Mapping[int, bytes] = field(default_factory=dict, repr=False)
 
     def clock_round(self, now: float) -> int:
         """No honest server has decided more rounds by now (and one for clocks that differ)."""
-        return min(self.rules.rounds, max(0, math.floor((now - self.start) / self.tick)) + 1)
+        return min(self.rules.rounds, max(0, math.floor((now - self.clocks.begin) / self.clocks.tick)) + 1)
 
     def clock_time(self, round: int) -> float:
         """When `clock_round` reaches this round."""
-        return self.start + (round - 1) * self.tick
+        return self.clocks.begin + (round - 1) * self.clocks.tick
 
     def shrink(self, sample: Collection[int], survivors: Collection[int]) -> float:
         """What the regulariser takes off the model, in the order in which the reference adds it up."""
@@ -79,6 +81,17 @@ class Terms:
         have been ahead of what its neighbours saw.
         """
         return 2 * self.rules.window
+
+    def task(self, round: int, model: bytes) -> Task:
+        """The secure sum of a round that begins with this model."""
+        assert self.secure is not None  # noqa: S101 - only called for a secure sum
+        sha = hashlib.sha256(model).digest()
+        return self.secure.task(self.rules.plan, self.rules.me, round, sha, self.rules.length)
+
+    @cached_property
+    def largest_from_client(self) -> int:
+        """Bytes of the longest message of a client."""
+        return 1024 + (8 * self.rules.length if self.secure is None else self.task(1, b"").largest_message)
 
     @cached_property
     def largest_sync(self) -> int:
@@ -99,17 +112,8 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
     largest = math.ceil(price.largest / arithmetic.quantum)
     return Terms(
         rules=Rules(server, hash, integer_weights(weights), plan.rounds, d.window, length, largest),
-        cohort=CohortTerms(
-            hash,
-            server,
-            len(clients),
-            length,
-            d.clocks.adapt,
-            math.ceil(a.update_bound / arithmetic.client_quantum),
-            None if plan.secure is None else plan.secure.encoding(a.update_bound, a.fraction_bits or 0),
-            None if plan.secure is None else plan.secure.parameters,
-            {k: bytes.fromhex(c.identity) for k, c in enumerate(clients)},
-        ),
+        clients=len(clients),
+        largest_update=math.ceil(a.update_bound / arithmetic.client_quantum),
         scheme=price.scheme,
         arithmetic=arithmetic,
         own_weight=float(g.own_weights[server]),
@@ -117,16 +121,14 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
         decays=tuple(1.0 - remaining(ridge, a.step, c.local_steps) for c in clients),
         costs=price.messages,
         allowed=plan.rounds if allowed is None else allowed,
-        adapt=d.clocks.adapt,
-        tick=d.clocks.tick,
-        exchange=d.clocks.neighbours,
-        drain=d.clocks.drain,
-        start=d.clocks.begin,
+        clocks=d.clocks,
         identities=tuple(bytes.fromhex(unit.identity) for unit in plan.units),
         edges=tuple((int(i), int(j)) for i, j in g.edges),
         plan_text=plan.text,
         protocol=d.protocol,
         sums_cost=price.by_sums,
+        secure=plan.secure,
+        client_identities={k: bytes.fromhex(c.identity) for k, c in enumerate(clients)},
     )
 
 

@@ -117,7 +117,7 @@ def address(org: str, role: str, name: str) -> str:
 
 
 def encode(message: Hello | Agreed | Differs) -> bytes:
-    return wire.encode(type(message).__name__, message)
+    return wire.encode(message)
 
 
 def decode(raw: bytes, *allowed: type) -> Hello | Agreed | Differs:

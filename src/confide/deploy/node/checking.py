@@ -53,7 +53,7 @@ def _plan(setup: ServerSetup) -> Iterator[Finding]:
     full = left.publications == plan.rounds and (setup.price.release is None or left.releases == plan.privacy.releases)
     level = OK if full else WARN if left.publications else FAIL
     yield Finding("budget", level, left.said if full else f"{left.said}; agree on fewer rounds or more noise")
-    start = setup.terms.start
+    start = setup.terms.clocks.begin
     if start > time.time():
         yield Finding("start", OK, f"round 1 opens in {start - time.time():.0f} s")
 

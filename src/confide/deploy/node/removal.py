@@ -51,7 +51,7 @@ def collect(setup: ServerSetup, files: Sequence[Path]) -> bytes:
     signatures = tuple(sorted((said["server"], bytes.fromhex(said["signature"])) for said in found))
     try:
         made = epochs.Epoch(bytes.fromhex(first["plan"]), first["number"], tuple(first["removed"]), signatures)
-        epochs.check(made, setup.terms.rules.plan, setup.terms.identities, setup.terms.edges, None)
+        epochs.check(made, setup.terms, None)
     except (epochs.EpochError, ValueError) as e:
         raise InputError("signatures", [str(path) for path in files], f"do not remove anybody: {e}") from None
     return epochs.encode(made)

@@ -197,7 +197,7 @@ class ServerProcess(NodeProcess):
         ):
             self._on_loop(self._end, None)
         elif self._until_finished and server.phase is Phase.FINISHED and self._linger is None:
-            self._linger = 2.0 * server.terms.exchange  # neighbours may still have to hear from this server
+            self._linger = 2.0 * server.terms.clocks.neighbours  # neighbours may still have to hear from this server
             self._on_loop(self._end_later, self._linger)
 
     # The network, on the loop

@@ -18,7 +18,6 @@ from confide.deploy.keys.authentication import load_revoked
 from confide.deploy.keys.certificates import LARGEST_PEM, Peer, RefusedPeer, check_name, fingerprint, utc_now
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines import terms
-from confide.deploy.machines.draws import edge_secret
 from confide.deploy.machines.release import Circle
 from confide.deploy.machines.terms import Terms
 from confide.deploy.net.endpoints import Credentials, Limits, Node, Target
@@ -77,7 +76,7 @@ class ServerSetup:
         from_server = self.terms.largest_sync
         if (release := self.price.reveal_terms) is not None:
             from_server = max(from_server, Circle.of(self.terms.rules, release, None).largest_message)
-        from_client = self.terms.cohort.largest_message
+        from_client = self.terms.largest_from_client
         outbox = max(Limits.outbox, 4 * max(from_server, from_client, 8 * self.terms.rules.length))
         return Limits(from_client=from_client, from_server=from_server, outbox=outbox)
 
@@ -95,7 +94,7 @@ class ServerSetup:
         assert self.node.exchange is not None  # noqa: S101 - a server has one
         own, me = self.node.exchange, self.me
         keys = {m: bytes.fromhex(self.plan.units[m].key_agreement) for m in self.terms.weights}
-        return {(min(me, m), max(me, m)): edge_secret(own, public) for m, public in keys.items()}
+        return {(min(me, m), max(me, m)): own.agree([public])[0] for m, public in keys.items()}
 
     def door(self, peer: Peer) -> Node:
         """Which node of the plan a peer is, whose certificate holds."""

@@ -61,7 +61,7 @@ def kept(
             is an edge, that of each edge. A field with one row has none while it is at its first value.
         by: the columns that name its rows. By edge and round it is a dictionary of dictionaries.
         table: where it stands in the file, if not under its own name. Fields of one table share its rows.
-        part: of the transaction in which it is written (`store.PARTS`); rows with keys are removed in "gc".
+        part: of the transaction in which it is written (`store.parts`); rows with keys are removed in "gc".
         since: the version of the file that has it first; a new field takes the next, and older files are upgraded.
         make: of the values of its columns, where it has several.
         secret: not to be shown.

@@ -15,12 +15,12 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Self
 
 from confide.base import canonical
+from confide.base.durable_files import replace_file
 from confide.base.errors import InputError, RunError
-from confide.base.files import atomic_file, check_writable, sync_folder
+from confide.base.files import check_writable
 from confide.base.validation import whole
 
 FORMAT: Final = 2
@@ -44,76 +44,56 @@ class Given(NamedTuple):
     last: int = 0
 
 
-class Record(Protocol):
-    @property
-    def owner(self) -> Owner:
-        """Whose it is."""
+class Record:
+    """In memory: for rehearsals and tests, where it outlives a client that is thrown away, but not the process.
 
-    @property
-    def answered(self) -> int:
-        """The last round that was answered, 0 for none."""
-
-    @property
-    def given(self) -> Given:
-        """What `count` has kept."""
-
-    def write(self, round: int) -> None:
-        """Keep a later round as answered; when this returns it outlives a crash."""
-
-    def count(self, round: int) -> None:
-        """Keep that data are given in a later round; when this returns it outlives a crash."""
-
-
-class MemoryRecord:
-    """For tests: it outlives a client that a test throws away, but not the process."""
+    Attributes:
+        owner: whose it is.
+        answered: the last round that was answered, 0 for none.
+        given: what `count` has kept.
+    """
 
     def __init__(self, owner: Owner) -> None:
         self.owner, self.answered, self.given = owner, 0, Given()
 
     def write(self, round: int) -> None:
-        self.answered = _later(round, self.answered)
+        """Keep a later round as answered; when this returns it outlives a crash."""
+        if whole("round", round, 1, LAST_ROUND) <= self.answered:
+            raise InputError("round", round, f"round {self.answered} was answered already; a record never falls")
+        self._keep(round, self.given)
 
     def count(self, round: int) -> None:
-        self.given = _counted(round, self.given)
+        """Keep that data are given in a later round; when this returns it outlives a crash."""
+        if whole("round", round, 1, LAST_ROUND) <= self.given.last:
+            raise InputError("round", round, f"round {self.given.last} was counted already; a record never falls")
+        self._keep(self.answered, Given(self.given.rounds + 1, round))
+
+    def _keep(self, answered: int, given: Given) -> None:
+        self.answered, self.given = answered, given
 
 
-class FileRecord:
+class FileRecord(Record):
     """A small file, replaced whole; `PATH.lock` beside it keeps other processes out and stays when this one ends."""
 
     def __init__(self, path: str | Path, owner: Owner) -> None:
-        self.owner = owner
+        super().__init__(owner)
         self._path = Path(os.path.realpath(path))  # two names of one file have one lock
         self._lock = _locked(self._path)
         try:
             _check_writable(self._path)
             if os.path.lexists(self._path):
-                self._answered, self._given = _read(self._path, owner)
+                self.answered, self.given = _read(self._path, owner)
             else:
-                self._answered, self._given = 0, Given()
-                _replace(self._path, owner, 0, self._given)
+                _replace(self._path, owner, self.answered, self.given)
         except BaseException:
             self.close()
             raise
-
-    @property
-    def answered(self) -> int:
-        return self._answered
-
-    @property
-    def given(self) -> Given:
-        return self._given
-
-    def write(self, round: int) -> None:
-        self._keep(_later(round, self._answered), self._given)
-
-    def count(self, round: int) -> None:
-        self._keep(self._answered, _counted(round, self._given))
 
     def _keep(self, answered: int, given: Given) -> None:
         if self._lock < 0:
             raise RunError(f"{self._path}: the record is closed; another process may hold it by now")
         _replace(self._path, self.owner, answered, given)
-        self._answered, self._given = answered, given
+        super()._keep(answered, given)
 
     def close(self) -> None:
         if self._lock >= 0:
@@ -123,24 +103,12 @@ class FileRecord:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # it never got as far as its lock
             self.close()
-
-
-def _later(round: int, answered: int) -> int:
-    if whole("round", round, 1, LAST_ROUND) <= answered:
-        raise InputError("round", round, f"round {answered} was answered already; a record never falls")
-    return round
-
-
-def _counted(round: int, given: Given) -> Given:
-    if whole("round", round, 1, LAST_ROUND) <= given.last:
-        raise InputError("round", round, f"round {given.last} was counted already; a record never falls")
-    return Given(given.rounds + 1, round)
 
 
 def _locked(path: Path) -> int:
@@ -218,13 +186,7 @@ def _replace(path: Path, owner: Owner, answered: int, given: Given) -> None:
     }  # fmt: skip
     table["sha256"] = canonical.digest(canonical.dumps(table))
     try:
-        with atomic_file(path) as temporary:
-            os.chmod(temporary, 0o600)
-            with open(temporary, "wb") as file:
-                file.write((canonical.dumps(table) + "\n").encode())
-                file.flush()
-                os.fsync(file.fileno())
-        sync_folder(path.parent)
+        replace_file(path, (canonical.dumps(table) + "\n").encode(), 0o600)
     except InputError as e:
         raise InputError("record", str(path), e.remedy) from None
     except OSError as e:

@@ -49,6 +49,9 @@ class _Marks:
     rows: dict[tuple[Any, ...], bytes]  # (table, key...) -> sha256, of every other row but the state's
     seen: bool = False  # the sum of the next round is in the ledger
 
+    def put(self, db: sqlite3.Connection, table: str, *row: Any) -> None:
+        self.rows[table, *row[: len(_KEYS[table])]] = _put(db, table, *row)
+
     @property
     def seal(self) -> bytes:
         return hashlib.sha256(self.tip + b"".join(self.rows[key] for key in sorted(self.rows))).digest()
@@ -193,14 +196,11 @@ class SqliteStore:
                 continue
             if not lacks:
                 all_values = values if len(values) == len(table.fields) else table.rows(draft.books)[key]
-                self._put(draft, table.name, *key, *table.write(all_values))
+                draft.put(self._db, table.name, *key, *table.write(all_values))
             elif table.by or (table.name, 0) in draft.rows:
                 self._remove(draft, table.name, *key)
         if part == "gc":
             _put_state(self._db, draft)
-
-    def _put(self, draft: _Marks, table: str, *row: Any) -> None:
-        draft.rows[table, *row[: len(_KEYS[table])]] = _put(self._db, table, *row)
 
     def _remove(self, draft: _Marks, table: str, *key: int) -> None:
         del draft.rows[table, *key]
@@ -376,14 +376,10 @@ def _put_state(db: sqlite3.Connection, marks: _Marks) -> None:
 def _fill(db: sqlite3.Connection, plan: str, server: int, dataset: str, run: str, books: Books) -> None:
     """The first rows; the ledger is empty."""
     neighbours = canonical.dumps([int(m) for m in books.neighbours])
-    identity = ("identity", 0, plan, int(server), dataset, run, neighbours, as_bytes(books.contribution))
-    rows: list[tuple[Any, ...]] = [identity]
+    marks = _Marks(books, "", 0, b"", {})
+    marks.put(db, "identity", 0, plan, int(server), dataset, run, neighbours, as_bytes(books.contribution))
     for table in TABLES:
-        if table.name != "state":
-            rows += [
-                (table.name, *key, *table.write(values))
-                for key, values in table.rows(books).items()
-                if not table.lacks(values)
-            ]
-    keys = {(table, *row[: len(_KEYS[table])]): _put(db, table, *row) for table, *row in rows}
-    _put_state(db, _Marks(books, "", 0, b"", keys))
+        for key, values in table.rows(books).items():
+            if table.name != "state" and not table.lacks(values):
+                marks.put(db, table.name, *key, *table.write(values))
+    _put_state(db, marks)

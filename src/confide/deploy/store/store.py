@@ -17,20 +17,14 @@ def nowhere(_: str) -> None:
 class Store(Protocol):
     def load(self) -> Books:
         """The state after the last commit."""
-        ...
 
     def commit(self, changes: Changes, at: At = nowhere, name: str = "") -> None:
         """All changes in one transaction, durable on return. `at` hears "NAME.tx.PART" before each part is in."""
-        ...
 
     def entries(self) -> Iterator[Entry]:
         """The ledger, from the first row."""
-        ...
 
     def close(self) -> None: ...
-
-
-PARTS = ("ledger", "state", "applied", "flagged", "gc", "commit")
 
 
 def parts(c: Changes) -> dict[str, bool]:
