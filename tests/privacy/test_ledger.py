@@ -24,18 +24,18 @@ from confide.privacy.ledger import (
     Event,
     Header,
     Promise,
-    Total,
     compose,
     dataset_id,
     lines,
     link,
+    paid_by,
     random_id,
     read,
     read_all,
-    spent,
     verify_lines,
     write_events,
 )
+from confide.privacy.paid import NOTHING, Paid
 
 DATA = dataset_id("tests")
 PLAN = a_shared_plan(rounds=1000)
@@ -369,23 +369,23 @@ def test_runs_on_the_same_data_add_up(tmp_path: Path) -> None:
     write_events(tmp_path / "a", DATA, PLAN, few(), run="1")
     write_events(tmp_path / "b", DATA, PLAN, few(), run="2")
     books = read_all([tmp_path / "a", tmp_path / "b"])
-    one = [Total(2, 0.02, None), Total(2, 0.02, None), Total(2, 0.01, None)]
+    one = [Paid(0.02, None, True), Paid(0.02, None, True), Paid(0.01, None, True)]
     assert compose(books) == {(run, unit): one[unit] for run in range(2) for unit in range(3)}
-    assert spent(books) == Total(12, 0.04, None)
-    assert spent([]) == Total(0, 0.0, 0.0)
+    assert paid_by(books) == Paid(0.04, None, True)
+    assert paid_by([]) == NOTHING
 
 
 def test_one_event_without_a_bound_leaves_no_total(tmp_path: Path) -> None:
     pure = [event(n, rho=None, epsilon=0.1) for n in range(1, 11)]
-    assert compose([write_events(tmp_path / "a", DATA, PLAN, pure)]) == {(0, 0): Total(10, None, 1.0)}
+    assert compose([write_events(tmp_path / "a", DATA, PLAN, pure)]) == {(0, 0): Paid(None, 1.0, True)}
     both = [event(1, rho=0.5, epsilon=1.0), event(2, rho=None, epsilon=1.0), Event(PLAN.hash, "skip", 3, 0)]
-    assert compose([write_events(tmp_path / "b", DATA, PLAN, both)]) == {(0, 0): Total(3, None, 2.0)}
+    assert compose([write_events(tmp_path / "b", DATA, PLAN, both)]) == {(0, 0): Paid(None, 2.0, True)}
 
 
 def test_a_skip_costs_nothing(tmp_path: Path) -> None:
     book = write_events(tmp_path / "a", DATA, PLAN, [Event(PLAN.hash, "skip", 1, 0)])
     assert book.events[0].cost == FREE
-    assert compose([book]) == {(0, 0): Total(1, 0.0, 0.0)}
+    assert compose([book]) == {(0, 0): NOTHING}
 
 
 def test_sums_do_not_depend_on_the_order(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from confide.plans.privacy import Privacy
 from confide.privacy import spent as spending
 from confide.privacy.asked import add_up, sum_line
 from confide.privacy.bundle import make_bundle, save_bundle, verify_bundle
-from confide.privacy.ledger import Cost, Event, dataset_id, read, read_all, spent, write_events
+from confide.privacy.ledger import Cost, Event, dataset_id, paid_by, read, read_all, write_events
 from confide.privacy.run_ledger import check_folder, plans_in
 from confide.privacy.statement import rounded_up
 from confide.problems import regression
@@ -206,7 +206,7 @@ def test_a_second_run_into_a_folder_adds_to_its_ledger(tmp_path: Path, problem: 
     book = read(folder / "ledger.jsonl")
     assert (folder / "ledger.jsonl").read_bytes().startswith(before)  # the same chain goes on
     assert (len(book.runs), book.dataset) == (2, id)
-    assert spent([book]).rho == pytest.approx(rho_of(first) + rho_of(second), rel=1e-12)
+    assert paid_by([book]).rho == pytest.approx(rho_of(first) + rho_of(second), rel=1e-12)
     answer = add_up([folder], 1e-5)
     assert answer["epsilon"] == pytest.approx(rho_epsilon(rho_of(first) + rho_of(second), 1e-5, True), rel=1e-9)
     assert [r["plan"] for r in answer["runs"]] == [p.hash for p in plans_in(folder, book)][::-1]
@@ -319,7 +319,7 @@ def test_a_bundle_holds_every_run_of_the_folder(tmp_path: Path) -> None:
         make_bundle(latest, folder / "ledger.jsonl", statement, {}, KEY)
     text = make_bundle(latest, folder / "ledger.jsonl", statement, {}, KEY, others)
     save_bundle(tmp_path / "b", text)
-    report = verify_bundle(tmp_path / "b", None, rho_epsilon)
+    report = verify_bundle(tmp_path / "b", None)
     assert report.ok
     assert report.spent is not None
     assert report.spent["runs"] == 2
@@ -330,11 +330,11 @@ def test_a_bundle_holds_every_run_of_the_folder(tmp_path: Path) -> None:
     content["ledger"] = content["ledger"][: 1 + 3 * 4]  # as if there had been no second run
     content["plan"], content["others"] = content["others"][0], []
     _sign(tmp_path / "short", content)
-    assert "statement" in verify_bundle(tmp_path / "short", None, rho_epsilon).failed
+    assert "statement" in verify_bundle(tmp_path / "short", None).failed
     content = canonical.loads(text)
     content["others"] = []
     _sign(tmp_path / "one", content)
-    assert "events" in verify_bundle(tmp_path / "one", None, rho_epsilon).failed
+    assert "events" in verify_bundle(tmp_path / "one", None).failed
 
 
 def test_prices_of_every_run_are_computed_anew(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_a_budget_is_of_all_runs_into_a_folder(tmp_path: Path) -> None:
         run(seed=seed, rho=budget).save(tmp_path / "r")
     latest, *others = plans_in(tmp_path / "r", read(tmp_path / "r" / "ledger.jsonl"))
     save_bundle(tmp_path / "b", make_bundle(latest, tmp_path / "r" / "ledger.jsonl", {}, {}, KEY, others))
-    report = verify_bundle(tmp_path / "b", None, rho_epsilon)
+    report = verify_bundle(tmp_path / "b", None)
     assert report.failed == ("budget",)
     assert "run 2, with those before it" in next(c.reason for c in report.checks if c.name == "budget")
 
@@ -396,7 +396,7 @@ def test_a_server_does_not_add_unlike_ledgers(tmp_path: Path, changes: dict[str,
         earlier("wards", [older(tmp_path / "older")])
     with pytest.raises(InputError, match="not of the data set"):
         earlier("yards", [written(tmp_path / "fine")])
-    assert spent(earlier("wards", [tmp_path / "fine"])).rho == 0.5
+    assert paid_by(earlier("wards", [tmp_path / "fine"])).rho == 0.5
 
 
 # ---- the commands

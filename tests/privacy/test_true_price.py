@@ -46,9 +46,9 @@ def test_a_release_after_few_publications_is_paid_in_full(published: int) -> Non
     true = p.account(published, 1).rho
     paid = sum(cost.rho for cost in p.messages[:published]) + p.release_after(published).rho
     assert paid == pytest.approx(true, rel=1e-9)
-    [shown] = [a for a in so_far(p, published, 1, 0.0)["accounts"] if a["threat"] == "links"]
-    assert shown["rho"] == pytest.approx(true, rel=1e-9)
-    assert shown["epsilon"] >= p.account(published, 1).epsilon * (1 - 1e-9)
+    [shown] = [a for a in so_far(p, published, 1, 0.0).accounts if a.threat == "links"]
+    assert shown.rho == pytest.approx(true, rel=1e-9)
+    assert shown.epsilon >= p.account(published, 1).epsilon * (1 - 1e-9)
 
 
 def test_the_price_of_the_whole_plan_would_be_too_small() -> None:

@@ -448,11 +448,10 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check a signed bundle, offline."""
-    from confide.laws.conversion import rho_epsilon
     from confide.privacy.bundle import verify_bundle
     from confide.privacy.statement import lines, rounded_up
 
-    report = verify_bundle(bundle, key, rho_epsilon)
+    report = verify_bundle(bundle, key)
     if as_json:
         print(json.dumps({"ok": report.ok, **report.to_dict()}))
     else:

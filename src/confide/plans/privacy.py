@@ -33,6 +33,10 @@ class Budget:
     def limit(self) -> float:
         return float(self.epsilon if self.rho is None else self.rho)  # type: ignore[arg-type]
 
+    def allows(self, used: float) -> bool:
+        """Whether so much, in its own unit, is within it, but for rounding."""
+        return used <= self.limit * (1 + 1e-12)
+
     def part(self, share: float) -> Budget:
         """A share of rho; of an epsilon its root, because about its square adds up."""
         if self.rho is not None:

@@ -20,4 +20,4 @@ def used(budget: Budget, a: Account) -> float:
 
 
 def allows(budget: Budget, a: Account) -> bool:
-    return used(budget, a) <= budget.limit * (1 + 1e-12)
+    return budget.allows(used(budget, a))

@@ -13,7 +13,7 @@ import math
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,14 +30,10 @@ from confide.privacy.ledger import (
     Book,
     Part,
     Promise,
-    Total,
-    all_gaussian,
     book_lines,
     compose,
-    draws_of,
-    epsilon_of,
+    paid_by,
     read,
-    spent,
     verify_lines,
 )
 
@@ -151,18 +147,11 @@ def save_bundle(path: str | Path, text: str) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def verify_bundle(
-    path: str | Path,
-    trusted_key: str | Ed25519PublicKey | None = None,
-    convert: Callable[[float, float, bool], float] | None = None,
-) -> Report:
+def verify_bundle(path: str | Path, trusted_key: str | Ed25519PublicKey | None = None) -> Report:
     """Check a bundle, offline. A bad bundle gives failed checks; a file that is no bundle raises InputError.
 
     Args:
         trusted_key: the signer's public key (hex), received another way; without it the signer is not checked.
-        convert: (rho, delta, gaussian) -> epsilon, for budgets in epsilon at a delta, `gaussian` telling whether all
-            noise was Gaussian (then the conversion is exact) or discrete: the ledger's own sums are rho and pure
-            epsilon. Without it such a budget cannot be confirmed, and the check fails.
     """
     trusted = None if trusted_key is None else _public(trusted_key)
     try:
@@ -198,7 +187,7 @@ def verify_bundle(
         priced = {hash: _priced(p) for hash, p in plans.items()}
         said = _said(priced[plan.hash])
         checks += [_same_plan(plans, book), _rounds(plans, book), _prices(priced, book)]
-        checks += [_budget(plans, book, convert), _statement(content["statement"], book, said), *_skips(book)]
+        checks += [_budget(plans, book), _statement(content["statement"], book, said), *_skips(book)]
     return Report(
         tuple(checks),
         signer,
@@ -212,15 +201,18 @@ def verify_bundle(
 
 def unit_totals(book: Book) -> list[dict[str, Any]]:
     """A statement's "totals": what each unit spent in each run, {"run", "unit", "events", "rho", "epsilon"}."""
-    return [{"run": run, "unit": unit} | total._asdict() for (run, unit), total in compose([book]).items()]
+    events = Counter((n, event.unit) for n, run in enumerate(book.runs) for event in run.events)
+    return [
+        {"run": run, "unit": unit, "events": events[run, unit], "rho": paid.rho, "epsilon": paid.epsilon}
+        for (run, unit), paid in compose([book]).items()
+    ]
 
 
 def _spent(book: Book, delta: float) -> dict[str, Any]:
     """What all runs cost together, with the promise that it is about."""
-    total = spent([book])
     promise = {} if book.promise is None else book.promise.to_dict()
-    epsilon = epsilon_of([book], delta)
-    return {"runs": len(book.runs), "rho": total.rho, "epsilon": epsilon, "delta": delta} | promise
+    paid = paid_by([book])
+    return {"runs": len(book.runs), "rho": paid.rho, "epsilon": paid.at(delta), "delta": delta} | promise
 
 
 # ---- keys
@@ -447,57 +439,26 @@ def _wrong_price(priced: Price, run: Part, before: int) -> str | None:
     return None
 
 
-def _budget(plans: Mapping[str, Plan], book: Book, convert: Callable[[float, float, bool], float] | None) -> Check:
+def _budget(plans: Mapping[str, Plan], book: Book) -> Check:
     """Did each run stay within its plan's budget, together with the runs before it?"""
     words: dict[str, None] = {}
     for n, run in enumerate(book.runs, 1):
         if run.plan is None:
             continue
-        plan, so_far = plans.get(run.plan), replace(book, runs=book.runs[:n])
+        plan = plans.get(run.plan)
         if plan is None:
             return Check("budget", None, f"plan {run.plan} is not in the bundle")
-        for name, limit in (("epsilon", plan.privacy.epsilon), ("rho", plan.privacy.rho)):
-            if limit is None:
-                continue
-            words[f"{name} {limit:g}"] = None
-            problem = _over(
-                name, limit, spent([so_far]), plan.privacy.delta, convert, all_gaussian([so_far]), draws_of([so_far])
-            )
-            if problem:
-                said = problem if n == 1 else f"run {n}, with those before it: {problem}"
-                return Check("budget", False, f"the worst unit: {said}")
+        budget = plan.privacy.budget
+        if budget is None:
+            continue
+        name = "epsilon" if budget.rho is None else "rho"
+        words[f"{name} {budget.limit:g}"] = None
+        used = paid_by([replace(book, runs=book.runs[:n])]).used(budget)
+        if used > budget.limit * (1.0 + TOLERANCE):
+            spent = f"an event has no bound in {name}" if math.isinf(used) else f"spent {name} {used:g}"
+            before = "" if n == 1 else f"run {n}, with those before it: "
+            return Check("budget", False, f"the worst unit: {before}{spent}, the budget is {budget.limit:g}")
     return Check("budget", True, f"every unit stayed within {' and '.join(words)}" if words else "the plan sets none")
-
-
-def _over(
-    name: str,
-    limit: float,
-    total: Total,
-    delta: float,
-    convert: Callable[[float, float, bool], float] | None,
-    gaussian: bool,
-    draws: int,
-) -> str | None:
-    """What is wrong with this total, or None. Pure epsilon bounds epsilon at every delta; else rho is converted."""
-    spent = total.rho if name == "rho" else total.epsilon
-    found = [] if spent is None else [spent]
-    if name == "epsilon" and delta > 0.0 and total.rho is not None:
-        if convert is not None:
-            from confide.laws.conversion import with_draws
-
-            rho = total.rho
-            found.append(with_draws(lambda left: convert(rho, left, gaussian), delta, draws))
-        elif spent is None or not _within(spent, limit):
-            return f"epsilon at delta {delta:g} follows from rho {total.rho:g} only by a conversion; none was given"
-    if not found:
-        return f"an event has no bound in {name}, the budget is {limit:g}"
-    if not _within(min(found), limit):
-        return f"spent {name} {min(found):g}, the budget is {limit:g}"
-    return None
-
-
-def _within(spent: float, limit: float) -> bool:
-    return spent <= limit * (1.0 + TOLERANCE)
 
 
 def _statement(statement: Mapping[str, Any], book: Book, anew: Mapping[str, Any] | None = None) -> Check:

@@ -17,7 +17,6 @@ a growing one can be kept elsewhere (`read(path, head=...)`), and a bundle (`bun
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 from collections import defaultdict
@@ -31,12 +30,13 @@ from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.files import atomic_file, sync_folder
 from confide.base.validation import number, one_of, whole
+from confide.laws.conversion import MANY_DRAWS
 from confide.laws.law import LAWS, Law
 from confide.plans import words
 from confide.plans.plan import Plan
 from confide.plans.privacy import Privacy
 from confide.plans.words import Adjacency, Colluders, Level
-from confide.privacy.paid import ADVERSARIES, Paid, Terms
+from confide.privacy.paid import ADVERSARIES, Paid, Terms, summed, together, worst
 
 FORMAT = 2
 OLD = 1  # a ledger of this format says nothing about its promise
@@ -355,40 +355,35 @@ class Book:
         return self.hashes[-1]
 
 
-class Total(NamedTuple):
-    """What was spent; None when some event has no such bound."""
-
-    events: int
-    rho: float | None
-    epsilon: float | None
-
-
-def compose(books: Iterable[Book]) -> dict[tuple[int, int], Total]:
-    """Totals by (run, unit), runs numbered from 0 in the order given: plain sums, in rho and in pure epsilon."""
+def compose(books: Iterable[Book]) -> dict[tuple[int, int], Paid]:
+    """What each unit spent, by (run, unit), runs numbered from 0 in the order given."""
     costs: dict[tuple[int, int], list[Cost]] = defaultdict(list)
     for n, run in enumerate(run for book in books for run in book.runs):
         for event in run.events:
             costs[n, event.unit].append(event.cost)
-    return {
-        key: Total(len(of), _sum([c.rho for c in of]), _sum([c.epsilon for c in of]))
-        for key, of in sorted(costs.items())
-    }
+    return {key: _together(of) for key, of in sorted(costs.items())}
 
 
-def spent(books: Iterable[Book]) -> Total:
-    """What all these runs cost together, at most: of each run its worst unit.
+def _together(costs: Sequence[Cost]) -> Paid:
+    """Plain sums, in rho and in pure epsilon. Nobody counted the draws of discrete noise: more than there can be."""
+    laws = [LAWS[name] for name in {cost.law for cost in costs} - {"none"}]
+    gaussian, draws = all(law.normal for law in laws), MANY_DRAWS * any(law.on_grid for law in laws)
+    return Paid(summed([c.rho for c in costs]), summed([c.epsilon for c in costs]), gaussian, draws)
+
+
+def paid_by(books: Sequence[Book]) -> Paid:
+    """All that was spent by these runs, at most, each of them about one adversary: of each run its worst unit.
 
     Numbers of units mean nothing across plans: unit 0 of one may be unit 3 of another. Runs that shared their noise
     have no sum: the difference of two noisy models may be a clean one.
     """
-    books = list(books)
-    if sharing(books) is not None:
-        return Total(sum(len(book.events) for book in books), None, None)
-    units: dict[int, list[Total]] = defaultdict(list)
-    for (run, _), total in compose(books).items():
-        units[run].append(total)
-    rho, epsilon = (_sum([_worst([t[i] for t in of]) for of in units.values()]) for i in (1, 2))
-    return Total(sum(t.events for of in units.values() for t in of), rho, epsilon)
+    if (seed := sharing(books)) is not None:
+        return Paid.unknown(f"runs with {seed} share their noise")
+    units: dict[int, list[Paid]] = defaultdict(list)
+    for (run, _), paid in compose(books).items():
+        units[run].append(paid)
+    total = together([worst(of) for of in units.values()])
+    return replace(total, draws=min(total.draws, MANY_DRAWS))
 
 
 def sharing(books: Iterable[Book]) -> str | None:
@@ -400,33 +395,6 @@ def sharing(books: Iterable[Book]) -> str | None:
             if name.startswith(SEED) and plan is not None:
                 plans[name].add(plan)
     return next((name for name, of in plans.items() if len(of) > 1), None)
-
-
-def paid_by(books: Sequence[Book]) -> Paid:
-    """All that was spent by these runs, each of them about one adversary."""
-    total = spent(books)
-    return Paid(total.rho, total.epsilon, all_gaussian(books), draws_of(books))
-
-
-def epsilon_of(books: Sequence[Book], delta: float) -> float | None:
-    """epsilon at delta of all that was spent: by its pure epsilon or by its rho; None where there is no bound."""
-    return paid_by(books).at(delta)
-
-
-def draws_of(books: Iterable[Book]) -> int:
-    """More than the discrete draws behind these events, which nobody counted; 0 where all noise is continuous."""
-    from confide.laws.conversion import MANY_DRAWS
-
-    return MANY_DRAWS * any(LAWS[name].on_grid for name in _laws(books))
-
-
-def _laws(books: Iterable[Book]) -> set[str]:
-    return {event.cost.law for book in books for event in book.events} - {"none"}
-
-
-def all_gaussian(books: Iterable[Book]) -> bool:
-    """Whether everything was paid in continuous Gaussian noise, for which rho says all: mu_GDP = sqrt(2 rho)."""
-    return all(LAWS[name].normal for name in _laws(books))
 
 
 def read(path: str | Path, head: str | None = None) -> Book:
@@ -695,13 +663,3 @@ def _create(path: Path, text: str) -> None:
             raise InputError("ledger", str(path), "exists; a ledger is never overwritten, name another") from None
     with suppress(OSError):  # a folder that may not be read cannot be synced; the file is whole
         sync_folder(path.parent)
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [x for x in values if x is not None]
-    return math.fsum(known) if len(known) == len(values) else None
-
-
-def _worst(values: Sequence[float | None]) -> float | None:
-    known = [x for x in values if x is not None]
-    return max(known, default=0.0) if len(known) == len(values) else None

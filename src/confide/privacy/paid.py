@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, assert_never
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.validation import number, whole
+from confide.laws.conversion import rho_epsilon, smallest
 from confide.plans.privacy import Budget, Privacy
 from confide.plans.words import (
     Adjacency,
@@ -129,12 +130,7 @@ class Paid:
         return {name: getattr(self, name) for name in _FIELDS}
 
     def __add__(self, other: Paid) -> Paid:
-        return Paid(
-            None if self.rho is None or other.rho is None else self.rho + other.rho,
-            None if self.epsilon is None or other.epsilon is None else self.epsilon + other.epsilon,
-            self.gaussian and other.gaussian,
-            self.draws + other.draws,
-        )
+        return together((self, other))
 
     def times(self, repeats: int) -> Paid:
         """Of so many runs, each with noise of its own."""
@@ -152,8 +148,6 @@ class Paid:
 
     def at(self, delta: float) -> float | None:
         """epsilon at delta: by the pure epsilon or by rho; None where there is no bound."""
-        from confide.laws.conversion import rho_epsilon, smallest
-
         rho, epsilon = self.rho, self.epsilon
         if delta == 0.0:
             return epsilon
@@ -173,6 +167,18 @@ class Paid:
 
 NOTHING: Final = Paid(0.0, 0.0, True)
 _FIELDS: Final = tuple(f.name for f in fields(Paid))
+
+
+def summed(parts: Sequence[float | None]) -> float | None:
+    """None where a part has no bound; rounded once, so that their order does not count."""
+    known = [x for x in parts if x is not None]
+    return math.fsum(known) if len(known) == len(parts) else None
+
+
+def together(paid: Sequence[Paid]) -> Paid:
+    """All of them, one after the other."""
+    rho, epsilon = summed([p.rho for p in paid]), summed([p.epsilon for p in paid])
+    return Paid(rho, epsilon, all(p.gaussian for p in paid), sum(p.draws for p in paid))
 
 
 def least(paid: Sequence[Paid]) -> Paid:

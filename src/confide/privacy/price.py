@@ -237,7 +237,7 @@ class Price:
             if earlier == NOTHING and repeats == 1:
                 return budgets.allows(budget, self.account(j, self.releases))
             mine = self._paid(self.plan.privacy.threat, j, self.releases).times(repeats)
-            return (earlier + mine).used(budget) <= budget.limit * (1 + 1e-12)
+            return budget.allows((earlier + mine).used(budget))
 
         allowed = largest(rounds, lambda j: all(within(i) for i in range(max(1, j - turns + 1), j + 1)))
         if allowed == 0:
