@@ -40,7 +40,7 @@ from confide.privacy.bundle import (
     verify_bundle,
 )
 from confide.privacy.data_ledger import DataLedger
-from confide.privacy.ledger import FREE, Cost, Event, dataset_id, lines, paid_by, read, write_events
+from confide.privacy.ledger import FREE, Book, Cost, Event, dataset_id, lines, paid_by, read, write_events
 from confide.privacy.price import price
 from confide.rounds.schemes import Scheme, scheme
 
@@ -71,6 +71,11 @@ def priced(rho: float | None = RHO, epsilon: float | None = None, law: str = "ga
 def events(p: Plan, cost: Cost | None = None) -> list[Event]:
     """Four messages of each of three units; what `plan()` costs, unless a cost is given."""
     return [Event(p.hash, "message", t, unit, cost or priced()) for t in range(1, 5) for unit in range(3)]
+
+
+def written(path: Path, p: Plan, found: list[Event]) -> Book:
+    write_events(path, DATA, p, found)
+    return read(path)
 
 
 def bundled(folder: Path, p: Plan, found: list[Event], **more: Any) -> Path:
@@ -129,7 +134,7 @@ def test_a_good_bundle_passes_every_check(good: Path) -> None:
     # Its statement is words of its own, which nothing is compared with.
     assert [(c.name, c.ok) for c in report.checks] == [(name, None if name == "statement" else True) for name in CHECKS]
     assert report.ok
-    assert (report.plan_hash, report.dataset, report.signer) == (plan().hash, DATA, public_hex(KEY.public_key()))
+    assert (report.plan, report.dataset, report.signer) == (plan().hash, DATA, public_hex(KEY.public_key()))
     assert [dict(t) for t in report.totals] == [
         {"run": 0, "unit": unit, "events": 4, "rho": pytest.approx(4 * RHO), "epsilon": None} for unit in range(3)
     ]
@@ -322,7 +327,7 @@ def test_a_laplace_ledger_cannot_be_converted_as_if_it_were_gaussian(tmp_path: P
     found = events(p, replace(costs[0], law=law))
     report = verify_bundle(bundled(tmp_path, p, found))
     assert report.failed == (() if law == "laplace" else ("prices",))
-    paid = paid_by([write_events(tmp_path / "l", DATA, p, found)])
+    paid = paid_by([written(tmp_path / "l", p, found)])
     assert paid.gaussian is (law == "gaussian")
     assert report.spent is not None
     rho = rho_epsilon(4 * costs[0].rho, 1e-5, law == "gaussian")
@@ -488,7 +493,7 @@ def test_a_plan_without_a_delta_or_with_two_budgets_is_none(tmp_path: Path) -> N
 )
 def test_a_statement_that_says_something_else(tmp_path: Path, spoil: Callable[[Any], Any]) -> None:
     p = plan()
-    book = write_events(tmp_path / "x", DATA, p, events(p))
+    book = written(tmp_path / "x", p, events(p))
     statement = {"totals": spoil(unit_totals(book))}
     failed(bundled(tmp_path, p, events(p), statement=statement), "statement")
     with pytest.raises(InputError, match=r"bundle\.statement"):
@@ -499,13 +504,13 @@ def test_a_signed_plan_that_is_no_plan(tmp_path: Path) -> None:
     p = plan()
     for wrong in ({}, encoded(p) | {"rounds": -1}, encoded(p) | {"more": 1}, encoded(p) | {"scheme": 1}):
         report = failed(bundled(tmp_path, p, events(p), plan=wrong), "plan")
-        assert report.plan_hash is None
+        assert report.plan is None
         assert [c.ok for c in report.checks[-5:]] == [None] * 5
 
 
 def test_a_signed_ledger_that_is_broken(tmp_path: Path) -> None:
     p = plan()
-    book = write_events(tmp_path / "x", DATA, p, events(p))
+    book = written(tmp_path / "x", p, events(p))
     texts = list(lines(book.header, book.events))
     for wrong, words in (
         ([], "line 1 is missing"),

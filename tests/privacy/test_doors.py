@@ -261,7 +261,8 @@ def test_a_rehearsal_spends_what_the_statement_says(name: str, lost: bool, tmp_p
         for unit, n in enumerate(published)
         for _ in range(p.releases)
     ]
-    book = write_events(tmp_path / "ledger.jsonl", dataset_id("data"), p.plan, events)
+    write_events(tmp_path / "ledger.jsonl", dataset_id("data"), p.plan, events)
+    book = read(tmp_path / "ledger.jsonl")
     for unit, n in enumerate(published):
         rho = pytest.approx(p.account(n, p.releases).rho if n else 0.0, rel=1e-9)
         own = replace(book, runs=(book.runs[0]._replace(events=tuple(e for e in events if e.unit == unit)),))

@@ -21,7 +21,7 @@ from confide.plans.privacy import Budget
 from confide.privacy.accountant import account
 from confide.privacy.bundle import _statement
 from confide.privacy.ledger import Book, Cost, Event, Header, Part, Promise, dataset_id, paid_by, write_events
-from confide.privacy.paid import Paid
+from confide.privacy.paid import Paid, Terms
 from confide.privacy.price import agreed
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.spent import allowance, status_of
@@ -45,7 +45,9 @@ def deployed(name: str = "shared", **privacy: Any) -> Plan:
 
 def book(law: str, rho: float) -> Book:
     event = Event("0" * 64, "message", 1, 0, Cost(rho, None, 1.0, 1.0, law))
-    return Book("x", (Part(Header("0" * 64, Promise("client", "replace", "links")), (event,)),), ("0" * 64,))
+    return Book(
+        "x", (Part(Header("0" * 64, Promise(Terms.parse("client", "replace"), "links")), (event,)),), ("0" * 64,)
+    )
 
 
 def test_after_a_release_without_a_price_the_running_number_is_none() -> None:

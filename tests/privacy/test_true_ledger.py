@@ -292,7 +292,8 @@ def test_two_at_once_forget_neither(tmp_path: Path) -> None:
 def test_runs_in_one_file_are_of_one_promise_and_in_order(tmp_path: Path) -> None:
     p, q = plan(), plan(level="example")
     cost = Cost(0.5, None, 1.0, 1.0, "gaussian")
-    first = write_events(tmp_path / "a", DATA, p, [Event(p.hash, "message", 1, 0, cost)])
+    write_events(tmp_path / "a", DATA, p, [Event(p.hash, "message", 1, 0, cost)])
+    first = read(tmp_path / "a")
     write_events(tmp_path / "b", DATA, q, [Event(q.hash, "message", 1, 0, cost)], after=first)
     with pytest.raises(InputError, match="line 3 begins a run on other data or with another promise"):
         read(tmp_path / "b")

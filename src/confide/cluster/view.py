@@ -12,6 +12,7 @@ from rich.table import Table
 
 from confide.base.errors import InputError, RunError
 from confide.cluster.processes import Cluster
+from confide.deploy.machines.release import Kept
 from confide.deploy.store.books import Books
 from confide.deploy.store.reconcile import balanced, conserved
 from confide.privacy import ledger
@@ -87,7 +88,7 @@ def findings(cluster: Cluster) -> dict[str, Any]:
     quantum = layout.price.arithmetic.quantum
     models = np.array([b.w for b in books]) * quantum
     epsilons = [layout.price.after(b.published) for b in books]
-    releases = max(_releases(cluster, unit) for unit in layout.units)
+    releases = max(Kept.of(b).made for b in books)
     so_far = status_of(layout.price, max(b.published for b in books), releases, 0.0)
     return {
         "plan": layout.plan.hash,
@@ -129,12 +130,6 @@ def _ledgers(cluster: Cluster, books: Sequence[Books]) -> bool | str:
         if any(e.cost != layout.price.release_after(b.published) for e in events if e.kind == "release"):
             return f"{unit}: the ledger's price of a release is not the plan's"
     return True
-
-
-def _releases(cluster: Cluster, unit: str) -> int:
-    """That this unit has paid for."""
-    with cluster.store(unit) as store:
-        return sum(entry.event.kind == "release" for entry in store.entries())
 
 
 def released(cluster: Cluster, unit: str) -> dict[str, Any] | None:

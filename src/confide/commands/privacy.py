@@ -382,7 +382,6 @@ def _given(context: typer.Context, name: str) -> bool:
 
 
 def _account_of(paths: list[Path], options: Asked, rows: str | None, as_json: bool, given: set[str]) -> None:
-    from confide.plans import words
     from confide.privacy import asked, data_ledger
     from confide.privacy.paid import Terms
     from confide.privacy.statement import lines
@@ -396,8 +395,7 @@ def _account_of(paths: list[Path], options: Asked, rows: str | None, as_json: bo
     to = None
     if given & {"level", "adjacency"}:
         _needed("level", options.level if "level" in given else None, "say whose data may change: give --level too")
-        level = words.chosen(words.Level, options.level, "level")
-        to = Terms(level, words.chosen(words.Adjacency, options.adjacency, "adjacency"))
+        to = Terms.parse(options.level, options.adjacency)
     if kind == "ledger":
         answer = asked.add_up(paths, options.delta, to, None if rows is None else _rows(rows))
         said = asked.sum_lines(answer)
@@ -453,7 +451,7 @@ def verify(
 
     report = verify_bundle(bundle, key)
     if as_json:
-        print(json.dumps({"ok": report.ok, **report.to_dict()}))
+        print(json.dumps(report.to_dict()))
     else:
         for check in report.checks:
             word = {True: "ok", False: "FAILED", None: "not checked"}[check.ok]

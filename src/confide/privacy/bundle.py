@@ -15,7 +15,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,11 +71,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """What a bundle was found to be. `signer` is the key that signed it, in hex."""
+    """What a bundle was found to be. `signer` is the key that signed it in hex, `plan` the plan's hash."""
 
     checks: tuple[Check, ...]
     signer: str
-    plan_hash: str | None
+    plan: str | None
     dataset: str | None
     totals: tuple[Mapping[str, Any], ...]
     statement: Mapping[str, Any] | None = None  # computed anew from the plan
@@ -92,16 +92,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """For `--json`."""
-        return {
-            "ok": self.ok,
-            "checks": [{"name": c.name, "ok": c.ok, "reason": c.reason} for c in self.checks],
-            "signer": self.signer,
-            "plan": self.plan_hash,
-            "dataset": self.dataset,
-            "totals": [dict(t) for t in self.totals],
-            "statement": None if self.statement is None else dict(self.statement),
-            "spent": None if self.spent is None else dict(self.spent),
-        }
+        return {"ok": self.ok} | asdict(self)
 
 
 def make_bundle(
@@ -121,13 +112,9 @@ def make_bundle(
     if book.header.of_data:
         raise InputError("bundle.ledger", str(ledger_path), OF_DATA)
     statement = {"totals": unit_totals(book)} | dict(statement)
-    plans = {p.hash: p for p in (*others, plan)}
-    priced = {hash: _priced(p) for hash, p in plans.items()}
-    said = _said(priced[plan.hash])
-    for check in (
-        _same_plan(plans, book), _rounds(plans, book), _prices(priced, book), _statement(statement, book, said),
-    ):  # fmt: skip
-        if check.ok is False:
+    checks, _ = _by_the_plans([plan, *others], book, statement)
+    for check in checks:
+        if check.ok is False and check.name != "budget":
             raise InputError(f"bundle.{check.name}", str(ledger_path), check.reason)
     content = {
         "format": FORMAT,
@@ -169,34 +156,39 @@ def verify_bundle(path: str | Path, trusted_key: str | Ed25519PublicKey | None =
         raise InputError("bundle", str(path), f"has format {content['format']}; this confide reads {FORMAT}")
 
     signer = content["public_key"]
-    checks = [_signature(content), _signer(signer, trusted)]
-    plan, check = _plan(content["plan"])
-    others = [_plan(other) for other in content["others"]]
-    checks.append(next((wrong for _, wrong in others if not wrong.ok), check) if check.ok else check)
-    book, check = _ledger(content["ledger"])
-    checks.append(check)
-    found = [other for other, _ in others if other is not None]
-    if plan is None or len(found) < len(others):
-        plan = None
-    if plan is None or book is None:
-        reason = f"needs a valid {'plan' if plan is None else 'ledger'}"
-        checks += [Check(name, None, reason) for name in ("events", "rounds", "prices", "budget", "statement")]
-        said = None
+    plans, plan_check = _plans([content["plan"], *content["others"]])
+    book, ledger_check = _ledger(content["ledger"])
+    checks = [_signature(content), _signer(signer, trusted), plan_check, ledger_check]
+    said, spent = None, None
+    if plans and book is not None:
+        found, said = _by_the_plans(plans, book, content["statement"])
+        checks += [*found, *_skips(book)]
+        spent = _spent(book, plans[0].privacy.delta)
     else:
-        plans = {p.hash: p for p in (*found, plan)}
-        priced = {hash: _priced(p) for hash, p in plans.items()}
-        said = _said(priced[plan.hash])
-        checks += [_same_plan(plans, book), _rounds(plans, book), _prices(priced, book)]
-        checks += [_budget(plans, book), _statement(content["statement"], book, said), *_skips(book)]
+        reason = f"needs a valid {'ledger' if plans else 'plan'}"
+        checks += [Check(name, None, reason) for name in ("events", "rounds", "prices", "budget", "statement")]
     return Report(
         tuple(checks),
         signer,
-        plan.hash if plan else None,
+        plans[0].hash if plans else None,
         book.dataset if book else None,
         tuple(unit_totals(book)) if book else (),
         said,
-        None if plan is None or book is None else _spent(book, plan.privacy.delta),
+        spent,
     )
+
+
+def _by_the_plans(
+    plans: Sequence[Plan], book: Book, statement: Mapping[str, Any]
+) -> tuple[list[Check], dict[str, Any] | None]:
+    """What follows from these plans, the first of which the statement is about, and that statement, computed anew."""
+    latest, *others = plans
+    known = {p.hash: p for p in (*others, latest)}
+    priced = {hash: _priced(p) for hash, p in known.items()}
+    first = priced[latest.hash]
+    said = None if isinstance(first, str) else first.statement().to_dict()
+    checks = [_same_plan(known, book), _rounds(known, book), _prices(priced, book), _budget(known, book)]
+    return [*checks, _statement(statement, book, said)], said
 
 
 def unit_totals(book: Book) -> list[dict[str, Any]]:
@@ -305,12 +297,15 @@ def _signer(signer: str, trusted: str | None) -> Check:
     return Check("signer", True, "signed with the trusted key")
 
 
-def _plan(data: Any) -> tuple[Plan | None, Check]:
-    try:
-        plan = Plan.from_text(canonical.dumps(data, "plan"))
-    except InputError as e:
-        return None, Check("plan", False, str(e))
-    return plan, Check("plan", True, f"is a plan, {plan.hash}")
+def _plans(encoded: Sequence[Any]) -> tuple[list[Plan], Check]:
+    """All of them, or none."""
+    found = []
+    for data in encoded:
+        try:
+            found.append(Plan.from_text(canonical.dumps(data, "plan")))
+        except InputError as e:
+            return [], Check("plan", False, str(e))
+    return found, Check("plan", True, f"is a plan, {found[0].hash}")
 
 
 def _ledger(texts: Sequence[Any]) -> tuple[Book | None, Check]:
@@ -392,10 +387,6 @@ def _priced(plan: Plan) -> Price | str:
         return str(e)
 
 
-def _said(priced: Price | str) -> dict[str, Any] | None:
-    return None if isinstance(priced, str) else priced.statement().to_dict()
-
-
 def _prices(priced: Mapping[str, Price | str], book: Book) -> Check:
     """Does every event carry the cost that follows from its plan?"""
     n = 0
@@ -461,7 +452,7 @@ def _budget(plans: Mapping[str, Plan], book: Book) -> Check:
     return Check("budget", True, f"every unit stayed within {' and '.join(words)}" if words else "the plan sets none")
 
 
-def _statement(statement: Mapping[str, Any], book: Book, anew: Mapping[str, Any] | None = None) -> Check:
+def _statement(statement: Mapping[str, Any], book: Book, anew: Mapping[str, Any] | None) -> Check:
     """Do the statement's totals agree with the ledger's, and its epsilons with those computed `anew`?"""
     if anew is not None and "accounts" in statement:
         wrong = next(_differing("", {k: v for k, v in statement.items() if k != "totals"}, anew), None)

@@ -26,7 +26,7 @@ from confide.base.errors import InputError
 from confide.base.files import atomic_file, locked, sync_folder
 from confide.plans.plan import Plan
 from confide.plans.privacy import Privacy
-from confide.privacy.ledger import Book, Header, Promise, Spending, dataset_id, lines, link, random_id, read, sharing
+from confide.privacy.ledger import Book, Header, Promise, Spending, dataset_id, lines, random_id, read, sharing
 from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, Terms, adversary, least
 from confide.privacy.price import Price, price
 from confide.privacy.run_ledger import PLANS
@@ -148,8 +148,7 @@ class DataLedger:
     ) -> Spending:
         """A line for a reservation, or for the end of one; the caller holds the lock."""
         plan, terms = found.plan, Terms.of(found.plan.privacy)
-        promise = Promise(str(terms.level), str(terms.adjacency), None)
-        header = Header(self.dataset or random_id(), promise) if book is None else book.header
+        header = Header(self.dataset or random_id(), Promise(terms, None)) if book is None else book.header
         costs: Mapping[str, Paid] = {name: paid.times(repeats) for name, paid in found.spent(rounds).items()}
         spending = Spending(plan.hash, run, rounds, repeats, costs, of, int(time.time()))
         if book is not None and book.terms != terms:
@@ -162,9 +161,8 @@ class DataLedger:
         if not kept.exists():
             kept.parent.mkdir(exist_ok=True, mode=0o700)
             plan.save(kept)
-        texts = [header.line] if book is None else list(lines(header, book.spendings))
-        texts.append(link(len(texts), header.hash if book is None else book.head, spending)[0])
-        _write(self.path, "".join(f"{text}\n" for text in texts))
+        before = () if book is None else book.spendings
+        _write(self.path, "".join(f"{text}\n" for text in lines(header, (*before, spending))))
         return spending
 
 

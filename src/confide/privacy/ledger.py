@@ -35,7 +35,7 @@ from confide.laws.law import LAWS, Law
 from confide.plans import words
 from confide.plans.plan import Plan
 from confide.plans.privacy import Privacy
-from confide.plans.words import Adjacency, Colluders, Level
+from confide.plans.words import Colluders
 from confide.privacy.paid import ADVERSARIES, Paid, Terms, summed, together, worst
 
 FORMAT = 2
@@ -47,7 +47,7 @@ LONGEST = 2**16  # bytes of a line
 _EVENT = ("plan", "kind", "round", "unit", "cost", "sha256", "time")
 _COST = ("rho", "epsilon", "sensitivity", "sigma", "law")
 SEED = "seed "  # begins the name of a run whose noise follows from a seed, which built-in problems have
-_PROMISE = ("level", "adjacency", "threat")
+UNKNOWN = "is an older ledger, whose promise is not known"
 _SPENDING = ("plan", "run", "rounds", "repeats", "costs", "of", "time")
 
 
@@ -188,23 +188,16 @@ class Promise:
         threat: None where each event has a cost for every adversary.
     """
 
-    level: str
-    adjacency: str
+    terms: Terms
     threat: str | None
 
     def __post_init__(self) -> None:
-        words.chosen(Level, self.level, "ledger.promise.level")
-        words.chosen(Adjacency, self.adjacency, "ledger.promise.adjacency")
         if self.threat is not None and str(words.threat(self.threat)) != self.threat:
             raise InputError("ledger.promise.threat", self.threat, f"is spelled {words.threat(self.threat)}")
 
     @classmethod
     def of(cls, privacy: Privacy) -> Self:
-        return cls(str(privacy.level), str(privacy.adjacency), str(privacy.threat))
-
-    @property
-    def terms(self) -> Terms:
-        return Terms(Level(self.level), Adjacency(self.adjacency))
+        return cls(Terms.of(privacy), str(privacy.threat))
 
     @property
     def by_number(self) -> bool:
@@ -215,12 +208,14 @@ class Promise:
         return f"{self.terms}, against {self.threat or 'every adversary'}"
 
     def to_dict(self) -> dict[str, str]:
-        return {name: getattr(self, name) for name in _PROMISE if getattr(self, name) is not None}
+        threat = {} if self.threat is None else {"threat": self.threat}
+        return {"level": str(self.terms.level), "adjacency": str(self.terms.adjacency)} | threat
 
     @classmethod
     def from_dict(cls, data: object, format: int) -> Self:
-        names = _PROMISE if format == FORMAT else _PROMISE[:2]
-        return cls(**{"threat": None} | dict(canonical.check_keys("ledger.promise", data, names)))
+        threat = ("threat",) if format == FORMAT else ()
+        table = canonical.check_keys("ledger.promise", data, ("level", "adjacency", *threat))
+        return cls(Terms.parse(table["level"], table["adjacency"], "ledger.promise."), table.get("threat"))
 
 
 @dataclass(frozen=True)
@@ -328,7 +323,7 @@ class Book:
     def terms(self) -> Terms:
         """Of a data set's ledger, which always has some."""
         if self.promise is None:
-            raise InputError("ledger", self.where, "is an older ledger, whose promise is not known")
+            raise InputError("ledger", self.where, UNKNOWN)
         return self.promise.terms
 
     @property
@@ -444,7 +439,7 @@ def broken(first: Promise | None, where: str, other: Promise | None, what: str) 
     for promise, place in ((first, where), (other, what)):
         if promise is None:
             remedy = "whose data, and against whom; keep its plan.json beside it, or ask for it alone"
-            return f"cannot be added: {place} is an older ledger, whose promise is not known, {remedy}"
+            return f"cannot be added: {place} {UNKNOWN}, {remedy}"
     if first != other:
         return f"cannot be added: {where} is about {first}; {what} about {other}. Unlike promises have no sum"
     if first is not None and first.by_number:
@@ -464,7 +459,7 @@ def promise_of(book: Book) -> Promise | None:
         return None
     plan = canonical.loads(text, "plan")  # only these words are used: today's Plan may not read a plan of that time
     table = plan.get("privacy", plan)
-    return Promise(table["level"], table["adjacency"], str(words.threat(table["threat"])))
+    return Promise(Terms.parse(table["level"], table["adjacency"]), str(words.threat(table["threat"])))
 
 
 def verify_lines(texts: Sequence[str], where: str) -> Book:
@@ -480,26 +475,18 @@ def book_lines(book: Book) -> Iterator[str]:
 
 def write_events(
     path: str | Path, dataset: str, plan: Plan, events: Iterable[Event], run: str = "", after: Book | None = None
-) -> Book:
+) -> None:
     """A finished ledger in one go, that of a run `after` others: all of it or nothing, and never over an existing one.
 
     Whoever adds a run has made sure that it may be added (`broken`).
     """
-    path, events = Path(path), tuple(events)
+    events = tuple(events)
     for event in events:
         if event.plan != plan.hash:
             raise InputError("event.plan", event.plan, f"must be the hash of the plan, {plan.hash}")
     header = Header(dataset, Promise.of(plan.privacy), run, len(events), None if after is None else after.head)
-    texts, hashes = [] if after is None else list(book_lines(after)), [] if after is None else [*after.hashes]
-    texts.append(header.line)
-    hashes.append(header.hash)
-    for n, event in enumerate(events, 1):
-        text, hash = link(n, hashes[-1], event)
-        texts.append(text)
-        hashes.append(hash)
-    _create(path, "".join(text + "\n" for text in texts))
-    runs = () if after is None else after.runs
-    return Book(str(path), (*runs, Part(header, events)), tuple(hashes))
+    before = () if after is None else book_lines(after)
+    _create(Path(path), "".join(text + "\n" for text in (*before, *lines(header, events))))
 
 
 def dataset_id(name: str) -> str:

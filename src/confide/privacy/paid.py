@@ -24,6 +24,7 @@ from confide.plans.words import (
     OwnClient,
     OwnServer,
     Threat,
+    chosen,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ class Terms(NamedTuple):
     @classmethod
     def of(cls, privacy: Privacy) -> Self:
         return cls(privacy.level, privacy.adjacency)
+
+    @classmethod
+    def parse(cls, level: str, adjacency: str, field: str = "") -> Self:
+        return cls(chosen(Level, level, f"{field}level"), chosen(Adjacency, adjacency, f"{field}adjacency"))
 
     def __str__(self) -> str:
         return f"{self.level} level, {self.adjacency}"
