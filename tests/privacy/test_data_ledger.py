@@ -564,6 +564,18 @@ def test_a_runs_own_ledger_is_none_of_a_data_set(tmp_path: Path) -> None:
         DataLedger(tmp_path / "d", dataset_id("wards")).reserve(price(plan), 4, "r")
 
 
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_ledger_that_is_taken_away_while_a_run_is_on_can_still_be_read(tmp_path: Path, others: int) -> None:
+    """What the run spent is in it."""
+    plan, path = a_shared_plan(), tmp_path / "l"
+    paid = DataLedger(path, dataset_id("wards")).reserve(price(plan), 4, "r")
+    path.unlink()
+    for n in range(others):
+        DataLedger(path, dataset_id("wards")).reserve(price(plan), 4, f"other {n}").end(1)
+    paid.end(2)
+    assert [s.rounds for s in read(path).standing] == [1] * others + [2]
+
+
 # ---- what it says
 
 

@@ -28,6 +28,7 @@ from confide.privacy import spent as spending
 from confide.privacy.asked import add_up, sum_line
 from confide.privacy.bundle import make_bundle, save_bundle, verify_bundle
 from confide.privacy.ledger import Cost, Event, dataset_id, paid_by, read, read_all, write_events
+from confide.privacy.paid import Terms
 from confide.privacy.run_ledger import check_folder, plans_in
 from confide.privacy.statement import rounded_up
 from confide.problems import regression
@@ -131,6 +132,8 @@ def test_an_older_ledger_is_read_and_not_added(tmp_path: Path) -> None:
     alone = add_up([old], 1e-5)
     assert (alone["rho"], alone["level"]) == (0.5, None)
     assert "its promise is not known" in sum_line(alone)
+    with pytest.raises(InputError, match="promise is not known"):
+        add_up([old], 1e-5, Terms.parse("client", "replace"))
     for paths in ([old, written(tmp_path / "a")], [tmp_path / "a", old]):
         with pytest.raises(InputError, match="older ledger, whose promise is not known"):
             read_all(paths)

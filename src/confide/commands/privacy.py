@@ -118,7 +118,9 @@ def account(
     from confide.base.validation import one_of
 
     if x:
-        _account_of(x, asked, rows, as_json, {name for name in context.params if _given(context, name)})
+        sources = {name: context.get_parameter_source(name) for name in context.params}
+        given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+        _account_of(x, asked, rows, as_json, given)
         return
     if one_of("theorem", theorem, ("confide", "paper")) == "paper":
         _paper(asked, sigma, as_json)
@@ -374,11 +376,6 @@ def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
         return float(done.levels("centroid_msd").mean()), float(done.levels("individual_msd").mean())
 
     return x.graph[0], s, by_simulation(run), x.rounds, x.problem.M
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _account_of(paths: list[Path], options: Asked, rows: str | None, as_json: bool, given: set[str]) -> None:

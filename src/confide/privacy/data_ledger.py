@@ -73,8 +73,11 @@ class Reservation:
             RunError: the disk is full. All that was reserved then counts as spent.
         """
         with self.ledger.held() as book:
-            if book is None or all(s.of != self.n for s in book.spendings):
-                self.ledger.add(book, self.price, self.spending.run, rounds, self.spending.repeats, self.n)
+            there = () if book is None else book.spendings
+            # Where the ledger was taken away meanwhile nothing is ended, and what was spent is written down anew.
+            of = self.n if there[self.n - 1 : self.n] == (self.spending,) else None
+            if of is None or all(s.of != of for s in there):
+                self.ledger.add(book, self.price, self.spending.run, rounds, self.spending.repeats, of)
 
 
 @dataclass(frozen=True)

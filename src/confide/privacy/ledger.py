@@ -22,7 +22,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, Self
 
@@ -170,8 +170,7 @@ class Spending:
                 whole(f"event.{name}", getattr(self, name), 0)
 
     def to_dict(self) -> dict[str, Any]:
-        costs = {name: paid.to_dict() for name, paid in self.costs.items()}
-        return {name: getattr(self, name) for name in _SPENDING} | {"costs": costs}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
@@ -544,7 +543,7 @@ class _Reader:
                 self._check_end(event, events)
             events.append(event)
 
-    def finish(self) -> None:
+    def finish(self) -> Book:
         if not self.runs:
             self.line = 1
             self._fail("is missing: the file is empty")
@@ -552,6 +551,11 @@ class _Reader:
         if header.events is not None and len(events) != header.events:
             self.line += 1
             self._fail(f"is missing: the run was finished with {header.events} events and holds {len(events)}")
+        parts = []
+        for header, events in self.runs:
+            of_runs = tuple(e for e in events if isinstance(e, Event))
+            parts.append(Part(header, of_runs, tuple(e for e in events if isinstance(e, Spending))))
+        return Book(self.where, tuple(parts), tuple(self.hashes))
 
     def _begin(self, text: str, table: Any) -> None:
         if not isinstance(table, Mapping) or "format" not in table:
@@ -618,17 +622,11 @@ def _book(raws: Iterable[bytes], where: str) -> Book:
     reader = _Reader(where)
     for raw in raws:
         reader.read(raw)
-    reader.finish()
-    parts = []
-    for header, events in reader.runs:
-        of_runs = tuple(e for e in events if isinstance(e, Event))
-        parts.append(Part(header, of_runs, tuple(e for e in events if isinstance(e, Spending))))
-    return Book(where, tuple(parts), tuple(reader.hashes))
+    return reader.finish()
 
 
 def _raw_lines(file: BinaryIO, where: str) -> Iterator[bytes]:
     """Lines end with \\n and with nothing else; one that is too long comes without its end."""
-    file.seek(0)
     total = 0
     while raw := file.readline(LONGEST + 1):
         total += len(raw)

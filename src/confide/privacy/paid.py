@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, assert_never
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, assert_never
 
 from confide.base import canonical
 from confide.base.errors import InputError
@@ -130,9 +130,6 @@ class Paid:
     @classmethod
     def from_dict(cls, data: object) -> Self:
         return cls(**canonical.check_keys("event.costs", data, _FIELDS))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _FIELDS}
 
     def __add__(self, other: Paid) -> Paid:
         return together((self, other))
