@@ -52,7 +52,7 @@ def allowance(price: Price, dataset: str, ledgers: Sequence[Path]) -> Allowance:
         return Allowance(rounds, plan.privacy.releases, spent, said + earlier)
 
     def pays(publications: int, releases: int) -> bool:
-        return budget.allows(_total(price, spent, publications, releases).used(budget))
+        return budget.allows(_total(price, spent, publications, releases))
 
     left, releases = rounds, allowed
     if books:
