@@ -187,8 +187,12 @@ def _by_the_plans(
     priced = {hash: _priced(p) for hash, p in known.items()}
     first = priced[latest.hash]
     said = None if isinstance(first, str) else first.statement().to_dict()
-    checks = [_same_plan(known, book), _rounds(known, book), _prices(priced, book), _budget(known, book)]
-    return [*checks, _statement(statement, book, said)], said
+    if strange := {event.plan for event in book.events} - known.keys():
+        reason = f"plan {min(strange)} is not in the bundle"
+        checks = [Check(name, None, reason) for name in ("rounds", "prices", "budget")]
+    else:
+        checks = [_rounds(known, book), _prices(priced, book), _budget(known, book)]
+    return [_same_plan(known, book), *checks, _statement(statement, book, said)], said
 
 
 def unit_totals(book: Book) -> list[dict[str, Any]]:
@@ -344,9 +348,7 @@ def _rounds(plans: Mapping[str, Plan], book: Book) -> Check:
         releases: Counter[int] = Counter()
         for event in run.events:
             n += 1
-            plan = plans.get(event.plan)
-            if plan is None:
-                return Check("rounds", None, f"event {n} is of another plan")
+            plan = plans[event.plan]
             what = f"event {n}, a {event.kind} of unit {event.unit} in round {event.round},"
             if event.unit >= plan.P or event.round > plan.rounds:
                 limits = f"the plan's {plan.P} units and {plan.rounds} rounds"
@@ -393,9 +395,7 @@ def _prices(priced: Mapping[str, Price | str], book: Book) -> Check:
     for run in book.runs:
         if run.plan is None:
             continue
-        by = priced.get(run.plan)
-        if by is None:
-            return Check("prices", None, f"plan {run.plan} is not in the bundle")
+        by = priced[run.plan]
         if isinstance(by, str):
             return Check("prices", False, f"cannot be computed from the plan: {by}")
         if problem := _wrong_price(by, run, n):
@@ -436,10 +436,7 @@ def _budget(plans: Mapping[str, Plan], book: Book) -> Check:
     for n, run in enumerate(book.runs, 1):
         if run.plan is None:
             continue
-        plan = plans.get(run.plan)
-        if plan is None:
-            return Check("budget", None, f"plan {run.plan} is not in the bundle")
-        budget = plan.privacy.budget
+        budget = plans[run.plan].privacy.budget
         if budget is None:
             continue
         name = "epsilon" if budget.rho is None else "rho"
