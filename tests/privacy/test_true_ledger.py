@@ -613,16 +613,16 @@ def test_without_a_client_is_not_without_one_of_its_examples(tmp_path: Path) -> 
 
 def test_without_a_unit_is_not_without_one_of_its_clients(tmp_path: Path) -> None:
     """FALSE NUMBER: without a client all others of the unit may turn round (2 mu B), without the unit nothing does."""
-    of = {
+    of: dict[str, Any] = {
         "scheme": scheme("homomorphic", sigma=1.0, noise="gaussian"), "proof": "regulariser:0.1", "ridge": 0.1,
         "adjacency": "zero-out", "rounds": 6,
     }  # fmt: skip
     unit, client = (price(a_shared_plan(**of, level=level)) for level in ("unit", "client"))
-    owed = client.spent(6)["receiver"].rho
+    owed = client.spent(6)["receiver"].rho or 0.0
     ledger = DataLedger(tmp_path / "data.jsonl")
     ledger.reserve(unit, 6, "a")
     book = read(ledger.path)
-    assert added_up(book, Terms(Level.CLIENT, Adjacency.ZERO_OUT))["receiver"].rho >= owed * (1 - 1e-9)
+    assert (added_up(book, Terms(Level.CLIENT, Adjacency.ZERO_OUT))["receiver"].rho or 0.0) >= owed * (1 - 1e-9)
 
 
 def test_releases_before_the_end_are_charged_to_the_worst_server() -> None:
@@ -652,7 +652,7 @@ def test_releases_before_the_end_are_charged_to_the_worst_server() -> None:
 def test_a_budget_is_not_kept_by_runs_that_share_their_noise(tmp_path: Path) -> None:
     """FALSE NUMBER: the second run is within a budget, and `account` says of both that there is no bound."""
     problem, path = regression(units=3, clients=4), tmp_path / "data.jsonl"
-    of = {"seed": 5, "rounds": 4, "privacy": Privacy(rho=10 * ROUND), "ledger": path}
+    of: dict[str, Any] = {"seed": 5, "rounds": 4, "privacy": Privacy(rho=10 * ROUND), "ledger": path}
     simulate(problem, Graph.ring(3), MEAN, **of)
     with pytest.raises(InputError, match="seed"):
         simulate(problem, Graph.ring(3), replace(MEAN, step=0.05), **of)
@@ -777,7 +777,7 @@ def test_the_ledger_of_named_data_may_be_given_by_its_path(tmp_path: Path, state
 def test_an_outlook_is_what_paying_finds(tmp_path: Path, state: Path) -> None:
     """MISLEADING: "nothing was spent on these data" (`confide check`), and then the client refuses to enrol."""
     path, of = a_table(tmp_path / "rows.csv"), {"level": "unit", "rounds": 4}
-    budget = price(a_deployed_plan(**of)).spent(4)["links"].rho
+    budget = price(a_deployed_plan(**of)).spent(4)["links"].rho or 0.0
     Enrolment(a_deployed_plan(**of, rho=budget), "client a", None, None, path).pay()
     again = Enrolment(a_deployed_plan(**of, rho=1.1 * budget), "client a", None, "visits", path)
     with pytest.raises(InputError, match="cannot pay for this plan"):
