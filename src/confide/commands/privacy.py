@@ -379,11 +379,11 @@ def _from_config(path: Path) -> tuple[Any, Any, Any, int, int]:
 
 
 def _account_of(paths: list[Path], options: Asked, rows: str | None, as_json: bool, given: set[str]) -> None:
-    from confide.privacy import asked, data_ledger
+    from confide.privacy import asked, data_index
     from confide.privacy.paid import Terms
     from confide.privacy.statement import lines
 
-    paths = [data_ledger.known(path) or path for path in paths]
+    paths = [data_index.known(path) or path for path in paths]
     kind = asked.kind_of_all(paths)
     allowed = {"x", "as_json"} | ({"delta", "level", "adjacency", "rows"} if kind == "ledger" else set())
     if wrong := sorted(given - allowed):

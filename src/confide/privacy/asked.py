@@ -122,6 +122,7 @@ def add_up(
         assumptions += [f"a {who} is the same in all runs", "the runs drew their noise independently"]
     if rows is not None:
         assumptions += [f"a client has at most {rows[0]} rows, and one that takes its place {rows[1]}"]
+    assumptions += [x for id in dict.fromkeys(book.dataset for book in books) for x in data_ledger.unaccounted(id)]
     said = {"level": None, "adjacency": None} if terms is None else {"level": terms.level, "adjacency": terms.adjacency}
     return {
         "of": "ledger",
@@ -212,7 +213,8 @@ def sum_lines(answer: Mapping[str, Any]) -> list[str]:
         f"  against {ADVERSARIES[name]}: {_number(sum['epsilon'], answer['delta'], 'some plan has none')}"
         for name, sum in answer["adversaries"].items()
     ]
-    return [sum_line(answer), *others, *(f"  assumes {x}" for x in answer["assumptions"] if many)]
+    assumed = answer["assumptions"] if many else answer["assumptions"][1:]
+    return [sum_line(answer), *others, *(f"  assumes {x}" for x in assumed)]
 
 
 def sum_line(answer: Mapping[str, Any]) -> str:

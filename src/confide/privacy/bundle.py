@@ -362,6 +362,8 @@ def _rounds(plans: Mapping[str, Plan], book: Book) -> Check:
                         "rounds", False, f"{what} is one more than the {plan.privacy.releases} that the plan allows"
                     )
                 continue
+            if releases[event.unit]:  # which are priced after all that the unit sent
+                return Check("rounds", False, f"{what} comes after a release")
             this = (event.unit, event.round, event.kind == "sum")
             if this in seen or (event.unit, event.round, False) in seen:
                 return Check("rounds", False, f"{what} comes a second time, or too late")

@@ -412,8 +412,9 @@ def read_all(paths: Iterable[str | Path]) -> list[Book]:
         if start in seen:
             raise InputError("ledger", str(path), f"is the same ledger as {seen[start]}; name each once")
         seen[start] = str(path)
-        if found and (reason := unlike(found[0], book)):
-            raise InputError("ledger", str(path), reason)
+        for other in found:
+            if reason := unlike(other, book):
+                raise InputError("ledger", str(path), reason)
         found.append(book)
     return found
 

@@ -79,7 +79,7 @@ class Terms(NamedTuple):
         """
         levels = list(Level)
         if levels.index(self.level) <= levels.index(to.level):
-            return 2 if (self.adjacency, to.adjacency) == (Adjacency.ZERO_OUT, Adjacency.REPLACE) else 1
+            return 1 if self == to or self.adjacency is Adjacency.REPLACE else 2
         if (self.level, to.level) != (Level.EXAMPLE, Level.CLIENT) or rows is None:
             return None
         alike = self.adjacency is Adjacency.REPLACE and rows[0] == rows[1]
