@@ -3,6 +3,7 @@
 In the client's TOML, with this file's folder on PYTHONPATH (or the file in a package of yours):
 
     train = "train_numpy:train"
+    dataset = "visits 2026"
     [train_config]
     data = "/srv/clinic/visits.npz"
 

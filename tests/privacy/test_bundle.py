@@ -25,7 +25,7 @@ from builders import a_shared_plan
 from confide.base import canonical
 from confide.base.errors import InputError, RunError
 from confide.graph.graph import Graph
-from confide.laws.conversion import gaussian_epsilon
+from confide.laws.conversion import gaussian_epsilon, rho_epsilon
 from confide.plans.plan import Plan
 from confide.plans.text import encoded
 from confide.privacy import bundle
@@ -40,7 +40,7 @@ from confide.privacy.bundle import (
     verify_bundle,
 )
 from confide.privacy.data_ledger import DataLedger
-from confide.privacy.ledger import FREE, Cost, Event, dataset_id, lines, read, write_events
+from confide.privacy.ledger import FREE, Book, Cost, Event, dataset_id, lines, paid_by, read, write_events
 from confide.privacy.price import price
 from confide.rounds.schemes import Scheme, scheme
 
@@ -51,6 +51,7 @@ NONE: dict[str, Any] = {"epsilon": None, "rho": None}
 VERSIONS = {"confide": "0.1.0", "python": "3.11"}
 RHO = (2 * 0.1 * 1.0 / 5) ** 2 / 2  # of a round of `plan()`: (2 mu B / L)^2 / (2 sigma^2)
 PURE = 2 * 0.1 * 1.0 / 5 * math.sqrt(2)  # epsilon of a round of Laplace noise, of scale sigma / sqrt(2)
+GAUSSIAN = rho_epsilon(4 * RHO, 1e-5, True)
 PARTS = list(bundle._PARTS)
 CHECKS = ["signature", "signer", "plan", "ledger", "events", "rounds", "prices", "budget", "statement"]
 
@@ -70,6 +71,11 @@ def priced(rho: float | None = RHO, epsilon: float | None = None, law: str = "ga
 def events(p: Plan, cost: Cost | None = None) -> list[Event]:
     """Four messages of each of three units; what `plan()` costs, unless a cost is given."""
     return [Event(p.hash, "message", t, unit, cost or priced()) for t in range(1, 5) for unit in range(3)]
+
+
+def written(path: Path, p: Plan, found: list[Event]) -> Book:
+    write_events(path, DATA, p, found)
+    return read(path)
 
 
 def bundled(folder: Path, p: Plan, found: list[Event], **more: Any) -> Path:
@@ -128,7 +134,7 @@ def test_a_good_bundle_passes_every_check(good: Path) -> None:
     # Its statement is words of its own, which nothing is compared with.
     assert [(c.name, c.ok) for c in report.checks] == [(name, None if name == "statement" else True) for name in CHECKS]
     assert report.ok
-    assert (report.plan_hash, report.dataset, report.signer) == (plan().hash, DATA, public_hex(KEY.public_key()))
+    assert (report.plan, report.dataset, report.signer) == (plan().hash, DATA, public_hex(KEY.public_key()))
     assert [dict(t) for t in report.totals] == [
         {"run": 0, "unit": unit, "events": 4, "rho": pytest.approx(4 * RHO), "epsilon": None} for unit in range(3)
     ]
@@ -314,19 +320,18 @@ def test_other_prices_than_the_plans_fail(tmp_path: Path, cost: Cost) -> None:
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
 def test_a_laplace_ledger_cannot_be_converted_as_if_it_were_gaussian(tmp_path: Path, law: str) -> None:
     """The law decides how a rho becomes an epsilon."""
-    p = plan(scheme=noisy("shared", 0.05, "laplace"), norm="l1", **NONE | {"epsilon": 4.0})
+    p = plan(scheme=noisy("shared", 0.05, "laplace"), norm="l1", **NONE | {"epsilon": 20.0})
     costs = price(p).messages
     pure = 0.04 * math.sqrt(2) / 0.05
     assert near(costs, [Cost(min(pure, pure**2 / 2), pure, 0.04, 0.05, "laplace")] * 4)
-    seen: list[bool] = []
-
-    def convert(rho: float, delta: float, gaussian: bool) -> float:
-        seen.append(gaussian)
-        return 3.0
-
-    path = bundled(tmp_path, p, events(p, replace(costs[0], law=law)))
-    assert verify_bundle(path, convert=convert).failed == (() if law == "laplace" else ("prices",))
-    assert seen == [law == "gaussian"]
+    found = events(p, replace(costs[0], law=law))
+    report = verify_bundle(bundled(tmp_path, p, found))
+    assert report.failed == (() if law == "laplace" else ("prices",))
+    paid = paid_by([written(tmp_path / "l", p, found)])
+    assert paid.gaussian is (law == "gaussian")
+    assert report.spent is not None
+    rho = rho_epsilon(4 * costs[0].rho, 1e-5, law == "gaussian")
+    assert report.spent["epsilon"] == pytest.approx(min(4 * pure, rho))
 
 
 def test_a_release_costs_what_the_plan_says(tmp_path: Path) -> None:
@@ -442,9 +447,10 @@ COSTS = {
         ({"rho": 4 * RHO * (1 - 1e-6)}, {}, "spent rho 0.0032"),
         ({"rho": 0.4}, SILENT, "no bound in rho"),
         ({"epsilon": 4 * PURE}, LAPLACE, None),
-        ({"epsilon": 4 * PURE * (1 - 1e-6)}, LAPLACE, "only by a conversion"),
+        ({"epsilon": 4 * PURE * (1 - 1e-6)}, LAPLACE, "spent epsilon 0.226"),
         ({"epsilon": 0.4}, SILENT, "no bound in epsilon"),
-        ({"epsilon": 4.0}, {}, "only by a conversion"),
+        ({"epsilon": GAUSSIAN}, {}, None),
+        ({"epsilon": GAUSSIAN * (1 - 1e-6)}, {}, "spent epsilon 0.2"),
         ({"rho": 2 * PURE**2}, LAPLACE, None),
         ({"rho": 2 * PURE**2 * (1 - 1e-6)}, LAPLACE, "spent rho 0.0064"),
         ({}, SILENT, None),
@@ -470,20 +476,6 @@ def test_a_plan_without_a_delta_or_with_two_budgets_is_none(tmp_path: Path) -> N
         assert [c.ok for c in report.checks[-5:]] == [None] * 5
 
 
-def test_epsilon_at_a_delta_by_the_callers_conversion(tmp_path: Path) -> None:
-    p = plan(**NONE | {"epsilon": 0.04})
-    path = bundled(tmp_path, p, events(p))
-    seen: list[tuple[float, float, bool]] = []
-
-    def convert(rho: float, delta: float, gaussian: bool) -> float:
-        seen.append((rho, delta, gaussian))
-        return 10 * rho
-
-    assert verify_bundle(path, convert=convert).ok
-    assert seen == [(pytest.approx(4 * RHO), 1e-5, True)]
-    failed(path, "budget", words="spent epsilon 0.32", convert=lambda rho, delta, gaussian: 100 * rho)
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -501,7 +493,7 @@ def test_epsilon_at_a_delta_by_the_callers_conversion(tmp_path: Path) -> None:
 )
 def test_a_statement_that_says_something_else(tmp_path: Path, spoil: Callable[[Any], Any]) -> None:
     p = plan()
-    book = write_events(tmp_path / "x", DATA, p, events(p))
+    book = written(tmp_path / "x", p, events(p))
     statement = {"totals": spoil(unit_totals(book))}
     failed(bundled(tmp_path, p, events(p), statement=statement), "statement")
     with pytest.raises(InputError, match=r"bundle\.statement"):
@@ -512,13 +504,13 @@ def test_a_signed_plan_that_is_no_plan(tmp_path: Path) -> None:
     p = plan()
     for wrong in ({}, encoded(p) | {"rounds": -1}, encoded(p) | {"more": 1}, encoded(p) | {"scheme": 1}):
         report = failed(bundled(tmp_path, p, events(p), plan=wrong), "plan")
-        assert report.plan_hash is None
+        assert report.plan is None
         assert [c.ok for c in report.checks[-5:]] == [None] * 5
 
 
 def test_a_signed_ledger_that_is_broken(tmp_path: Path) -> None:
     p = plan()
-    book = write_events(tmp_path / "x", DATA, p, events(p))
+    book = written(tmp_path / "x", p, events(p))
     texts = list(lines(book.header, book.events))
     for wrong, words in (
         ([], "line 1 is missing"),

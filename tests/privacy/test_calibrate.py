@@ -14,7 +14,6 @@ from confide.graph.graph import Graph
 from confide.plans.privacy import Budget
 from confide.plans.words import Cap, Centroid, PublicPoint, Random
 from confide.privacy.accountant import account
-from confide.privacy.budgets import allows
 from confide.privacy.calibrate import PAIR_RATIO, calibrate, calibrate_sum
 from confide.privacy.course import Account
 from confide.privacy.price import largest
@@ -44,7 +43,7 @@ def tight(
         found.scheme, RING, s, rounds=T, noise=noise, threat=threat, release=found.release, delta=budget.delta
     )
     assert again == found.account
-    assert allows(budget, again)
+    assert budget.allows(again)
     worse = account(
         less(name, found.scheme.sigma, noise.removeprefix("discrete-")),
         RING,
@@ -55,7 +54,7 @@ def tight(
         release=found.release,
         delta=budget.delta,
     )
-    assert not allows(budget, worse)
+    assert not budget.allows(worse)
 
 
 @pytest.mark.parametrize("name", NOISY)
@@ -116,10 +115,10 @@ def test_a_release_is_paid_from_the_same_budget(name: str, noise: str, size: flo
     assert found.release.sigma > 0
     again = account(found.scheme, RING, s, rounds=3, noise=noise, release=found.release)
     assert not again.leak
-    assert allows(budget, again)
+    assert budget.allows(again)
     assert again.epsilon == pytest.approx(2.0, rel=1e-3)
     smaller = replace(found.release, release=Centroid(0.999 * found.release.sigma))
-    assert not allows(budget, account(found.scheme, RING, s, rounds=3, noise=noise, release=smaller))
+    assert not budget.allows(account(found.scheme, RING, s, rounds=3, noise=noise, release=smaller))
 
 
 @pytest.mark.parametrize(("threat", "colluders"), [("links", 1), ("colluders:0,1", 2), ("neighbours", 2)])
@@ -159,9 +158,8 @@ def test_local_training_pays_for_the_release_alone(noise: str) -> None:
     budget = Budget(epsilon=1.0)
     found = calibrate("local-only", RING, unit(), budget, rounds=5, noise=noise, release="centroid")
     assert found.scheme.sigma == 0.0
-    assert allows(budget, found.account)
-    assert not allows(
-        budget,
+    assert budget.allows(found.account)
+    assert not budget.allows(
         account(
             found.scheme,
             RING,
@@ -258,10 +256,10 @@ def test_affordable_rounds(paid: int) -> None:
         return account(s, RING, unit(), rounds=T)
 
     budget = Budget(rho=(spend(paid).rho or 0.0) * 1.001 if paid else 1e-9)
-    assert largest(50, lambda T: allows(budget, spend(T))) == min(paid, 50)
+    assert largest(50, lambda T: budget.allows(spend(T))) == min(paid, 50)
     if 0 < paid < 50:
-        assert allows(budget, spend(paid))
-        assert not allows(budget, spend(paid + 1))
+        assert budget.allows(spend(paid))
+        assert not budget.allows(spend(paid + 1))
 
 
 @pytest.mark.parametrize("budget", [Budget(epsilon=2.0), Budget(rho=0.3), Budget(epsilon=0.1, delta=1e-8)])
@@ -271,11 +269,11 @@ def test_just_enough_noise_inside_the_sum(budget: Budget, bits: int) -> None:
     noise, spent = calibrate_sum(s, budget, rounds=50, honest=12, corrupted=2, fraction_bits=bits)
     assert spent.adversary.endswith("with up to 2 corrupted clients")
     assert spent.by == "sum"
-    assert allows(budget, spent)
+    assert budget.allows(spent)
     assert noise.share_quanta >= 0.5
     less = type(noise).sized(noise.sigma * 0.999, 12, sampled=20, fraction_bits=bits, dim=10)
     s_less = account(scheme("none"), RING, s, rounds=50, threat="own-server", delta=budget.delta, sum_noise=less)
-    assert not allows(budget, s_less)
+    assert not budget.allows(s_less)
 
 
 def test_the_narrowest_share_may_be_more_than_enough() -> None:

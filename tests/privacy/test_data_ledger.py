@@ -34,9 +34,10 @@ from confide.laws.law import LAWS
 from confide.plans.plan import Plan
 from confide.plans.privacy import Privacy
 from confide.plans.words import Adjacency, Level
-from confide.privacy import data_ledger
+from confide.privacy import data_index, data_ledger
 from confide.privacy.asked import add_up, sum_lines
-from confide.privacy.data_ledger import DataLedger, added_up, known, of_data
+from confide.privacy.data_index import known
+from confide.privacy.data_ledger import DataLedger, added_up, of_data
 from confide.privacy.ledger import Cost, Event, Spending, dataset_id, lines, read, write_events
 from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, Terms, adversary
 from confide.privacy.price import price
@@ -222,9 +223,9 @@ def test_a_file_that_was_moved_is_the_same_data(rows: Path, state: Path) -> None
     run(prepared(rows.with_name("moved.csv")))
     run(prepared(rows.parent / "link.csv"))
     assert spent(*ledgers(state)) == pytest.approx(12 * LINE)
-    rows.write_bytes(rows.with_name("moved.csv").read_bytes())  # of a copy nobody knows whose it is
-    run(prepared(rows))
-    assert spent(*ledgers(state)) == pytest.approx(16 * LINE)  # but this place is known
+    rows.with_name("copy.csv").write_bytes(rows.with_name("moved.csv").read_bytes())
+    run(prepared(rows.with_name("copy.csv")))
+    assert spent(*ledgers(state)) == pytest.approx(16 * LINE)  # the same bytes are the same data
 
 
 def test_changed_bytes_need_a_name(rows: Path, state: Path) -> None:
@@ -274,7 +275,7 @@ def test_built_in_problems_keep_none_unless_they_are_told_to(state: Path, tmp_pa
     assert not state.joinpath("ledgers").exists()
     run(made, ledger=tmp_path / "own.jsonl", repeats=5)
     assert spent(tmp_path / "own.jsonl") == pytest.approx(5 * 4 * LINE)  # every repeat is paid for
-    run(made, rounds=5, ledger=tmp_path / "own.jsonl")  # the same noise under another plan
+    run(made, rounds=5, ledger=tmp_path / "own.jsonl")  # the same noise under another plan, without a budget
     assert spent(tmp_path / "own.jsonl") is None
 
 
@@ -292,13 +293,13 @@ def test_nothing_outside_the_index_follows_from_the_data(rows: Path, state: Path
 
 
 def test_the_state_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: Path) -> None:
-    assert data_ledger.folder() == state / "ledgers"
+    assert data_index.folder() == state / "ledgers"
     monkeypatch.delenv("CONFIDE_STATE")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-    assert data_ledger.folder() == tmp_path / "xdg" / "confide" / "ledgers"
+    assert data_index.folder() == tmp_path / "xdg" / "confide" / "ledgers"
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert data_ledger.folder() == tmp_path / ".local" / "state" / "confide" / "ledgers"
+    assert data_index.folder() == tmp_path / ".local" / "state" / "confide" / "ledgers"
 
 
 # ---- budgets
@@ -565,6 +566,18 @@ def test_a_runs_own_ledger_is_none_of_a_data_set(tmp_path: Path) -> None:
         DataLedger(tmp_path / "d", dataset_id("wards")).reserve(price(plan), 4, "r")
 
 
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_ledger_that_is_taken_away_while_a_run_is_on_can_still_be_read(tmp_path: Path, others: int) -> None:
+    """What the run spent is in it."""
+    plan, path = a_shared_plan(), tmp_path / "l"
+    paid = DataLedger(path, dataset_id("wards")).reserve(price(plan), 4, "r")
+    path.unlink()
+    for n in range(others):
+        DataLedger(path, dataset_id("wards")).reserve(price(plan), 4, f"other {n}").end(1)
+    paid.end(2)
+    assert [s.rounds for s in read(path).standing] == [1] * others + [2]
+
+
 # ---- what it says
 
 
@@ -698,6 +711,7 @@ def deployed(times: float = 1.0, **changes: Any) -> Plan:
 
 def test_a_client_pays_for_all_of_a_plan_once(rows: Path, state: Path) -> None:
     plan = deployed()
+    (rows.parent / "r").touch()  # its record
     for said in ("nothing was spent on these data", "this plan is paid for"):
         assert client(rows.parent, plan).enrolment.outlook() == said
         client(rows.parent, plan).pay()
@@ -706,6 +720,21 @@ def test_a_client_pays_for_all_of_a_plan_once(rows: Path, state: Path) -> None:
     [path] = ledgers(state)
     assert [s.rounds for s in read(path).standing] == [4]
     assert spent(path) == price(plan).spent(4)["links"].rho
+
+
+def test_a_client_that_lost_its_record_pays_again(rows: Path, state: Path) -> None:
+    """It may answer again what it has answered, with other noise."""
+    plan = deployed(2.01)
+    (rows.parent / "r").touch()
+    for _ in range(2):
+        client(rows.parent, plan).pay()
+    assert len(read(*ledgers(state)).standing) == 1
+    (rows.parent / "r").unlink()
+    assert client(rows.parent, plan).enrolment.outlook(anew=True).startswith("pays for this plan; earlier plans on")
+    client(rows.parent, plan).pay()
+    assert len(read(*ledgers(state)).standing) == 2
+    with pytest.raises(InputError, match="cannot pay for this plan"):
+        client(rows.parent, plan).pay()
 
 
 def test_a_client_refuses_a_plan_that_its_ledger_cannot_pay_for(rows: Path, state: Path) -> None:
@@ -735,11 +764,13 @@ def test_a_clients_data_keep_their_ledger_under_a_name(rows: Path, state: Path) 
     assert len(read(rows.parent / "own.jsonl").standing) == 1
 
 
-def test_a_train_functions_data_are_known_by_what_it_is_given(tmp_path: Path, state: Path) -> None:
+def test_a_train_functions_data_are_known_by_their_name(tmp_path: Path, state: Path) -> None:
+    """Other settings of the function are the same data."""
     function = {"data": None, "train": "mine:train"}
     for where in ("a", "b", "a"):
-        client(tmp_path, deployed(), **function, train_config={"data": where}).pay()
-    assert len(ledgers(state)) == 2
+        client(tmp_path, deployed(9.0), **function, dataset=f"visits {where}", train_config={"x": where}).pay()
+    client(tmp_path, deployed(9.0), **function, dataset="visits a", train_config={"x": "c"}).pay()
+    assert sorted(len(read(path).standing) for path in ledgers(state)) == [1, 3]
 
 
 def test_what_is_done_apart_says_why_it_failed() -> None:

@@ -20,26 +20,27 @@ from confide.base.errors import InputError
 from confide.privacy import ledger
 from confide.privacy.ledger import (
     FREE,
+    Book,
     Cost,
     Event,
     Header,
     Promise,
-    Total,
     compose,
     dataset_id,
     lines,
     link,
+    paid_by,
     random_id,
     read,
     read_all,
-    spent,
     verify_lines,
     write_events,
 )
+from confide.privacy.paid import NOTHING, Paid, Terms
 
 DATA = dataset_id("tests")
 PLAN = a_shared_plan(rounds=1000)
-PROMISE = Promise("client", "replace", "links")
+PROMISE = Promise(Terms.parse("client", "replace"), "links")
 
 
 def event(round: int = 1, unit: int = 0, rho: float | None = 0.01, epsilon: float | None = None, **more: Any) -> Event:
@@ -365,34 +366,39 @@ def test_an_empty_ledger(tmp_path: Path) -> None:
 # ---- several ledgers
 
 
+def written(path: Path, events: list[Event]) -> Book:
+    write_events(path, DATA, PLAN, events)
+    return read(path)
+
+
 def test_runs_on_the_same_data_add_up(tmp_path: Path) -> None:
     write_events(tmp_path / "a", DATA, PLAN, few(), run="1")
     write_events(tmp_path / "b", DATA, PLAN, few(), run="2")
     books = read_all([tmp_path / "a", tmp_path / "b"])
-    one = [Total(2, 0.02, None), Total(2, 0.02, None), Total(2, 0.01, None)]
+    one = [Paid(0.02, None, True), Paid(0.02, None, True), Paid(0.01, None, True)]
     assert compose(books) == {(run, unit): one[unit] for run in range(2) for unit in range(3)}
-    assert spent(books) == Total(12, 0.04, None)
-    assert spent([]) == Total(0, 0.0, 0.0)
+    assert paid_by(books) == Paid(0.04, None, True)
+    assert paid_by([]) == NOTHING
 
 
 def test_one_event_without_a_bound_leaves_no_total(tmp_path: Path) -> None:
     pure = [event(n, rho=None, epsilon=0.1) for n in range(1, 11)]
-    assert compose([write_events(tmp_path / "a", DATA, PLAN, pure)]) == {(0, 0): Total(10, None, 1.0)}
+    assert compose([written(tmp_path / "a", pure)]) == {(0, 0): Paid(None, 1.0, True)}
     both = [event(1, rho=0.5, epsilon=1.0), event(2, rho=None, epsilon=1.0), Event(PLAN.hash, "skip", 3, 0)]
-    assert compose([write_events(tmp_path / "b", DATA, PLAN, both)]) == {(0, 0): Total(3, None, 2.0)}
+    assert compose([written(tmp_path / "b", both)]) == {(0, 0): Paid(None, 2.0, True)}
 
 
 def test_a_skip_costs_nothing(tmp_path: Path) -> None:
-    book = write_events(tmp_path / "a", DATA, PLAN, [Event(PLAN.hash, "skip", 1, 0)])
+    book = written(tmp_path / "a", [Event(PLAN.hash, "skip", 1, 0)])
     assert book.events[0].cost == FREE
-    assert compose([book]) == {(0, 0): Total(1, 0.0, 0.0)}
+    assert compose([book]) == {(0, 0): NOTHING}
 
 
 def test_sums_do_not_depend_on_the_order(tmp_path: Path) -> None:
     costs = [1e16, 1.0, -0.0, 1e-3, 1.0]
     events = [event(n, rho=abs(c)) for n, c in enumerate(costs, 1)]
-    a = compose([write_events(tmp_path / "a", DATA, PLAN, events)])
-    b = compose([write_events(tmp_path / "b", DATA, PLAN, events[::-1])])
+    a = compose([written(tmp_path / "a", events)])
+    b = compose([written(tmp_path / "b", events[::-1])])
     assert a == b
     assert a[0, 0].rho == 1e16 + 2.0
 

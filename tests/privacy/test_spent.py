@@ -66,7 +66,7 @@ def test_whose_number_it_is_stands_beside_it(prices: Price) -> None:
 
 def test_what_has_no_bound_has_no_number(prices: Price) -> None:
     """Not even the plan's own: what earlier ledgers spent without a bound stays spent."""
-    found = so_far(prices, 4, 0, None)
+    found = so_far(prices, 4, 0, None).to_dict()
     assert found["refused"] == [{"threat": "neighbours", "reason": "what was spent has no bound"}]
     assert all(a["leak"] for a in found["accounts"])
     assert status_of(prices, 4, 0, None)["epsilon"] is None

@@ -14,12 +14,14 @@ import builders
 import confide
 from builders import changed
 from confide.base.errors import InputError
-from confide.laws.conversion import MANY_DRAWS, rho_epsilon, summed_epsilon, zcdp_epsilon
+from confide.laws.conversion import MANY_DRAWS, zcdp_epsilon
 from confide.plans.config import parse
 from confide.plans.plan import Plan
+from confide.plans.privacy import Budget
 from confide.privacy.accountant import account
-from confide.privacy.bundle import _over, _statement
-from confide.privacy.ledger import Book, Cost, Event, Header, Part, Promise, Total, dataset_id, epsilon_of, write_events
+from confide.privacy.bundle import _statement
+from confide.privacy.ledger import Book, Cost, Event, Header, Part, Promise, dataset_id, paid_by, write_events
+from confide.privacy.paid import Paid, Terms
 from confide.privacy.price import agreed
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.spent import allowance, status_of
@@ -43,7 +45,9 @@ def deployed(name: str = "shared", **privacy: Any) -> Plan:
 
 def book(law: str, rho: float) -> Book:
     event = Event("0" * 64, "message", 1, 0, Cost(rho, None, 1.0, 1.0, law))
-    return Book("x", (Part(Header("0" * 64, Promise("client", "replace", "links")), (event,)),), ("0" * 64,))
+    return Book(
+        "x", (Part(Header("0" * 64, Promise(Terms.parse("client", "replace"), "links")), (event,)),), ("0" * 64,)
+    )
 
 
 def test_after_a_release_without_a_price_the_running_number_is_none() -> None:
@@ -57,10 +61,9 @@ def test_after_a_release_without_a_price_the_running_number_is_none() -> None:
 
 def test_a_ledger_of_discrete_noise_pays_for_its_sampler() -> None:
     """108.68 was printed where the plan's own statement says that no epsilon holds."""
-    assert epsilon_of([book("discrete-gaussian", 0.5)], 1e-5) == pytest.approx(zcdp_epsilon(0.5, 1e-5))
-    assert epsilon_of([book("discrete-gaussian", 60.0)], 1e-5) is None
-    assert epsilon_of([book("gaussian", 60.0)], 1e-5) is not None
-    assert summed_epsilon(60.0, 1e-5) == math.inf
+    assert paid_by([book("discrete-gaussian", 0.5)]).at(1e-5) == pytest.approx(zcdp_epsilon(0.5, 1e-5))
+    assert paid_by([book("discrete-gaussian", 60.0)]).at(1e-5) is None
+    assert paid_by([book("gaussian", 60.0)]).at(1e-5) is not None
 
 
 @pytest.mark.parametrize(
@@ -112,9 +115,9 @@ def test_runs_that_share_a_seed_have_no_sum() -> None:
         events = tuple(replace(e, plan=plan * 64) for e in part.events)
         return replace(made, runs=(Part(replace(part.header, run=run), events),))
 
-    assert epsilon_of([named("seed 0", "a"), named("seed 0", "b")], 1e-5) is None
+    assert paid_by([named("seed 0", "a"), named("seed 0", "b")]).at(1e-5) is None
     for other in (named("seed 1", "b"), named("seed 0", "a"), named("6f", "b")):
-        assert epsilon_of([named("seed 0", "a"), other], 1e-5) is not None
+        assert paid_by([named("seed 0", "a"), other]).at(1e-5) is not None
 
 
 def test_the_last_epsilon_of_a_run_counts_its_release() -> None:
@@ -152,9 +155,8 @@ def test_what_no_data_attain_is_not_called_exact(changes: dict[str, Any], exact:
 
 def test_a_budget_in_epsilon_pays_for_the_sampler_too(tmp_path: Path) -> None:
     """Of a bundle, and of a server that earlier ledgers have cost something."""
-    spent = Total(1, 60.0, None)
-    assert _over("epsilon", 200.0, spent, 1e-5, rho_epsilon, False, 0) is None  # continuous noise
-    assert _over("epsilon", 200.0, spent, 1e-5, rho_epsilon, False, MANY_DRAWS) is not None
+    assert Paid(60.0, None).used(Budget(epsilon=200.0)) < 200.0  # continuous noise
+    assert Paid(60.0, None, draws=MANY_DRAWS).used(Budget(epsilon=200.0)) == math.inf
     assert zcdp_epsilon(60.0, 1e-5) < 200.0
     for budget, rho, paid in (({"rho": 70.0}, 60.0, 8), ({"epsilon": 200.0}, 0.5, 8), ({"epsilon": 200.0}, 60.0, 0)):
         price = agreed(deployed(**budget))

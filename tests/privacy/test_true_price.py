@@ -46,9 +46,9 @@ def test_a_release_after_few_publications_is_paid_in_full(published: int) -> Non
     true = p.account(published, 1).rho
     paid = sum(cost.rho for cost in p.messages[:published]) + p.release_after(published).rho
     assert paid == pytest.approx(true, rel=1e-9)
-    [shown] = [a for a in so_far(p, published, 1, 0.0)["accounts"] if a["threat"] == "links"]
-    assert shown["rho"] == pytest.approx(true, rel=1e-9)
-    assert shown["epsilon"] >= p.account(published, 1).epsilon * (1 - 1e-9)
+    [shown] = [a for a in so_far(p, published, 1, 0.0).accounts if a.threat == "links"]
+    assert shown.rho == pytest.approx(true, rel=1e-9)
+    assert shown.epsilon >= p.account(published, 1).epsilon * (1 - 1e-9)
 
 
 def test_the_price_of_the_whole_plan_would_be_too_small() -> None:
@@ -65,8 +65,8 @@ def test_a_bundle_refuses_a_release_at_the_price_of_more_rounds(tmp_path: Path) 
     def signed(name: str, cost: Cost | None) -> str:
         events = [Event(p.plan.hash, "message", i, 0, p.messages[i - 1]) for i in range(1, 7)]
         events.append(Event(p.plan.hash, "release", ROUNDS, 0, cost))
-        book = write_events(tmp_path / name, dataset_id("d"), p.plan, events)
-        return make_bundle(p.plan, book.where, {}, {}, load_key(tmp_path / "key"))
+        write_events(tmp_path / name, dataset_id("d"), p.plan, events)
+        return make_bundle(p.plan, tmp_path / name, {}, {}, load_key(tmp_path / "key"))
 
     assert signed("true", p.release_after(6))
     with pytest.raises(InputError, match=r"a release of unit 0: (rho|sensitivity)"):

@@ -67,7 +67,10 @@ def locked(path: Path) -> Iterator[None]:
     while True:
         with open(path, "ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if not path.exists() or os.stat(path).st_ino != os.fstat(file.fileno()).st_ino:
+            try:
+                if os.stat(path).st_ino != os.fstat(file.fileno()).st_ino:
+                    continue
+            except FileNotFoundError:
                 continue
             try:
                 yield

@@ -99,7 +99,8 @@ class _Network:
         self._gate.touch()
         for node in self.layout.clients(UNIT):
             path = self.layout.toml(node)
-            own = f'train = "confide.benchmarks.gated:train"\ntrain_config = {{gate = {json.dumps(str(self._gate))}}}\n'
+            own = 'train = "confide.benchmarks.gated:train"\ndataset = "none"\n'
+            own += f"train_config = {{gate = {json.dumps(str(self._gate))}}}\n"
             path.write_text(path.read_text(encoding="utf-8").replace('data = "data.npz"\n', own), encoding="utf-8")
         self._cluster = Cluster(self.layout)
         self._lock = self._closed_gate()

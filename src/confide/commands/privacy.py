@@ -105,7 +105,9 @@ def account(
     from confide.base.validation import one_of
 
     if x:
-        _account_of(x, asked, rows, as_json, {name for name in context.params if _given(context, name)})
+        sources = {name: context.get_parameter_source(name) for name in context.params}
+        given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+        _account_of(x, asked, rows, as_json, given)
         return
     if one_of("theorem", theorem, ("confide", "paper")) == "paper":
         _paper(asked, sigma, as_json)
@@ -353,18 +355,12 @@ def _from_config(path: Path) -> tuple[Any, Any, int, Measure | None]:
     return x.graph[0], s, x.rounds, measure
 
 
-def _given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
 def _account_of(paths: list[Path], options: Asked, rows: str | None, as_json: bool, given: set[str]) -> None:
-    from confide.plans import words
-    from confide.privacy import asked, data_ledger
+    from confide.privacy import asked, data_index
     from confide.privacy.paid import Terms
     from confide.privacy.statement import lines
 
-    paths = [data_ledger.known(path) or path for path in paths]
+    paths = [data_index.known(path) or path for path in paths]
     kind = asked.kind_of_all(paths)
     allowed = {"x", "as_json"} | ({"delta", "level", "adjacency", "rows"} if kind == "ledger" else set())
     if wrong := sorted(given - allowed):
@@ -373,8 +369,7 @@ def _account_of(paths: list[Path], options: Asked, rows: str | None, as_json: bo
     to = None
     if given & {"level", "adjacency"}:
         _needed("level", options.level if "level" in given else None, "say whose data may change: give --level too")
-        level = words.chosen(words.Level, options.level, "level")
-        to = Terms(level, words.chosen(words.Adjacency, options.adjacency, "adjacency"))
+        to = Terms.parse(options.level, options.adjacency)
     if kind == "ledger":
         answer = asked.add_up(paths, options.delta, to, None if rows is None else _rows(rows))
         said = asked.sum_lines(answer)
@@ -425,13 +420,12 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check a signed bundle, offline."""
-    from confide.laws.conversion import rho_epsilon
     from confide.privacy.bundle import verify_bundle
     from confide.privacy.statement import lines, rounded_up
 
-    report = verify_bundle(bundle, key, rho_epsilon)
+    report = verify_bundle(bundle, key)
     if as_json:
-        print(json.dumps({"ok": report.ok, **report.to_dict()}))
+        print(json.dumps(report.to_dict()))
     else:
         for check in report.checks:
             word = {True: "ok", False: "FAILED", None: "not checked"}[check.ok]

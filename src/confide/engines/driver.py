@@ -107,6 +107,10 @@ def simulate(
     unstable = foresee(problem, graphs, algorithm, seed)
     if price is not None and (paid := _reserved(ledger, price, problem, rounds, repeats, seed)) is not None:
         rounds = paid.rounds
+    if price is None and problem.private:
+        from confide.privacy.data_ledger import note_unaccounted
+
+        note_unaccounted(problem.spec)
     try:
         work = engine_named(name)(problem, graphs, algorithm, rounds, seed, cap, secret=secret)
         if unstable is not None:

@@ -106,15 +106,6 @@ def with_draws(convert: Callable[[float], float], delta: float, draws: int) -> f
     return math.inf
 
 
-def summed_epsilon(rho: float, delta: float) -> float:
-    """epsilon(delta) of a sum of rho over discrete noise whose draws nobody counted; infinite beyond about 27.
-
-    >>> round(summed_epsilon(0.5, 1e-5), 6) == round(zcdp_epsilon(0.5, 1e-5), 6), summed_epsilon(20.0, 1e-5)
-    (True, inf)
-    """
-    return with_draws(lambda left: zcdp_epsilon(rho, left), delta, MANY_DRAWS)
-
-
 def smallest(options: Mapping[str, Callable[[float], float]], delta: float, draws: int = 0) -> tuple[float, str]:
     """The smallest epsilon of several conversions that all hold, and which it was."""
     return min((with_draws(convert, delta, draws), str(name)) for name, convert in options.items())

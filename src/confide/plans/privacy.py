@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from confide.base.errors import InputError
 from confide.base.validation import number, positive, positive_int
 from confide.plans import words
 from confide.plans.text import HIDDEN
 from confide.plans.words import Adjacency, Level, Participation, Proof, Release, Threat
+
+
+class Spent(Protocol):
+    """What a run may tell, however that is counted."""
+
+    def used(self, budget: Budget) -> float:
+        """In the budget's own unit; infinite where there is no bound."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,10 @@ class Budget:
     @property
     def limit(self) -> float:
         return float(self.epsilon if self.rho is None else self.rho)  # type: ignore[arg-type]
+
+    def allows(self, spent: Spent) -> bool:
+        """Whether that is within it, but for rounding."""
+        return spent.used(self) <= self.limit * (1 + 1e-12)
 
     def part(self, share: float) -> Budget:
         """A share of rho; of an epsilon its root, because about its square adds up."""

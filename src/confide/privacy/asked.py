@@ -19,16 +19,7 @@ from confide.plans import words
 from confide.plans.plan import LARGEST, Plan
 from confide.plans.words import Links
 from confide.privacy import data_ledger
-from confide.privacy.ledger import (
-    LONGEST,
-    Book,
-    Promise,
-    paid_by,
-    promise_of,
-    read,
-    read_all,
-    sharing,
-)
+from confide.privacy.ledger import LONGEST, UNKNOWN, Book, paid_by, promise_of, read, read_all, sharing
 from confide.privacy.paid import ADVERSARIES, Paid, Terms, adversary
 from confide.privacy.run_ledger import LEDGER, check_whole
 from confide.privacy.statement import Statement, rounded_up
@@ -131,6 +122,7 @@ def add_up(
         assumptions += [f"a {who} is the same in all runs", "the runs drew their noise independently"]
     if rows is not None:
         assumptions += [f"a client has at most {rows[0]} rows, and one that takes its place {rows[1]}"]
+    assumptions += [x for id in dict.fromkeys(book.dataset for book in books) for x in data_ledger.unaccounted(id)]
     said = {"level": None, "adjacency": None} if terms is None else {"level": terms.level, "adjacency": terms.adjacency}
     return {
         "of": "ledger",
@@ -167,21 +159,25 @@ def _sums(
 
 
 def _sums_under(books: Sequence[Book], to: Terms, rows: tuple[int, int] | None) -> dict[str, Paid]:
-    found = [data_ledger.added_up(book, to, rows) for book in books if book.header.of_data]
-    alike: dict[Promise, list[Book]] = {}
-    for book in books:
-        if not book.header.of_data and (promise := promise_of(book)) is not None:
-            alike.setdefault(promise, []).append(book)
-    for promise, these in alike.items():
-        steps = promise.terms.steps(to, rows)
-        if steps is None:
-            remedy = f"is about {promise.terms}, which says nothing about {to}; ask for it alone"
-            raise InputError("ledger", these[0].where, remedy)
-        found.append({_key(promise.threat): paid_by(these).over(steps)})
+    found = [_costs(book, to, rows) for book in books]
     if sharing(books) is not None:
         found.append(dict.fromkeys(found[0], Paid.unknown("")))
     common = [name for name in found[0] if all(name in one for one in found)]
     return {name: reduce(add, (one[name] for one in found)) for name in common}
+
+
+def _costs(book: Book, to: Terms, rows: tuple[int, int] | None) -> dict[str, Paid]:
+    """Against each adversary that the ledger tells of."""
+    if book.header.of_data:
+        return data_ledger.added_up(book, to, rows)
+    promise = promise_of(book)
+    if promise is None:
+        raise InputError("ledger", book.where, UNKNOWN)
+    steps = promise.terms.steps(to, rows)
+    if steps is None:
+        remedy = f"is about {promise.terms}, which says nothing about {to}; ask for it alone"
+        raise InputError("ledger", book.where, remedy)
+    return {_key(promise.threat): paid_by([book]).over(steps)}
 
 
 def _key(threat: str | None) -> str:
@@ -217,7 +213,8 @@ def sum_lines(answer: Mapping[str, Any]) -> list[str]:
         f"  against {ADVERSARIES[name]}: {_number(sum['epsilon'], answer['delta'], 'some plan has none')}"
         for name, sum in answer["adversaries"].items()
     ]
-    return [sum_line(answer), *others, *(f"  assumes {x}" for x in answer["assumptions"] if many)]
+    assumed = answer["assumptions"] if many else answer["assumptions"][1:]
+    return [sum_line(answer), *others, *(f"  assumes {x}" for x in assumed)]
 
 
 def sum_line(answer: Mapping[str, Any]) -> str:

@@ -13,9 +13,9 @@ import math
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +30,10 @@ from confide.privacy.ledger import (
     Book,
     Part,
     Promise,
-    Total,
-    all_gaussian,
     book_lines,
     compose,
-    draws_of,
-    epsilon_of,
+    paid_by,
     read,
-    spent,
     verify_lines,
 )
 
@@ -75,11 +71,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """What a bundle was found to be. `signer` is the key that signed it, in hex."""
+    """What a bundle was found to be. `signer` is the key that signed it in hex, `plan` the plan's hash."""
 
     checks: tuple[Check, ...]
     signer: str
-    plan_hash: str | None
+    plan: str | None
     dataset: str | None
     totals: tuple[Mapping[str, Any], ...]
     statement: Mapping[str, Any] | None = None  # computed anew from the plan
@@ -96,16 +92,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """For `--json`."""
-        return {
-            "ok": self.ok,
-            "checks": [{"name": c.name, "ok": c.ok, "reason": c.reason} for c in self.checks],
-            "signer": self.signer,
-            "plan": self.plan_hash,
-            "dataset": self.dataset,
-            "totals": [dict(t) for t in self.totals],
-            "statement": None if self.statement is None else dict(self.statement),
-            "spent": None if self.spent is None else dict(self.spent),
-        }
+        return {"ok": self.ok} | asdict(self)
 
 
 def make_bundle(
@@ -125,13 +112,9 @@ def make_bundle(
     if book.header.of_data:
         raise InputError("bundle.ledger", str(ledger_path), OF_DATA)
     statement = {"totals": unit_totals(book)} | dict(statement)
-    plans = {p.hash: p for p in (*others, plan)}
-    priced = {hash: _priced(p) for hash, p in plans.items()}
-    said = _said(priced[plan.hash])
-    for check in (
-        _same_plan(plans, book), _rounds(plans, book), _prices(priced, book), _statement(statement, book, said),
-    ):  # fmt: skip
-        if check.ok is False:
+    checks, _ = _by_the_plans([plan, *others], book, statement)
+    for check in checks:
+        if check.ok is False and check.name != "budget":
             raise InputError(f"bundle.{check.name}", str(ledger_path), check.reason)
     content = {
         "format": FORMAT,
@@ -151,18 +134,11 @@ def save_bundle(path: str | Path, text: str) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def verify_bundle(
-    path: str | Path,
-    trusted_key: str | Ed25519PublicKey | None = None,
-    convert: Callable[[float, float, bool], float] | None = None,
-) -> Report:
+def verify_bundle(path: str | Path, trusted_key: str | Ed25519PublicKey | None = None) -> Report:
     """Check a bundle, offline. A bad bundle gives failed checks; a file that is no bundle raises InputError.
 
     Args:
         trusted_key: the signer's public key (hex), received another way; without it the signer is not checked.
-        convert: (rho, delta, gaussian) -> epsilon, for budgets in epsilon at a delta, `gaussian` telling whether all
-            noise was Gaussian (then the conversion is exact) or discrete: the ledger's own sums are rho and pure
-            epsilon. Without it such a budget cannot be confirmed, and the check fails.
     """
     trusted = None if trusted_key is None else _public(trusted_key)
     try:
@@ -180,47 +156,59 @@ def verify_bundle(
         raise InputError("bundle", str(path), f"has format {content['format']}; this confide reads {FORMAT}")
 
     signer = content["public_key"]
-    checks = [_signature(content), _signer(signer, trusted)]
-    plan, check = _plan(content["plan"])
-    others = [_plan(other) for other in content["others"]]
-    checks.append(next((wrong for _, wrong in others if not wrong.ok), check) if check.ok else check)
-    book, check = _ledger(content["ledger"])
-    checks.append(check)
-    found = [other for other, _ in others if other is not None]
-    if plan is None or len(found) < len(others):
-        plan = None
-    if plan is None or book is None:
-        reason = f"needs a valid {'plan' if plan is None else 'ledger'}"
-        checks += [Check(name, None, reason) for name in ("events", "rounds", "prices", "budget", "statement")]
-        said = None
+    plans, plan_check = _plans([content["plan"], *content["others"]])
+    book, ledger_check = _ledger(content["ledger"])
+    checks = [_signature(content), _signer(signer, trusted), plan_check, ledger_check]
+    said, spent = None, None
+    if plans and book is not None:
+        found, said = _by_the_plans(plans, book, content["statement"])
+        checks += [*found, *_skips(book)]
+        spent = _spent(book, plans[0].privacy.delta)
     else:
-        plans = {p.hash: p for p in (*found, plan)}
-        priced = {hash: _priced(p) for hash, p in plans.items()}
-        said = _said(priced[plan.hash])
-        checks += [_same_plan(plans, book), _rounds(plans, book), _prices(priced, book)]
-        checks += [_budget(plans, book, convert), _statement(content["statement"], book, said), *_skips(book)]
+        reason = f"needs a valid {'ledger' if plans else 'plan'}"
+        checks += [Check(name, None, reason) for name in ("events", "rounds", "prices", "budget", "statement")]
     return Report(
         tuple(checks),
         signer,
-        plan.hash if plan else None,
+        plans[0].hash if plans else None,
         book.dataset if book else None,
         tuple(unit_totals(book)) if book else (),
         said,
-        None if plan is None or book is None else _spent(book, plan.privacy.delta),
+        spent,
     )
+
+
+def _by_the_plans(
+    plans: Sequence[Plan], book: Book, statement: Mapping[str, Any]
+) -> tuple[list[Check], dict[str, Any] | None]:
+    """What follows from these plans, the first of which the statement is about, and that statement, computed anew."""
+    latest, *others = plans
+    known = {p.hash: p for p in (*others, latest)}
+    priced = {hash: _priced(p) for hash, p in known.items()}
+    first = priced[latest.hash]
+    said = None if isinstance(first, str) else first.statement().to_dict()
+    if strange := {event.plan for event in book.events} - known.keys():
+        reason = f"plan {min(strange)} is not in the bundle"
+        checks = [Check(name, None, reason) for name in ("rounds", "prices", "budget")]
+    else:
+        checks = [_rounds(known, book), _prices(priced, book), _budget(known, book)]
+    return [_same_plan(known, book), *checks, _statement(statement, book, said)], said
 
 
 def unit_totals(book: Book) -> list[dict[str, Any]]:
     """A statement's "totals": what each unit spent in each run, {"run", "unit", "events", "rho", "epsilon"}."""
-    return [{"run": run, "unit": unit} | total._asdict() for (run, unit), total in compose([book]).items()]
+    events = Counter((n, event.unit) for n, run in enumerate(book.runs) for event in run.events)
+    return [
+        {"run": run, "unit": unit, "events": events[run, unit], "rho": paid.rho, "epsilon": paid.epsilon}
+        for (run, unit), paid in compose([book]).items()
+    ]
 
 
 def _spent(book: Book, delta: float) -> dict[str, Any]:
     """What all runs cost together, with the promise that it is about."""
-    total = spent([book])
     promise = {} if book.promise is None else book.promise.to_dict()
-    epsilon = epsilon_of([book], delta)
-    return {"runs": len(book.runs), "rho": total.rho, "epsilon": epsilon, "delta": delta} | promise
+    paid = paid_by([book])
+    return {"runs": len(book.runs), "rho": paid.rho, "epsilon": paid.at(delta), "delta": delta} | promise
 
 
 # ---- keys
@@ -313,12 +301,15 @@ def _signer(signer: str, trusted: str | None) -> Check:
     return Check("signer", True, "signed with the trusted key")
 
 
-def _plan(data: Any) -> tuple[Plan | None, Check]:
-    try:
-        plan = Plan.from_text(canonical.dumps(data, "plan"))
-    except InputError as e:
-        return None, Check("plan", False, str(e))
-    return plan, Check("plan", True, f"is a plan, {plan.hash}")
+def _plans(encoded: Sequence[Any]) -> tuple[list[Plan], Check]:
+    """All of them, or none."""
+    found = []
+    for data in encoded:
+        try:
+            found.append(Plan.from_text(canonical.dumps(data, "plan")))
+        except InputError as e:
+            return [], Check("plan", False, str(e))
+    return found, Check("plan", True, f"is a plan, {found[0].hash}")
 
 
 def _ledger(texts: Sequence[Any]) -> tuple[Book | None, Check]:
@@ -357,9 +348,7 @@ def _rounds(plans: Mapping[str, Plan], book: Book) -> Check:
         releases: Counter[int] = Counter()
         for event in run.events:
             n += 1
-            plan = plans.get(event.plan)
-            if plan is None:
-                return Check("rounds", None, f"event {n} is of another plan")
+            plan = plans[event.plan]
             what = f"event {n}, a {event.kind} of unit {event.unit} in round {event.round},"
             if event.unit >= plan.P or event.round > plan.rounds:
                 limits = f"the plan's {plan.P} units and {plan.rounds} rounds"
@@ -373,6 +362,8 @@ def _rounds(plans: Mapping[str, Plan], book: Book) -> Check:
                         "rounds", False, f"{what} is one more than the {plan.privacy.releases} that the plan allows"
                     )
                 continue
+            if releases[event.unit]:  # which are priced after all that the unit sent
+                return Check("rounds", False, f"{what} comes after a release")
             this = (event.unit, event.round, event.kind == "sum")
             if this in seen or (event.unit, event.round, False) in seen:
                 return Check("rounds", False, f"{what} comes a second time, or too late")
@@ -400,19 +391,13 @@ def _priced(plan: Plan) -> Price | str:
         return str(e)
 
 
-def _said(priced: Price | str) -> dict[str, Any] | None:
-    return None if isinstance(priced, str) else priced.statement().to_dict()
-
-
 def _prices(priced: Mapping[str, Price | str], book: Book) -> Check:
     """Does every event carry the cost that follows from its plan?"""
     n = 0
     for run in book.runs:
         if run.plan is None:
             continue
-        by = priced.get(run.plan)
-        if by is None:
-            return Check("prices", None, f"plan {run.plan} is not in the bundle")
+        by = priced[run.plan]
         if isinstance(by, str):
             return Check("prices", False, f"cannot be computed from the plan: {by}")
         if problem := _wrong_price(by, run, n):
@@ -447,60 +432,26 @@ def _wrong_price(priced: Price, run: Part, before: int) -> str | None:
     return None
 
 
-def _budget(plans: Mapping[str, Plan], book: Book, convert: Callable[[float, float, bool], float] | None) -> Check:
+def _budget(plans: Mapping[str, Plan], book: Book) -> Check:
     """Did each run stay within its plan's budget, together with the runs before it?"""
     words: dict[str, None] = {}
     for n, run in enumerate(book.runs, 1):
         if run.plan is None:
             continue
-        plan, so_far = plans.get(run.plan), replace(book, runs=book.runs[:n])
-        if plan is None:
-            return Check("budget", None, f"plan {run.plan} is not in the bundle")
-        for name, limit in (("epsilon", plan.privacy.epsilon), ("rho", plan.privacy.rho)):
-            if limit is None:
-                continue
-            words[f"{name} {limit:g}"] = None
-            problem = _over(
-                name, limit, spent([so_far]), plan.privacy.delta, convert, all_gaussian([so_far]), draws_of([so_far])
-            )
-            if problem:
-                said = problem if n == 1 else f"run {n}, with those before it: {problem}"
-                return Check("budget", False, f"the worst unit: {said}")
+        budget = plans[run.plan].privacy.budget
+        if budget is None:
+            continue
+        name = "epsilon" if budget.rho is None else "rho"
+        words[f"{name} {budget.limit:g}"] = None
+        used = paid_by([replace(book, runs=book.runs[:n])]).used(budget)
+        if used > budget.limit * (1.0 + TOLERANCE):
+            spent = f"an event has no bound in {name}" if math.isinf(used) else f"spent {name} {used:g}"
+            before = "" if n == 1 else f"run {n}, with those before it: "
+            return Check("budget", False, f"the worst unit: {before}{spent}, the budget is {budget.limit:g}")
     return Check("budget", True, f"every unit stayed within {' and '.join(words)}" if words else "the plan sets none")
 
 
-def _over(
-    name: str,
-    limit: float,
-    total: Total,
-    delta: float,
-    convert: Callable[[float, float, bool], float] | None,
-    gaussian: bool,
-    draws: int,
-) -> str | None:
-    """What is wrong with this total, or None. Pure epsilon bounds epsilon at every delta; else rho is converted."""
-    spent = total.rho if name == "rho" else total.epsilon
-    found = [] if spent is None else [spent]
-    if name == "epsilon" and delta > 0.0 and total.rho is not None:
-        if convert is not None:
-            from confide.laws.conversion import with_draws
-
-            rho = total.rho
-            found.append(with_draws(lambda left: convert(rho, left, gaussian), delta, draws))
-        elif spent is None or not _within(spent, limit):
-            return f"epsilon at delta {delta:g} follows from rho {total.rho:g} only by a conversion; none was given"
-    if not found:
-        return f"an event has no bound in {name}, the budget is {limit:g}"
-    if not _within(min(found), limit):
-        return f"spent {name} {min(found):g}, the budget is {limit:g}"
-    return None
-
-
-def _within(spent: float, limit: float) -> bool:
-    return spent <= limit * (1.0 + TOLERANCE)
-
-
-def _statement(statement: Mapping[str, Any], book: Book, anew: Mapping[str, Any] | None = None) -> Check:
+def _statement(statement: Mapping[str, Any], book: Book, anew: Mapping[str, Any] | None) -> Check:
     """Do the statement's totals agree with the ledger's, and its epsilons with those computed `anew`?"""
     if anew is not None and "accounts" in statement:
         wrong = next(_differing("", {k: v for k, v in statement.items() if k != "totals"}, anew), None)

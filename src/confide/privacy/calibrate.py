@@ -16,7 +16,6 @@ from confide.plans import words
 from confide.plans.privacy import Budget
 from confide.plans.words import Threat
 from confide.privacy.accountant import account
-from confide.privacy.budgets import allows
 from confide.privacy.course import Account
 from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
@@ -70,7 +69,7 @@ def calibrate(
     if release != "centroid":
         sigma = 0.0 if noiseless else _least(lambda x: at(x, release), budget)
         found = done(sigma, release)
-        if not allows(budget, found.account):
+        if not budget.allows(found.account):
             raise InputError("scheme", name, f"has no noise to calibrate, and does not stay within {budget.limit:g}")
         return found
     if not at(0.0 if noiseless else 1.0, "centroid:0").leak:  # it costs nothing: the messages determine it
@@ -114,7 +113,7 @@ def calibrate_sum(
 
     # Below this a share is narrower than the proof needs; a little more, for the division.
     least = LEAST_SHARE * math.sqrt(honest) / (L * 2.0**fraction_bits) * (1 + 1e-12)
-    sigma = least if allows(budget, at(least)) else least * (1 + _least(lambda x: at(least * (1 + x)), budget))
+    sigma = least if budget.allows(at(least)) else least * (1 + _least(lambda x: at(least * (1 + x)), budget))
     return noise(sigma), at(sigma)
 
 
@@ -123,16 +122,16 @@ def _least(spend: Callable[[float], Account], budget: Budget) -> float:
     low, high = 1e-12, 1.0
     if spend(1e15).leak:
         raise InputError("threat", spend(1e15).threat, f"no noise helps: {spend(1e15).assumptions[0]}")
-    while not allows(budget, spend(high)):
+    while not budget.allows(spend(high)):
         low, high = high, high * 8.0
         if high > 1e15:
             raise InputError("epsilon", budget.limit, "no noise below 1e15 meets this budget")
-    while allows(budget, spend(high / 8.0)) and high > 1e-9:
+    while budget.allows(spend(high / 8.0)) and high > 1e-9:
         high /= 8.0
     low = max(low, high / 8.0)
     for _ in range(60):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if allows(budget, spend(middle)) else (middle, high)
+        low, high = (low, middle) if budget.allows(spend(middle)) else (middle, high)
         if high / low < 1 + 1e-9:
             break
     return high

@@ -21,6 +21,7 @@ from confide.base.errors import InputError
 from confide.laws import conversion, discrete_gaussian
 from confide.laws.law import ROOT, Conversion, Law, Spent
 from confide.laws.noise import LARGEST_SIZE
+from confide.plans.privacy import Budget
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,16 @@ class Account:
             slack = (1.0 + math.exp(min(self.epsilon_pure, 700.0))) * off
             rates.append(conversion.true_positive_rate(0.01, epsilon=self.epsilon_pure, delta=slack))
         return min(rates)
+
+    def used(self, budget: Budget) -> float:
+        """In the budget's own unit; infinite for a leak."""
+        value = self.epsilon if budget.rho is None else self.rho
+        if self.leak and value is None:  # noise that is too thin for an epsilon still has a rho
+            return math.inf
+        if value is None:
+            remedy = f"the account of {self.threat} has no rho; give epsilon and delta instead"
+            raise InputError("rho", budget.rho, remedy)
+        return value
 
     def to_dict(self) -> dict[str, Any]:
         names = (

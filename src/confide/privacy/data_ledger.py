@@ -2,7 +2,6 @@
 
     STATE/ledgers/ID.jsonl           of a data set, a ledger of format 3
     STATE/ledgers/plans/HASH.json    of what it names, so that it can be priced again under another promise
-    STATE/ledgers/index.json         names and files of data, and the ID of each; its owner's alone
 
 A plan reserves all that it may cost before its first round, under a lock, so that two plans at a time see each other.
 What it really cost is written at its end. A reservation without an end counts in full: a crash forgets no spending.
@@ -10,8 +9,6 @@ What it really cost is written at its end. A reservation without an end counts i
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -20,26 +17,16 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from confide.base.errors import InputError
-from confide.base.files import atomic_file, locked, sync_folder
 from confide.plans.plan import Plan
 from confide.plans.privacy import Privacy
-from confide.privacy.ledger import Book, Header, Promise, Spending, dataset_id, lines, link, random_id, read, sharing
+from confide.privacy.data_index import Index, changing, held, ledger_of, write
+from confide.privacy.ledger import SEED, Book, Header, Promise, Spending, lines, random_id, read, sharing, verify_lines
 from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, Terms, adversary, least
 from confide.privacy.price import Price, price
 from confide.privacy.run_ledger import PLANS
-
-INDEX: Final = "index.json"
-ENDING: Final = ".jsonl"
-
-
-def folder() -> Path:
-    """Where ledgers of data sets are: $CONFIDE_STATE, or the user's state folder."""
-    given = os.environ.get("CONFIDE_STATE")
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    return (Path(given) if given else state / "confide") / "ledgers"
 
 
 @dataclass(frozen=True)
@@ -64,7 +51,8 @@ class Reservation:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return () if self.earlier == NOTHING else (said(self.earlier, self.price.plan),)
+        earlier = () if self.earlier == NOTHING else (said(self.earlier, self.price.plan),)
+        return (*earlier, *unaccounted(self.ledger.path.stem))
 
     def end(self, rounds: int) -> None:
         """So many rounds were made, and no other will be.
@@ -73,8 +61,11 @@ class Reservation:
             RunError: the disk is full. All that was reserved then counts as spent.
         """
         with self.ledger.held() as book:
-            if book is None or all(s.of != self.n for s in book.spendings):
-                self.ledger.add(book, self.price, self.spending.run, rounds, self.spending.repeats, self.n)
+            there = () if book is None else book.spendings
+            # Where the ledger was taken away meanwhile nothing is ended, and what was spent is written down anew.
+            of = self.n if there[self.n - 1 : self.n] == (self.spending,) else None
+            if of is None or all(s.of != of for s in there):
+                self.ledger.add(book, self.price, self.spending.run, rounds, self.spending.repeats, of)
 
 
 @dataclass(frozen=True)
@@ -89,9 +80,10 @@ class DataLedger:
     dataset: str | None = None
 
     def book(self) -> Book | None:
-        if not self.path.exists():
+        book = read(self.path) if self.path.exists() else None
+        Index.load().check_head(self.path, book)
+        if book is None:
             return None
-        book = read(self.path)
         if not book.header.of_data:
             raise InputError("output.ledger", str(self.path), "is the ledger of a run, not of a data set; name another")
         if self.dataset not in (None, book.dataset):
@@ -101,7 +93,7 @@ class DataLedger:
     @contextmanager
     def held(self) -> Iterator[Book | None]:
         """The ledger as it stays until this is over: nobody else writes meanwhile."""
-        with _held(self.path):
+        with held(self.path):
             yield self.book()
 
     def reserve(self, found: Price, rounds: int, run: str, repeats: int = 1) -> Reservation:
@@ -112,9 +104,11 @@ class DataLedger:
             repeats: runs with noise of their own, each of which is paid for.
 
         Raises:
-            InputError: after what earlier plans spent the budget does not pay for a single round.
+            InputError: after what earlier plans spent the budget does not pay for a single round, or one of them drew
+                the same noise.
         """
         with self.held() as book:
+            _check_seed(book, found.plan, run)
             earlier = spent_before(book, self.path, found.plan)
             allowed = found.affordable(rounds, earlier, repeats)
             spending = self.add(book, found, run, allowed, repeats)
@@ -148,8 +142,7 @@ class DataLedger:
     ) -> Spending:
         """A line for a reservation, or for the end of one; the caller holds the lock."""
         plan, terms = found.plan, Terms.of(found.plan.privacy)
-        promise = Promise(str(terms.level), str(terms.adjacency), None)
-        header = Header(self.dataset or random_id(), promise) if book is None else book.header
+        header = Header(self.dataset or random_id(), Promise(terms, None)) if book is None else book.header
         costs: Mapping[str, Paid] = {name: paid.times(repeats) for name, paid in found.spent(rounds).items()}
         spending = Spending(plan.hash, run, rounds, repeats, costs, of, int(time.time()))
         if book is not None and book.terms != terms:
@@ -162,34 +155,30 @@ class DataLedger:
         if not kept.exists():
             kept.parent.mkdir(exist_ok=True, mode=0o700)
             plan.save(kept)
-        texts = [header.line] if book is None else list(lines(header, book.spendings))
-        texts.append(link(len(texts), header.hash if book is None else book.head, spending)[0])
-        _write(self.path, "".join(f"{text}\n" for text in texts))
+        before = () if book is None else book.spendings
+        texts = list(lines(header, (*before, spending)))
+        write(self.path, "".join(f"{text}\n" for text in texts))
+        if self.path == ledger_of(self.path.stem):
+            with changing() as index:
+                index.heads[self.path.stem] = verify_lines(texts, str(self.path)).head
         return spending
 
 
-def of_data(name: str | None, source: str | Path | None) -> DataLedger:
+def of_data(name: str | None, source: Path | None) -> DataLedger:
     """The ledger in the state folder of data with this name, or from this file.
 
-    Args:
-        source: a file, or words for what is none.
-
     Raises:
-        InputError: the file has changed, and no name says whose data it holds now.
+        InputError: as `Index.identify`.
     """
-    path = folder() / INDEX
-    with _held(path):
-        index = _index()
-        id = _identity(index["names"], index["sources"], name, None if source is None else _source(source))
-        _write(path, json.dumps(index, indent=1) + "\n")
-    return DataLedger(folder() / f"{id}{ENDING}", id)
+    with changing() as index:
+        id = index.identify(name, source)
+    return DataLedger(ledger_of(id), id)
 
 
 def of_run(private: bool, spec: Mapping[str, Any], privacy: Privacy, given: str | Path | None) -> DataLedger | None:
     """The ledger that a simulation pays into: the given one, or that of somebody's named data or file."""
     if given is not None:
-        name = privacy.dataset
-        return DataLedger(_real(given), None if name is None else dataset_id(name))
+        return _given(given, privacy.dataset)
     source = spec.get("path")
     if not private or (source is None and privacy.dataset is None):
         return None
@@ -212,47 +201,41 @@ class Enrolment:
     run: str
     given: Path | None
     name: str | None
-    source: str | Path
+    source: Path | None
 
-    def pay(self) -> None:
+    def pay(self, *, anew: bool = False) -> None:
         """Before it enrols.
+
+        Args:
+            anew: it has no record of what it answered, and may answer again.
 
         Raises:
             InputError: the ledger cannot pay for the plan, or the data have changed since an earlier plan.
         """
-        if not self._paid(self._there()):
-            dataset = None if self.name is None else dataset_id(self.name)
-            given = self.given
-            ledger = of_data(self.name, self.source) if given is None else DataLedger(_real(given), dataset)
+        if anew or not self._paid:
+            ledger = of_data(self.name, self.source) if self.given is None else _given(self.given, self.name)
             ledger.reserve_whole(price(self.plan), self.run)
 
-    def outlook(self) -> str:
-        """What `pay` would find; nothing is written. It raises what `pay` does, but for data that have changed."""
-        book = self._there()
-        if self._paid(book):
+    def outlook(self, *, anew: bool = False) -> str:
+        """What `pay` would find, or raise; nothing is written."""
+        if self._paid and not anew:
             return "this plan is paid for"
-        ledger = DataLedger(Path("it") if book is None else Path(book.where))
-        earlier = ledger.check_pays(book, price(self.plan))
-        return (
-            "nothing was spent on these data"
-            if earlier == NOTHING
-            else f"pays for this plan; {said(earlier, self.plan)}"
-        )
+        if self.given is None:
+            ledger = DataLedger(ledger_of(Index.load().identify(self.name, self.source)))
+        else:
+            ledger = _given(self.given, self.name)
+        earlier = ledger.check_pays(ledger.book(), price(self.plan))
+        if earlier == NOTHING:
+            return "nothing was spent on these data"
+        return f"pays for this plan; {said(earlier, self.plan)}"
 
-    def _there(self) -> Book | None:
-        path = known(self.name or self.source) if self.given is None else self.given
-        return None if path is None else DataLedger(path).book()
-
-    def _paid(self, book: Book | None) -> bool:
-        return book is not None and any((s.plan, s.run) == (self.plan.hash, self.run) for s in book.spendings)
-
-
-def known(name: str | Path) -> Path | None:
-    """The ledger of the data with this name or from this file; None where there is none."""
-    index = _index()
-    sources = index["sources"]
-    id = index["names"].get(str(name)) or sources.get(_source(name), sources.get(os.path.realpath(name), {})).get("id")
-    return folder() / f"{id}{ENDING}" if id and (folder() / f"{id}{ENDING}").exists() else None
+    @property
+    def _paid(self) -> bool:
+        """Whoever comes back may have other data by then."""
+        ids = Index.load().ids(self.name, self.source)
+        ledgers = [DataLedger(ledger_of(id)) for id in ids] if self.given is None else [DataLedger(self.given)]
+        books = [book for ledger in ledgers if (book := ledger.book()) is not None]
+        return any((s.plan, s.run) == (self.plan.hash, self.run) for book in books for s in book.spendings)
 
 
 def under(
@@ -299,6 +282,31 @@ def spent_before(book: Book | None, path: Path, plan: Plan) -> Paid:
     return added_up(book, Terms.of(plan.privacy))[who]
 
 
+def _check_seed(book: Book | None, plan: Plan, run: str) -> None:
+    """Runs of data from a seed draw their noise from it as well: two plans that share it have no sum."""
+    if plan.privacy.budget is None or book is None or not run.startswith(SEED):
+        return  # without a budget nothing is promised: the sum then says that it has no bound
+    if any(s.run == run and s.plan != plan.hash for s in book.standing):
+        remedy = (
+            f"drew the noise of an earlier plan in {book.where}, and what shares its noise has no sum; take another"
+        )
+        raise InputError("seed", run.removeprefix(SEED), remedy)
+
+
+def note_unaccounted(spec: Mapping[str, Any]) -> None:
+    """A run without an account has no plan and no cost; that it was made is known to the index."""
+    if (path := spec.get("path")) is not None:
+        with suppress(InputError), changing() as index:
+            for id in index.ids(None, Path(path)) or {index.identify(None, Path(path))}:
+                index.unaccounted[id] = index.unaccounted.get(id, 0) + 1
+
+
+def unaccounted(dataset: str) -> tuple[str, ...]:
+    """What every sum over these data assumes of runs that no ledger can hold."""
+    n = Index.load().unaccounted.get(dataset, 0)
+    return (f"nothing is shown of {n} run{'s' * (n > 1)} on these data without an account (algorithm.clip)",) * (n > 0)
+
+
 def said(earlier: Paid, plan: Plan) -> str:
     """What was spent before, for people."""
     budget, rho = plan.privacy.budget, "without bound" if earlier.rho is None else f"rho {earlier.rho:.4g}"
@@ -307,85 +315,12 @@ def said(earlier: Paid, plan: Plan) -> str:
     return f"earlier plans on the same data spent {rho}{beside} against {plan.privacy.threat}"
 
 
-def _real(path: str | Path) -> Path:
-    """Behind a link, what it points to is replaced, not the link."""
-    return Path(os.path.realpath(path))
-
-
-def _source(data: str | Path) -> str:
-    """How the index names a file, or what is none."""
-    return os.path.realpath(data) if isinstance(data, Path) else data
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[None]:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with locked(path.with_name(f".{path.name}.lock")):
-            yield
-    except OSError as e:
-        remedy = f"cannot be kept ({e.strerror or e}); name another file, or set CONFIDE_STATE to a folder of yours"
-        raise InputError("ledger", str(path), remedy) from None
+def _given(path: str | Path, name: str | None) -> DataLedger:
+    """In a file; behind a link, what it points to is replaced, not the link."""
+    return DataLedger(Path(os.path.realpath(path)), None if name is None else Index.load().named(name))
 
 
 def _plan(ledger: Path, hash: str) -> Plan | None:
     with suppress(InputError):
         return Plan.load(ledger.parent / PLANS / f"{hash}.json")
     return None
-
-
-def _identity(names: dict[str, str], sources: dict[str, Any], name: str | None, source: str | None) -> str:
-    """The id of these data, noted in the index."""
-    digest = _digest(source) if source is not None else None
-    there = sources.get(source) if source is not None else None
-    moved = [k["id"] for path, k in sources.items() if digest and k["digest"] == digest and not os.path.exists(path)]
-    same = [there["id"]] if there is not None and there["digest"] == digest else moved
-    if name is None:
-        if there is not None and not same:
-            remedy = (
-                "has changed since earlier runs: name the data that it holds now (privacy.dataset = 'NAME'), or go on "
-                f"with the ledger of before (output.ledger = '{folder() / (there['id'] + ENDING)}')"
-            )
-            raise InputError("problem.path", source, remedy)
-        id = same[0] if same else random_id()
-    else:
-        id = names.get(name) or (same[0] if same else dataset_id(name))
-        if same and id not in same:
-            remedy = "is another data set than these bytes were known as; leave the name out, or use that of before"
-            raise InputError("privacy.dataset", name, remedy)
-        names[name] = id
-    if source is not None:
-        sources[source] = {"id": id, "digest": digest}
-    return id
-
-
-def _digest(source: str) -> str | None:
-    """Of a file; None of what is none."""
-    if not os.path.isfile(source):
-        return None
-    with open(source, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _index() -> dict[str, dict[str, Any]]:
-    path = folder() / INDEX
-    if not path.exists():
-        return {"names": {}, "sources": {}}
-    try:
-        index: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        return {"names": dict(index["names"]), "sources": dict(index["sources"])}
-    except (ValueError, KeyError, TypeError, OSError):
-        remedy = "cannot be read: it says which ledger is of which data; take it from a backup, or name output.ledger"
-        raise InputError("index", str(path), remedy) from None
-
-
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing, on the disk, its owner's alone."""
-    with atomic_file(path) as temporary:
-        os.chmod(temporary, 0o600)
-        with open(temporary, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-    with suppress(OSError):  # a folder that may not be read cannot be synced; the file is whole
-        sync_folder(path.parent)

@@ -17,13 +17,12 @@ a growing one can be kept elsewhere (`read(path, head=...)`), and a bundle (`bun
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, Self
 
@@ -31,12 +30,13 @@ from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.files import atomic_file, sync_folder
 from confide.base.validation import number, one_of, whole
+from confide.laws.conversion import MANY_DRAWS
 from confide.laws.law import LAWS, Law
 from confide.plans import words
 from confide.plans.plan import Plan
 from confide.plans.privacy import Privacy
-from confide.plans.words import Adjacency, Colluders, Level
-from confide.privacy.paid import ADVERSARIES, Paid, Terms
+from confide.plans.words import Colluders
+from confide.privacy.paid import ADVERSARIES, Paid, Terms, summed, together, worst
 
 FORMAT = 2
 OLD = 1  # a ledger of this format says nothing about its promise
@@ -47,7 +47,7 @@ LONGEST = 2**16  # bytes of a line
 _EVENT = ("plan", "kind", "round", "unit", "cost", "sha256", "time")
 _COST = ("rho", "epsilon", "sensitivity", "sigma", "law")
 SEED = "seed "  # begins the name of a run whose noise follows from a seed, which built-in problems have
-_PROMISE = ("level", "adjacency", "threat")
+UNKNOWN = "is an older ledger, whose promise is not known"
 _SPENDING = ("plan", "run", "rounds", "repeats", "costs", "of", "time")
 
 
@@ -170,8 +170,7 @@ class Spending:
                 whole(f"event.{name}", getattr(self, name), 0)
 
     def to_dict(self) -> dict[str, Any]:
-        costs = {name: paid.to_dict() for name, paid in self.costs.items()}
-        return {name: getattr(self, name) for name in _SPENDING} | {"costs": costs}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
@@ -188,23 +187,16 @@ class Promise:
         threat: None where each event has a cost for every adversary.
     """
 
-    level: str
-    adjacency: str
+    terms: Terms
     threat: str | None
 
     def __post_init__(self) -> None:
-        words.chosen(Level, self.level, "ledger.promise.level")
-        words.chosen(Adjacency, self.adjacency, "ledger.promise.adjacency")
         if self.threat is not None and str(words.threat(self.threat)) != self.threat:
             raise InputError("ledger.promise.threat", self.threat, f"is spelled {words.threat(self.threat)}")
 
     @classmethod
     def of(cls, privacy: Privacy) -> Self:
-        return cls(str(privacy.level), str(privacy.adjacency), str(privacy.threat))
-
-    @property
-    def terms(self) -> Terms:
-        return Terms(Level(self.level), Adjacency(self.adjacency))
+        return cls(Terms.of(privacy), str(privacy.threat))
 
     @property
     def by_number(self) -> bool:
@@ -215,12 +207,14 @@ class Promise:
         return f"{self.terms}, against {self.threat or 'every adversary'}"
 
     def to_dict(self) -> dict[str, str]:
-        return {name: getattr(self, name) for name in _PROMISE if getattr(self, name) is not None}
+        threat = {} if self.threat is None else {"threat": self.threat}
+        return {"level": str(self.terms.level), "adjacency": str(self.terms.adjacency)} | threat
 
     @classmethod
     def from_dict(cls, data: object, format: int) -> Self:
-        names = _PROMISE if format == FORMAT else _PROMISE[:2]
-        return cls(**{"threat": None} | dict(canonical.check_keys("ledger.promise", data, names)))
+        threat = ("threat",) if format == FORMAT else ()
+        table = canonical.check_keys("ledger.promise", data, ("level", "adjacency", *threat))
+        return cls(Terms.parse(table["level"], table["adjacency"], "ledger.promise."), table.get("threat"))
 
 
 @dataclass(frozen=True)
@@ -328,7 +322,7 @@ class Book:
     def terms(self) -> Terms:
         """Of a data set's ledger, which always has some."""
         if self.promise is None:
-            raise InputError("ledger", self.where, "is an older ledger, whose promise is not known")
+            raise InputError("ledger", self.where, UNKNOWN)
         return self.promise.terms
 
     @property
@@ -355,40 +349,35 @@ class Book:
         return self.hashes[-1]
 
 
-class Total(NamedTuple):
-    """What was spent; None when some event has no such bound."""
-
-    events: int
-    rho: float | None
-    epsilon: float | None
-
-
-def compose(books: Iterable[Book]) -> dict[tuple[int, int], Total]:
-    """Totals by (run, unit), runs numbered from 0 in the order given: plain sums, in rho and in pure epsilon."""
+def compose(books: Iterable[Book]) -> dict[tuple[int, int], Paid]:
+    """What each unit spent, by (run, unit), runs numbered from 0 in the order given."""
     costs: dict[tuple[int, int], list[Cost]] = defaultdict(list)
     for n, run in enumerate(run for book in books for run in book.runs):
         for event in run.events:
             costs[n, event.unit].append(event.cost)
-    return {
-        key: Total(len(of), _sum([c.rho for c in of]), _sum([c.epsilon for c in of]))
-        for key, of in sorted(costs.items())
-    }
+    return {key: _together(of) for key, of in sorted(costs.items())}
 
 
-def spent(books: Iterable[Book]) -> Total:
-    """What all these runs cost together, at most: of each run its worst unit.
+def _together(costs: Sequence[Cost]) -> Paid:
+    """Plain sums, in rho and in pure epsilon. Nobody counted the draws of discrete noise: more than there can be."""
+    laws = [LAWS[name] for name in {cost.law for cost in costs} - {"none"}]
+    gaussian, draws = all(law.normal for law in laws), MANY_DRAWS * any(law.on_grid for law in laws)
+    return Paid(summed([c.rho for c in costs]), summed([c.epsilon for c in costs]), gaussian, draws)
+
+
+def paid_by(books: Sequence[Book]) -> Paid:
+    """All that was spent by these runs, at most, each of them about one adversary: of each run its worst unit.
 
     Numbers of units mean nothing across plans: unit 0 of one may be unit 3 of another. Runs that shared their noise
     have no sum: the difference of two noisy models may be a clean one.
     """
-    books = list(books)
-    if sharing(books) is not None:
-        return Total(sum(len(book.events) for book in books), None, None)
-    units: dict[int, list[Total]] = defaultdict(list)
-    for (run, _), total in compose(books).items():
-        units[run].append(total)
-    rho, epsilon = (_sum([_worst([t[i] for t in of]) for of in units.values()]) for i in (1, 2))
-    return Total(sum(t.events for of in units.values() for t in of), rho, epsilon)
+    if (seed := sharing(books)) is not None:
+        return Paid.unknown(f"runs with {seed} share their noise")
+    units: dict[int, list[Paid]] = defaultdict(list)
+    for (run, _), paid in compose(books).items():
+        units[run].append(paid)
+    total = together([worst(of) for of in units.values()])
+    return replace(total, draws=min(total.draws, MANY_DRAWS))
 
 
 def sharing(books: Iterable[Book]) -> str | None:
@@ -400,33 +389,6 @@ def sharing(books: Iterable[Book]) -> str | None:
             if name.startswith(SEED) and plan is not None:
                 plans[name].add(plan)
     return next((name for name, of in plans.items() if len(of) > 1), None)
-
-
-def paid_by(books: Sequence[Book]) -> Paid:
-    """All that was spent by these runs, each of them about one adversary."""
-    total = spent(books)
-    return Paid(total.rho, total.epsilon, all_gaussian(books), draws_of(books))
-
-
-def epsilon_of(books: Sequence[Book], delta: float) -> float | None:
-    """epsilon at delta of all that was spent: by its pure epsilon or by its rho; None where there is no bound."""
-    return paid_by(books).at(delta)
-
-
-def draws_of(books: Iterable[Book]) -> int:
-    """More than the discrete draws behind these events, which nobody counted; 0 where all noise is continuous."""
-    from confide.laws.conversion import MANY_DRAWS
-
-    return MANY_DRAWS * any(LAWS[name].on_grid for name in _laws(books))
-
-
-def _laws(books: Iterable[Book]) -> set[str]:
-    return {event.cost.law for book in books for event in book.events} - {"none"}
-
-
-def all_gaussian(books: Iterable[Book]) -> bool:
-    """Whether everything was paid in continuous Gaussian noise, for which rho says all: mu_GDP = sqrt(2 rho)."""
-    return all(LAWS[name].normal for name in _laws(books))
 
 
 def read(path: str | Path, head: str | None = None) -> Book:
@@ -450,8 +412,9 @@ def read_all(paths: Iterable[str | Path]) -> list[Book]:
         if start in seen:
             raise InputError("ledger", str(path), f"is the same ledger as {seen[start]}; name each once")
         seen[start] = str(path)
-        if found and (reason := unlike(found[0], book)):
-            raise InputError("ledger", str(path), reason)
+        for other in found:
+            if reason := unlike(other, book):
+                raise InputError("ledger", str(path), reason)
         found.append(book)
     return found
 
@@ -476,7 +439,7 @@ def broken(first: Promise | None, where: str, other: Promise | None, what: str) 
     for promise, place in ((first, where), (other, what)):
         if promise is None:
             remedy = "whose data, and against whom; keep its plan.json beside it, or ask for it alone"
-            return f"cannot be added: {place} is an older ledger, whose promise is not known, {remedy}"
+            return f"cannot be added: {place} {UNKNOWN}, {remedy}"
     if first != other:
         return f"cannot be added: {where} is about {first}; {what} about {other}. Unlike promises have no sum"
     if first is not None and first.by_number:
@@ -496,7 +459,7 @@ def promise_of(book: Book) -> Promise | None:
         return None
     plan = canonical.loads(text, "plan")  # only these words are used: today's Plan may not read a plan of that time
     table = plan.get("privacy", plan)
-    return Promise(table["level"], table["adjacency"], str(words.threat(table["threat"])))
+    return Promise(Terms.parse(table["level"], table["adjacency"]), str(words.threat(table["threat"])))
 
 
 def verify_lines(texts: Sequence[str], where: str) -> Book:
@@ -512,26 +475,18 @@ def book_lines(book: Book) -> Iterator[str]:
 
 def write_events(
     path: str | Path, dataset: str, plan: Plan, events: Iterable[Event], run: str = "", after: Book | None = None
-) -> Book:
+) -> None:
     """A finished ledger in one go, that of a run `after` others: all of it or nothing, and never over an existing one.
 
     Whoever adds a run has made sure that it may be added (`broken`).
     """
-    path, events = Path(path), tuple(events)
+    events = tuple(events)
     for event in events:
         if event.plan != plan.hash:
             raise InputError("event.plan", event.plan, f"must be the hash of the plan, {plan.hash}")
     header = Header(dataset, Promise.of(plan.privacy), run, len(events), None if after is None else after.head)
-    texts, hashes = [] if after is None else list(book_lines(after)), [] if after is None else [*after.hashes]
-    texts.append(header.line)
-    hashes.append(header.hash)
-    for n, event in enumerate(events, 1):
-        text, hash = link(n, hashes[-1], event)
-        texts.append(text)
-        hashes.append(hash)
-    _create(path, "".join(text + "\n" for text in texts))
-    runs = () if after is None else after.runs
-    return Book(str(path), (*runs, Part(header, events)), tuple(hashes))
+    before = () if after is None else book_lines(after)
+    _create(Path(path), "".join(text + "\n" for text in (*before, *lines(header, events))))
 
 
 def dataset_id(name: str) -> str:
@@ -589,7 +544,7 @@ class _Reader:
                 self._check_end(event, events)
             events.append(event)
 
-    def finish(self) -> None:
+    def finish(self) -> Book:
         if not self.runs:
             self.line = 1
             self._fail("is missing: the file is empty")
@@ -597,6 +552,11 @@ class _Reader:
         if header.events is not None and len(events) != header.events:
             self.line += 1
             self._fail(f"is missing: the run was finished with {header.events} events and holds {len(events)}")
+        parts = []
+        for header, events in self.runs:
+            of_runs = tuple(e for e in events if isinstance(e, Event))
+            parts.append(Part(header, of_runs, tuple(e for e in events if isinstance(e, Spending))))
+        return Book(self.where, tuple(parts), tuple(self.hashes))
 
     def _begin(self, text: str, table: Any) -> None:
         if not isinstance(table, Mapping) or "format" not in table:
@@ -663,17 +623,11 @@ def _book(raws: Iterable[bytes], where: str) -> Book:
     reader = _Reader(where)
     for raw in raws:
         reader.read(raw)
-    reader.finish()
-    parts = []
-    for header, events in reader.runs:
-        of_runs = tuple(e for e in events if isinstance(e, Event))
-        parts.append(Part(header, of_runs, tuple(e for e in events if isinstance(e, Spending))))
-    return Book(where, tuple(parts), tuple(reader.hashes))
+    return reader.finish()
 
 
 def _raw_lines(file: BinaryIO, where: str) -> Iterator[bytes]:
     """Lines end with \\n and with nothing else; one that is too long comes without its end."""
-    file.seek(0)
     total = 0
     while raw := file.readline(LONGEST + 1):
         total += len(raw)
@@ -695,13 +649,3 @@ def _create(path: Path, text: str) -> None:
             raise InputError("ledger", str(path), "exists; a ledger is never overwritten, name another") from None
     with suppress(OSError):  # a folder that may not be read cannot be synced; the file is whole
         sync_folder(path.parent)
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [x for x in values if x is not None]
-    return math.fsum(known) if len(known) == len(values) else None
-
-
-def _worst(values: Sequence[float | None]) -> float | None:
-    known = [x for x in values if x is not None]
-    return max(known, default=0.0) if len(known) == len(values) else None

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, assert_never
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, assert_never
 
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.validation import number, whole
+from confide.laws.conversion import rho_epsilon, smallest
 from confide.plans.privacy import Budget, Privacy
 from confide.plans.words import (
     Adjacency,
@@ -23,6 +24,7 @@ from confide.plans.words import (
     OwnClient,
     OwnServer,
     Threat,
+    chosen,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +64,10 @@ class Terms(NamedTuple):
     def of(cls, privacy: Privacy) -> Self:
         return cls(privacy.level, privacy.adjacency)
 
+    @classmethod
+    def parse(cls, level: str, adjacency: str, field: str = "") -> Self:
+        return cls(chosen(Level, level, f"{field}level"), chosen(Adjacency, adjacency, f"{field}adjacency"))
+
     def __str__(self) -> str:
         return f"{self.level} level, {self.adjacency}"
 
@@ -73,7 +79,7 @@ class Terms(NamedTuple):
         """
         levels = list(Level)
         if levels.index(self.level) <= levels.index(to.level):
-            return 2 if (self.adjacency, to.adjacency) == (Adjacency.ZERO_OUT, Adjacency.REPLACE) else 1
+            return 1 if self == to or self.adjacency is Adjacency.REPLACE else 2
         if (self.level, to.level) != (Level.EXAMPLE, Level.CLIENT) or rows is None:
             return None
         alike = self.adjacency is Adjacency.REPLACE and rows[0] == rows[1]
@@ -125,16 +131,8 @@ class Paid:
     def from_dict(cls, data: object) -> Self:
         return cls(**canonical.check_keys("event.costs", data, _FIELDS))
 
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _FIELDS}
-
     def __add__(self, other: Paid) -> Paid:
-        return Paid(
-            None if self.rho is None or other.rho is None else self.rho + other.rho,
-            None if self.epsilon is None or other.epsilon is None else self.epsilon + other.epsilon,
-            self.gaussian and other.gaussian,
-            self.draws + other.draws,
-        )
+        return together((self, other))
 
     def times(self, repeats: int) -> Paid:
         """Of so many runs, each with noise of its own."""
@@ -152,8 +150,6 @@ class Paid:
 
     def at(self, delta: float) -> float | None:
         """epsilon at delta: by the pure epsilon or by rho; None where there is no bound."""
-        from confide.laws.conversion import rho_epsilon, smallest
-
         rho, epsilon = self.rho, self.epsilon
         if delta == 0.0:
             return epsilon
@@ -173,6 +169,18 @@ class Paid:
 
 NOTHING: Final = Paid(0.0, 0.0, True)
 _FIELDS: Final = tuple(f.name for f in fields(Paid))
+
+
+def summed(parts: Sequence[float | None]) -> float | None:
+    """None where a part has no bound; rounded once, so that their order does not count."""
+    known = [x for x in parts if x is not None]
+    return math.fsum(known) if len(known) == len(parts) else None
+
+
+def together(paid: Sequence[Paid]) -> Paid:
+    """All of them, one after the other."""
+    rho, epsilon = summed([p.rho for p in paid]), summed([p.epsilon for p in paid])
+    return Paid(rho, epsilon, all(p.gaussian for p in paid), sum(p.draws for p in paid))
 
 
 def least(paid: Sequence[Paid]) -> Paid:

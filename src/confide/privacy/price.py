@@ -33,7 +33,7 @@ from confide.plans.words import (
     Random,
     Threat,
 )
-from confide.privacy import accountant, budgets, deviation
+from confide.privacy import accountant, deviation
 from confide.privacy.accountant import Question
 from confide.privacy.closed_forms import covers
 from confide.privacy.course import Account, Bound, tried
@@ -233,14 +233,14 @@ class Price:
 
         def within(j: int) -> bool:
             if earlier == NOTHING and repeats == 1:
-                return budgets.allows(budget, self.account(j, self.releases))
+                return budget.allows(self.account(j, self.releases))
             mine = self._paid(self.plan.privacy.threat, j, self.releases).times(repeats)
-            return (earlier + mine).used(budget) <= budget.limit * (1 + 1e-12)
+            return budget.allows(earlier + mine)
 
         allowed = largest(rounds, lambda j: all(within(i) for i in range(max(1, j - turns + 1), j + 1)))
         if allowed == 0:
             one = self.account(1, self.releases)
-            spent = "a leak" if one.leak else f"{budgets.used(budget, one):.4g}"
+            spent = "a leak" if one.leak else f"{one.used(budget):.4g}"
             remedy = f"does not pay for a single round, which costs {spent}"
             if repeats > 1:
                 remedy += f" in each of {repeats} repeats"
@@ -266,8 +266,8 @@ class Price:
             part = self.plan.privacy.participation
             remedy = f"participation {part} has no price for a single round; use all or cap:N"
             raise InputError(_key(budget), budget.limit, remedy)
-        if not budgets.allows(budget, total):
-            paid = largest(self.plan.rounds, lambda j: budgets.allows(budget, self.account(j, self.releases)))
+        if not budget.allows(total):
+            paid = largest(self.plan.rounds, lambda j: budget.allows(self.account(j, self.releases)))
             counted = "the release" if self.plan.privacy.releases == 1 else f"{self.plan.privacy.releases} releases"
             remedy = f"pays for {paid} of the {self.plan.rounds} rounds, {counted} included; run fewer or add noise"
             raise InputError(_key(budget), budget.limit, remedy)

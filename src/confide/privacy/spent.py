@@ -7,20 +7,19 @@ of its releases: `price.agreed` has proved it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from confide.base.errors import InputError
-from confide.laws.conversion import summed_epsilon
+from confide.laws.conversion import MANY_DRAWS
 from confide.plans.plan import Plan
-from confide.privacy import ledger
 from confide.privacy.course import Account
-from confide.privacy.ledger import Book, Promise, broken, dataset_id, promise_of, read_all
+from confide.privacy.ledger import Book, Promise, broken, dataset_id, paid_by, promise_of, read_all
+from confide.privacy.paid import Paid
 from confide.privacy.price import Price, largest
-from confide.privacy.statement import rounded_up, strength
+from confide.privacy.statement import Statement, rounded_up, strength
 
 ADDED_UP: Final = "rho of messages, releases and earlier ledgers added up, then as zero-concentrated privacy"
 
@@ -44,19 +43,16 @@ class Allowance(NamedTuple):
 def allowance(price: Price, dataset: str, ledgers: Sequence[Path]) -> Allowance:
     plan, budget, allowed = price.plan, price.plan.privacy.budget, price.releases
     books = _books(plan, dataset, ledgers)
-    spent = ledger.spent(books).rho
+    spent = paid_by(books).rho
+    shown = "without bound" if spent is None else f"{spent:.4g}"
     rounds = plan.rounds
     if budget is None:
-        earlier = f"; earlier ledgers spent rho {_shown(spent)}" if books else ""
+        earlier = f"; earlier ledgers spent rho {shown}" if books else ""
         said = f"the plan has no budget: all {rounds} rounds" + (f" and {_counted(allowed)}" if allowed else "")
         return Allowance(rounds, plan.privacy.releases, spent, said + earlier)
 
     def pays(publications: int, releases: int) -> bool:
-        rho = _total(price, spent, publications, releases)
-        if rho is None:
-            return False
-        used = rho if budget.rho is not None else summed_epsilon(rho, plan.privacy.delta)
-        return used <= budget.limit * (1 + 1e-12)
+        return budget.allows(_total(price, spent, publications, releases))
 
     left, releases = rounds, allowed
     if books:
@@ -65,12 +61,12 @@ def allowance(price: Price, dataset: str, ledgers: Sequence[Path]) -> Allowance:
     name = "epsilon" if budget.rho is None else "rho"
     said = f"{name} {budget.limit:g} pays for {left} of {rounds} rounds"
     if books:
-        said += f", since {len(books)} earlier ledgers spent rho {_shown(spent)}"
+        said += f", since {len(books)} earlier ledgers spent rho {shown}"
     return Allowance(left, releases, spent, said + (f", and for {_counted(releases)}" if allowed else ""))
 
 
-def so_far(price: Price, published: int, releases: int, earlier: float | None) -> dict[str, Any]:
-    """A statement as plain data, for `privacy.statement`: one number, and who is not protected at all.
+def so_far(price: Price, published: int, releases: int, earlier: float | None) -> Statement:
+    """One number, and who is not protected at all.
 
     The number is about the plan's own adversary, whose prices are those of the ledgers. Messages alone have the finer
     account of `Price.after`; with releases or earlier ledgers all is added up as rho. Without earlier ledgers it is
@@ -81,53 +77,39 @@ def so_far(price: Price, published: int, releases: int, earlier: float | None) -
         earlier: rho of earlier ledgers on the same data; None where they have no bound.
     """
     said, p = price.statement(), price.plan.privacy
-    rho = _total(price, earlier, published, releases)
+    total, alone = _total(price, earlier, published, releases), releases == 0 and earlier == 0.0
     threat = str(p.threat)
     # Only a row that counts the release says what is promised after it.
     promised = [a for a in said.accounts if a.threat == threat and (not price.releases or "release" in a.adversary)]
-    if releases == 0 and earlier == 0.0:
-        epsilon = price.after(published)
-    else:
-        epsilon = None if rho is None else summed_epsilon(rho, p.delta)
-        epsilon = None if epsilon == math.inf else epsilon
-        if earlier == 0.0 and releases <= p.releases and promised and promised[-1].epsilon is not None:
-            epsilon = promised[-1].epsilon if epsilon is None else min(epsilon, promised[-1].epsilon)
     blank = Account(threat, p.threat.adversary, str(p.level), str(p.adjacency), None, p.delta)
     last = promised[-1] if promised else blank
-    spent = replace(last, epsilon=epsilon, rho=rho, mu_gdp=None, epsilon_pure=None, exact=False)
-    refused = [{"threat": who, "reason": why} for who, why in said.refused if who == threat]
+    epsilon = price.after(published) if alone else total.at(p.delta)
+    if not alone and earlier == 0.0 and releases <= p.releases and last.epsilon is not None:
+        epsilon = last.epsilon if epsilon is None else min(epsilon, last.epsilon)
+    by = last.conversion if alone or last.leak else ADDED_UP
+    spent = replace(last, epsilon=epsilon, rho=total.rho, mu_gdp=None, epsilon_pure=None, exact=False, conversion=by)
+    refused = tuple((who, why) for who, why in said.refused if who == threat)
     if epsilon is None and not last.leak and not refused:
-        refused = [{"threat": threat, "reason": "what was spent has no bound"}]
-    leaks = [a for a in said.accounts if a.leak]
-    shown = leaks if epsilon is None else [spent, *(a for a in leaks if a.threat != threat)]
-    accounts = [a.to_dict() for a in shown]
-    if releases or earlier != 0.0:
-        accounts = [a | {"conversion": ADDED_UP} if a["threat"] == threat and not a["leak"] else a for a in accounts]
-    return {
-        "rounds": published,
-        "noise": said.noise,
-        "level": said.level,
-        "adjacency": said.adjacency,
-        "delta": said.delta,
-        "accounts": accounts,
-        "refused": [] if epsilon is not None else refused,
-        "unprotected": list(said.unprotected),
-    }
+        refused = ((threat, "what was spent has no bound"),)
+    leaks = tuple(a for a in said.accounts if a.leak)
+    if epsilon is None:
+        return replace(said, rounds=published, accounts=leaks, refused=refused)
+    return replace(said, rounds=published, accounts=(spent, *(a for a in leaks if a.threat != threat)), refused=())
 
 
 def status_of(price: Price, published: int, releases: int, earlier: float | None) -> dict[str, Any]:
     """What a server's status says of it: the number, whose it is, and the statement."""
     p, said = price.plan.privacy, so_far(price, published, releases, earlier)
-    own = next((a for a in said["accounts"] if a["threat"] == str(p.threat) and not a["leak"]), None)
+    own = next((a for a in said.accounts if a.threat == str(p.threat) and not a.leak), None)
     return {
-        "epsilon": None if own is None else own["epsilon"],
-        "rho": None if own is None else own["rho"],
+        "epsilon": None if own is None else own.epsilon,
+        "rho": None if own is None else own.rho,
         "threat": str(p.threat),
-        "adversary": p.threat.adversary if own is None else own["adversary"],
-        "level": said["level"],
-        "adjacency": said["adjacency"],
+        "adversary": p.threat.adversary if own is None else own.adversary,
+        "level": said.level,
+        "adjacency": said.adjacency,
         "delta": p.delta,
-        "statement": said,
+        "statement": said.to_dict(),
     }
 
 
@@ -140,12 +122,11 @@ def number(epsilon: float | None) -> str:
     return "no bound" if epsilon is None else f"{rounded_up(epsilon)} ({strength(epsilon)})"
 
 
-def _total(price: Price, earlier: float | None, published: int, releases: int) -> float | None:
-    """rho of all of it; None where a part has no bound."""
-    each = [price.release_after(published).rho] * releases
-    parts = [earlier, *(cost.rho for cost in price.messages[:published]), *each]
-    known = [x for x in parts if x is not None]
-    return sum(known) if len(known) == len(parts) else None
+def _total(price: Price, earlier: float | None, published: int, releases: int) -> Paid:
+    """All of it as rho."""
+    parts = [cost.rho for cost in price.messages[:published]] + [price.release_after(published).rho] * releases
+    known = [x for x in (earlier, *parts) if x is not None]
+    return Paid(sum(known) if len(known) == len(parts) + 1 else None, None, draws=MANY_DRAWS)
 
 
 def _counted(releases: int) -> str:
@@ -162,7 +143,3 @@ def _books(plan: Plan, dataset: str, ledgers: Sequence[Path]) -> list[Book]:
         if reason is not None:
             raise InputError("ledgers", book.where, reason)
     return found
-
-
-def _shown(rho: float | None) -> str:
-    return "without bound" if rho is None else f"{rho:.4g}"

@@ -124,6 +124,7 @@ def test_a_servers_mistake_is_named(folder: Path, change: Callable[[str], str], 
 CLIENT_MISTAKES: list[tuple[Callable[[str], str], str, str]] = [
     (lambda s: s.replace('data = "c7.npz"', ""), "data", "either"),
     (lambda s: 'train = "a:b"\n' + s, "data", "either"),
+    (lambda s: s.replace('data = "c7.npz"', 'train = "a:b"'), "dataset", "that the train function reads"),
     (lambda s: s.replace("c7.npz", "c7.pickle"), "data", ".npz"),
     (lambda s: s.replace("c7.npz", "c8.npz"), "data", "own samples"),
     (lambda s: s.replace("alpha.crt", "gone.crt"), "authority", "ca.crt"),

@@ -693,7 +693,7 @@ def test_a_client_whose_parts_do_not_fit_is_refused(site: Site) -> None:
     with pytest.raises(InputError, match="not a client's certificate"):
         load("client-c1", "server-one")
     with pytest.raises(InputError, match="give data"):  # the plan's clip is by example
-        load('data = "alpha-c1.npz"', 'train = "math:fsum"').trainer(None)
+        load('data = "alpha-c1.npz"', 'train = "math:fsum"\ndataset = "none"').trainer(None)
 
 
 def test_a_train_function_of_ones_own(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -702,7 +702,7 @@ def test_a_train_function_of_ones_own(site: Site, monkeypatch: pytest.MonkeyPatc
     agree(site.folder, "--model", "own", "--features", 5, *(x for change in changes for x in ("--set", change)))
     (site.folder / "mine.py").write_text("def train(weights, round, config):\n    return weights * 0 + config['x']\n")
     monkeypatch.syspath_prepend(str(site.folder))
-    path = edited(site, "alpha-c1", 'data = "alpha-c1.npz"', 'train = "mine:train"')
+    path = edited(site, "alpha-c1", 'data = "alpha-c1.npz"', 'train = "mine:train"\ndataset = "ones"')
     path.write_text(path.read_text() + "[train_config]\nx = 0.02\n")
     setup = ClientSetup.load(load_client(path))
     update = setup.trainer(None)(np.ones(5), 1, setup.config.train_config)

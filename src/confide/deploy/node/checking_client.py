@@ -62,7 +62,7 @@ def _data(setup: ClientSetup) -> Finding:
 
 def _ledger(setup: ClientSetup) -> Finding:
     try:
-        return Finding("ledger", OK, setup.enrolment.outlook())
+        return Finding("ledger", OK, setup.enrolment.outlook(anew=setup.forgot))
     except (InputError, RunError) as e:
         return Finding("ledger", FAIL, str(e))
 

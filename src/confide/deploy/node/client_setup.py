@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from confide.base import canonical
@@ -89,9 +87,7 @@ class ClientSetup:
         from confide.privacy.data_ledger import Enrolment
 
         config = self.config
-        source: str | Path = f"train {config.train} {json.dumps(config.train_config, default=str)} in {config.folder}"
-        if config.data is not None:
-            source = config.path(config.data)
+        source = None if config.data is None else config.path(config.data)
         given = None if config.ledger is None else config.path(config.ledger)
         return Enrolment(self.plan, f"client {self.node.identity.public.hex()}", given, config.dataset, source)
 
@@ -101,7 +97,12 @@ class ClientSetup:
         Raises:
             InputError: the ledger cannot pay for all of it.
         """
-        apart(lambda: self.enrolment.pay())  # what it imports is not kept
+        apart(lambda: self.enrolment.pay(anew=self.forgot))  # what it imports is not kept
+
+    @property
+    def forgot(self) -> bool:
+        """There is no record of what this client answered, so that it may answer again: it pays again."""
+        return not self.config.path(self.config.record).exists()
 
     def trainer(self, test_seed: int | None, told: Callable[[int, int], None] = lambda bad, rows: None) -> Trainer:
         """What this client computes; a `DataError` where its data fail a check as a whole.

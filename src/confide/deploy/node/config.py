@@ -109,6 +109,9 @@ def load_client(path: str | Path) -> ClientConfig:
     if (config.data is None) == (config.train is None):
         remedy = "give either data = 'file.npz' (or .csv) for a built-in model, or train = 'package.module:function'"
         raise InputError("data", config.data, remedy)
+    if config.train is not None and config.dataset is None:
+        remedy = "name the data that the train function reads, under which its ledger is kept: dataset = 'NAME'"
+        raise InputError("dataset", None, remedy)
     if config.data is not None:
         if Path(config.data).suffix not in (".npz", ".csv"):
             raise InputError("data", config.data, "must be an .npz with X and y, or a .csv")
