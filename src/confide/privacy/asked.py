@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import add
@@ -19,7 +20,7 @@ from confide.plans import words
 from confide.plans.plan import LARGEST, Plan
 from confide.plans.words import Links
 from confide.privacy import data_ledger
-from confide.privacy.ledger import LONGEST, UNKNOWN, Book, paid_by, promise_of, read, read_all, sharing
+from confide.privacy.ledger import LONGEST, UNKNOWN, Book, Promise, paid_by, promise_of, read, read_all, sharing
 from confide.privacy.paid import ADVERSARIES, Paid, Terms, adversary
 from confide.privacy.run_ledger import LEDGER, check_whole
 from confide.privacy.statement import Statement, rounded_up
@@ -159,25 +160,27 @@ def _sums(
 
 
 def _sums_under(books: Sequence[Book], to: Terms, rows: tuple[int, int] | None) -> dict[str, Paid]:
-    found = [_costs(book, to, rows) for book in books]
+    found = [data_ledger.added_up(book, to, rows) for book in books if book.header.of_data]
+    alike: dict[Promise | None, list[Book]] = defaultdict(list)
+    for book in books:
+        if not book.header.of_data:
+            alike[promise_of(book)].append(book)
+    found += [_cost(promise, these, to, rows) for promise, these in alike.items()]
     if sharing(books) is not None:
         found.append(dict.fromkeys(found[0], Paid.unknown("")))
     common = [name for name in found[0] if all(name in one for one in found)]
     return {name: reduce(add, (one[name] for one in found)) for name in common}
 
 
-def _costs(book: Book, to: Terms, rows: tuple[int, int] | None) -> dict[str, Paid]:
-    """Against each adversary that the ledger tells of."""
-    if book.header.of_data:
-        return data_ledger.added_up(book, to, rows)
-    promise = promise_of(book)
+def _cost(promise: Promise | None, books: Sequence[Book], to: Terms, rows: tuple[int, int] | None) -> dict[str, Paid]:
+    """Of runs that keep one promise, against its adversary."""
     if promise is None:
-        raise InputError("ledger", book.where, UNKNOWN)
+        raise InputError("ledger", books[0].where, UNKNOWN)
     steps = promise.terms.steps(to, rows)
     if steps is None:
         remedy = f"is about {promise.terms}, which says nothing about {to}; ask for it alone"
-        raise InputError("ledger", book.where, remedy)
-    return {_key(promise.threat): paid_by([book]).over(steps)}
+        raise InputError("ledger", books[0].where, remedy)
+    return {_key(promise.threat): paid_by(books).over(steps)}
 
 
 def _key(threat: str | None) -> str:

@@ -30,7 +30,6 @@ from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.files import atomic_file, sync_folder
 from confide.base.validation import number, one_of, whole
-from confide.laws.conversion import MANY_DRAWS
 from confide.laws.law import LAWS, Law
 from confide.plans import words
 from confide.plans.plan import Plan
@@ -360,6 +359,8 @@ def compose(books: Iterable[Book]) -> dict[tuple[int, int], Paid]:
 
 def _together(costs: Sequence[Cost]) -> Paid:
     """Plain sums, in rho and in pure epsilon. Nobody counted the draws of discrete noise: more than there can be."""
+    from confide.laws.conversion import MANY_DRAWS  # a client is to be small, and converts nothing
+
     laws = [LAWS[name] for name in {cost.law for cost in costs} - {"none"}]
     gaussian, draws = all(law.normal for law in laws), MANY_DRAWS * any(law.on_grid for law in laws)
     return Paid(summed([c.rho for c in costs]), summed([c.epsilon for c in costs]), gaussian, draws)
@@ -376,8 +377,8 @@ def paid_by(books: Sequence[Book]) -> Paid:
     units: dict[int, list[Paid]] = defaultdict(list)
     for (run, _), paid in compose(books).items():
         units[run].append(paid)
-    total = together([worst(of) for of in units.values()])
-    return replace(total, draws=min(total.draws, MANY_DRAWS))
+    each = [worst(of) for of in units.values()]
+    return replace(together(each), draws=max((paid.draws for paid in each), default=0))
 
 
 def sharing(books: Iterable[Book]) -> str | None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self, assert_never
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.validation import number, whole
-from confide.laws.conversion import rho_epsilon, smallest
 from confide.plans.privacy import Budget, Privacy
 from confide.plans.words import (
     Adjacency,
@@ -150,6 +149,8 @@ class Paid:
 
     def at(self, delta: float) -> float | None:
         """epsilon at delta: by the pure epsilon or by rho; None where there is no bound."""
+        from confide.laws.conversion import rho_epsilon, smallest  # a client is to be small, and converts nothing
+
         rho, epsilon = self.rho, self.epsilon
         if delta == 0.0:
             return epsilon
