@@ -171,14 +171,6 @@ def test_where_all_is_refused_it_is_still_said_whose_data_it_is_about() -> None:
     assert said[:2] == ["Level unit, adjacency replace.", "delta 1e-05, 3 rounds."]
 
 
-def test_a_number_that_no_theorem_covers_is_none() -> None:
-    plain = statement(scheme("shared", 1.0, noise="gaussian"), RING, UNIT, rounds=3).to_dict()
-    plain["accounts"] = [a | {"valid": False} for a in plain["accounts"]]
-    said = lines(plain)
-    assert sum("NO NUMBER: no theorem covers this view" in " ".join(x.split()) for x in said) == 1
-    assert not any("noise in messages" in x or "rests on" in x for x in said)
-
-
 def test_words_about_a_release_that_everybody_receives() -> None:
     """A local model gives the clean updates away: to servers and clients as well, not only to its receiver."""
     made = statement(scheme("homomorphic", 1.0, noise="gaussian"), RING, UNIT, rounds=3, release="local")

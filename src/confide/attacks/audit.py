@@ -113,12 +113,10 @@ class AuditReport:
         return all(r.verdict != "CONTRADICTED" for r in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
+        return vars(self) | {
             "ok": self.ok,
             "rows": [r.to_dict() for r in self.rows],
             "attacks": [a.to_dict() for a in self.attacks],
-            "notes": list(self.notes),
-            "seconds": self.seconds,
         }
 
     def __str__(self) -> str:

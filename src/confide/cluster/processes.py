@@ -11,8 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Self
+from typing import Any, Final
 
+from confide.base.closing import Closing
 from confide.base.errors import InputError, RunError
 from confide.cluster.layout import Layout, Via
 from confide.deploy.node import control
@@ -26,7 +27,7 @@ GRACE: Final = 60.0  # seconds for all to end in good order, on a machine that h
 TAIL: Final = 2**14  # bytes of a log in which its last line is looked for
 
 
-class Cluster:
+class Cluster(Closing):
     """Args:
     test_seed: FOR TESTS: all randomness of all nodes from this seed.
     via: see `Layout.write`: the nodes' configs are written again with these addresses.
@@ -58,12 +59,6 @@ class Cluster:
             layout.write(via, **options)
         self._held, self._holding = os.pipe()  # nodes have the first end, see `leash`
         atexit.register(self.kill_all)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stops whatever runs; the folder may be used by another then."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import signal
@@ -17,7 +16,7 @@ import typer
 from rich.console import Console
 
 from confide.base.errors import InputError, RunError
-from confide.commands.options import Change, Json, Seed
+from confide.commands.options import Change, Json, Seed, answer
 
 if TYPE_CHECKING:
     from confide.cluster.layout import Layout
@@ -69,10 +68,7 @@ def cluster(
         sound = all(found[name] is True for name in ("conserved", "balanced", "ledgers")) and not found["failed"]
         keep = not temporary or not sound or found["released"] is not None
         found["folder"] = str(layout.folder) if keep else None
-        if as_json:
-            print(json.dumps(found, allow_nan=False))
-        else:
-            print("\n".join(_lines(found)))
+        answer(as_json, found, *_lines(found))
         if not sound:
             raise RunError(f"a check failed; everything is in {layout.folder}")
         if not keep:

@@ -133,10 +133,7 @@ def status(config: Config, as_json: Json = False) -> None:
     from confide.deploy.node import asking
 
     found = asking.status(config)
-    if as_json:
-        print(json.dumps(found))
-        return
-    print("\n".join(_lines(found)))
+    answer(as_json, found, *_lines(found))
 
 
 def _lines(s: dict[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ from confide.commands import deploy as cli_deploy
 from confide.commands import pki as cli_pki
 from confide.commands import privacy as cli_privacy
 from confide.commands import theory as cli_theory
-from confide.commands.options import Change, Json
+from confide.commands.options import Change, Json, answer
 
 app = typer.Typer(
     help="Private learning across a graph of federations.",
@@ -94,18 +94,15 @@ def simulate(
     folder = out or Path(parsed.output.folder or Path("results") / config.stem)
     run, files, again = _simulate(parsed, folder)
     spent = _spent(folder, parsed.privacy.delta)
-    if as_json:
-        print(json.dumps(run.summary() | {"spent": spent, "files": files, "kept": again}, allow_nan=False))
-    else:
-        more = [
-            "kept           this run was made before: its results are handed out again, nothing is drawn anew"
-        ] * again
-        if spent is not None and len(spent["runs"]) > 1:
-            from confide.privacy.asked import sum_lines
+    lines = run.facts()
+    if again:
+        lines.append("kept           this run was made before: its results are handed out again, nothing is drawn anew")
+    if spent is not None and len(spent["runs"]) > 1:
+        from confide.privacy.asked import sum_lines
 
-            more += [f"ledger         {line}" for line in sum_lines(spent)]
-        statement = [] if run.privacy is None else ["", run.statement]
-        print("\n".join([*run.facts(), *more, f"files          {folder}", *statement]))
+        lines += [f"ledger         {line}" for line in sum_lines(spent)]
+    lines += [f"files          {folder}", *([] if run.privacy is None else ["", run.statement])]
+    answer(as_json, run.summary() | {"spent": spent, "files": files, "kept": again}, *lines)
     if run.diverged:
         at = "round {round} of repetition {repetition}, with algorithm.step = {step:g}".format(**run.diverged)
         why = f": {run.diverged['why']}" if "why" in run.diverged else ""
@@ -243,12 +240,15 @@ def bench(
     with Progress(console=err, transient=True) as bar:
         task = bar.add_task(counted, total=None)
         numbers = module.bench(**options, watch=lambda: bar.advance(task))
-    if as_json:
-        print(json.dumps(numbers))
-        return
-    for key, value in numbers.items():
-        places = 1 if not isinstance(value, float) or value >= 10 else 2 if value >= 1 else 4
-        print(f"{key:30} {value:12,.{places}f}" if isinstance(value, float) else f"{key:30} {value!s:>12}")
+    answer(
+        as_json,
+        numbers,
+        *(f"{key:30} {_measured(x) if isinstance(x, float) else x!s:>12}" for key, x in numbers.items()),
+    )
+
+
+def _measured(x: float) -> str:
+    return f"{x:,.{1 if x >= 10 else 2 if x >= 1 else 4}f}"
 
 
 for part in (cli_privacy, cli_theory, cli_deploy, cli_cluster):

@@ -20,7 +20,7 @@ Seed = Annotated[
 
 def answer(as_json: bool, facts: Mapping[str, Any], *lines: str) -> None:
     """What a command has found: one JSON object, or lines for people."""
-    print(json.dumps(facts) if as_json else "\n".join(lines))
+    print(json.dumps(facts, allow_nan=False) if as_json else "\n".join(lines))
 
 
 def with_options(table: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

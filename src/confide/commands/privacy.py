@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from confide.base.errors import InputError
-from confide.commands.options import Change, Json, with_options
+from confide.commands.options import Change, Json, answer, with_options
 
 if TYPE_CHECKING:
     from confide.graph.graph import Graph
@@ -126,17 +126,13 @@ def account(
         made, servers, s, rounds=asked.rounds, noise=law, threat=asked.threat, release=release, delta=asked.delta,
         sum_noise=inside,
     )  # fmt: skip
-    if as_json:
-        print(json.dumps(a.to_dict(), allow_nan=False))
-        return
     from confide.privacy.statement import assumptions, table
 
-    one = _alone(a.to_dict(), asked.rounds)
-    print("\n".join([*table(one), ""]))
-    for name in ("rho", "mu_gdp", "epsilon_pure"):
-        if getattr(a, name) is not None:
-            print(f"{name:14} {getattr(a, name):.6g}")
-    print("\n".join(assumptions(one)))
+    found = a.to_dict()
+    one = _alone(found, asked.rounds)
+    bounds = {name: found[name] for name in ("rho", "mu_gdp", "epsilon_pure") if found[name] is not None}
+    lines = [*table(one), "", *(f"{name:14} {x:.6g}" for name, x in bounds.items()), *assumptions(one)]
+    answer(as_json, found, *lines)
 
 
 @app.command()
@@ -182,17 +178,14 @@ def plan(
     best = next((o for o in options if o.name not in planner.BASELINES), options[0])
     if best.calibrated is None:
         raise InputError("scheme", scheme, best.reason)
-    answer = {
+    found = {
         "recommended": best.name,
         **best.to_dict(),
         "account": best.calibrated.account.to_dict(),
         "table": [o.to_dict() for o in options],
         "errors_by": basis,
     }
-    if as_json:
-        print(json.dumps(answer, allow_nan=False))
-        return
-    _print_plan(answer)
+    answer(as_json, found, *_planned(found))
 
 
 def _plan_sum(asked: Asked, honest: int, budget: Budget, as_json: bool) -> None:
@@ -206,12 +199,9 @@ def _plan_sum(asked: Asked, honest: int, budget: Budget, as_json: bool) -> None:
     noise, spent = calibrate_sum(
         s, budget, rounds=asked.rounds, honest=honest, fraction_bits=asked.sum_bits, corrupted=asked.sum_corrupted
     )
-    if as_json:
-        answer = {"sum_sigma": noise.sigma, "share_quanta": noise.share_quanta, "account": spent.to_dict()}
-        print(json.dumps(answer, allow_nan=False))
-        return
-    print(f"noise inside the secure sum: sigma {noise.sigma:.6g} on psi, {noise.share_quanta:.6g} quanta a share")
-    print("\n".join(lines(_alone(spent.to_dict(), asked.rounds))))
+    found = {"sum_sigma": noise.sigma, "share_quanta": noise.share_quanta, "account": spent.to_dict()}
+    head = f"noise inside the secure sum: sigma {noise.sigma:.6g} on psi, {noise.share_quanta:.6g} quanta a share"
+    answer(as_json, found, head, *lines(_alone(spent.to_dict(), asked.rounds)))
 
 
 def _needed(name: str, value: T | None, remedy: str) -> T:
@@ -241,12 +231,12 @@ def _alone(account: dict[str, Any], rounds: int) -> dict[str, Any]:
     return {"rounds": rounds, "accounts": [account], "refused": []}
 
 
-def _print_plan(answer: dict[str, Any]) -> None:
+def _planned(found: dict[str, Any]) -> Iterator[str]:
     from confide.privacy.statement import lines
 
     heads = ["", "sigma", "release", "mean", "single", *PLANNED]
     rows, without = [], []
-    for row in answer["table"]:
+    for row in found["table"]:
         if row["reason"]:
             without.append(f"{row['scheme']}: no number, {row['reason']}")
             continue
@@ -256,14 +246,14 @@ def _print_plan(answer: dict[str, Any]) -> None:
         numbers = [_short(row[key]) for key in ("sigma", "released_error", "individual_error")]
         numbers.insert(1, _short(float(noise)) if noise else kind)
         rows.append([row["scheme"], *numbers, *_epsilons(row["statement"])])
-    print(f"squared error of the mean that is released and of single models, by\n{answer['errors_by']};")
-    print("then epsilon against each adversary, - where nothing protects, ? where nothing is proven\n")
+    yield f"squared error of the mean that is released and of single models, by\n{found['errors_by']};"
+    yield "then epsilon against each adversary, - where nothing protects, ? where nothing is proven\n"
     for cells in [heads, *rows]:
-        print(f"{cells[0]:<12}" + "".join(f"{cell:>8}" for cell in cells[1:]).rstrip())
-    print("\n".join(["", *without]))
-    pair = f" and sigma_pair {answer['sigma_pair']:.6g}" if answer["sigma_pair"] else ""
-    print(f"recommended: {answer['recommended']} with sigma {answer['sigma']:.6g}{pair}, release {answer['release']}\n")
-    print("\n".join(lines(answer["statement"])))
+        yield f"{cells[0]:<12}" + "".join(f"{cell:>8}" for cell in cells[1:]).rstrip()
+    yield from ["", *without]
+    pair = f" and sigma_pair {found['sigma_pair']:.6g}" if found["sigma_pair"] else ""
+    yield f"recommended: {found['recommended']} with sigma {found['sigma']:.6g}{pair}, release {found['release']}\n"
+    yield from lines(found["statement"])
 
 
 def _short(x: float) -> str:
@@ -313,12 +303,9 @@ def _paper(asked: Asked, sigma: float, as_json: bool) -> None:
     from confide.privacy.accountant import paper_theorem
 
     epsilon, gaps = paper_theorem(asked.step, asked.bound, sigma, asked.rounds)
-    if as_json:
-        print(json.dumps({"epsilon": epsilon, "theorem": "paper", "valid": False, "warnings": gaps}))
-        return
-    print(f"Theorem 2 as printed: epsilon {epsilon:.6g}")
-    for line in gaps:
-        print(f"  warning: {line}")
+    found = {"epsilon": epsilon, "theorem": "paper", "valid": False, "warnings": gaps}
+    warnings = [f"  warning: {gap}" for gap in gaps]
+    answer(as_json, found, f"Theorem 2 as printed: epsilon {epsilon:.6g}", *warnings)
 
 
 def _from_config(path: Path) -> tuple[Any, Any, int, Measure | None]:
@@ -371,17 +358,13 @@ def _account_of(paths: list[Path], options: Asked, rows: str | None, as_json: bo
         _needed("level", options.level if "level" in given else None, "say whose data may change: give --level too")
         to = Terms.parse(options.level, options.adjacency)
     if kind == "ledger":
-        answer = asked.add_up(paths, options.delta, to, None if rows is None else _rows(rows))
-        said = asked.sum_lines(answer)
+        found = asked.add_up(paths, options.delta, to, None if rows is None else _rows(rows))
+        said = asked.sum_lines(found)
     else:
-        answer = asked.price_plan(paths[0]) if kind == "plan" else asked.price_config(paths[0])
-        about = f"{answer['level']} level, {answer['adjacency']}; its adversary is {answer['threat']}"
-        said = [f"{paths[0]}: a {kind} of {answer['rounds']} rounds, {about}", *lines(answer)]
-    if as_json:
-        print(json.dumps(answer | {"files": [str(path) for path in paths]}, allow_nan=False))
-        return
-    for line in said:
-        print(line)
+        found = asked.price_plan(paths[0]) if kind == "plan" else asked.price_config(paths[0])
+        about = f"{found['level']} level, {found['adjacency']}; its adversary is {found['threat']}"
+        said = [f"{paths[0]}: a {kind} of {found['rounds']} rounds, {about}", *lines(found)]
+    answer(as_json, found | {"files": [str(path) for path in paths]}, *said)
 
 
 def _rows(text: str) -> tuple[int, int]:
@@ -408,7 +391,7 @@ def audit(
         settings.load(config, change or []),
         announce=lambda what: console.print(f"{what} ...", style="dim", markup=False),
     )
-    print(json.dumps(report.to_dict(), allow_nan=False) if as_json else report)
+    answer(as_json, report.to_dict(), str(report))
     if not report.ok:
         raise typer.Exit(1)
 
@@ -424,20 +407,16 @@ def verify(
     from confide.privacy.statement import lines, rounded_up
 
     report = verify_bundle(bundle, key)
-    if as_json:
-        print(json.dumps(report.to_dict()))
-    else:
-        for check in report.checks:
-            word = {True: "ok", False: "FAILED", None: "not checked"}[check.ok]
-            print(f"{word:12} {check.name:10} {check.reason}")
-        if report.statement is not None:
-            print("\n".join(["", "By the plan, computed anew:", *lines(dict(report.statement))]))
-        if report.spent is not None and report.spent["runs"] > 1:
-            s, epsilon = report.spent, report.spent["epsilon"]
-            number = "NO BOUND" if epsilon is None else f"at most epsilon {rounded_up(epsilon)} at delta {s['delta']:g}"
-            print(
-                f"all {s['runs']} runs together: {number} ({s['level']} level, {s['adjacency']}; against {s['threat']})"
-            )
+    words = {True: "ok", False: "FAILED", None: "not checked"}
+    found = [f"{words[check.ok]:12} {check.name:10} {check.reason}" for check in report.checks]
+    if report.statement is not None:
+        found += ["", "By the plan, computed anew:", *lines(dict(report.statement))]
+    if report.spent is not None and report.spent["runs"] > 1:
+        s, epsilon = report.spent, report.spent["epsilon"]
+        number = "NO BOUND" if epsilon is None else f"at most epsilon {rounded_up(epsilon)} at delta {s['delta']:g}"
+        about = f"{s['level']} level, {s['adjacency']}; against {s['threat']}"
+        found.append(f"all {s['runs']} runs together: {number} ({about})")
+    answer(as_json, report.to_dict(), *found)
     if not report.ok:
         raise typer.Exit(1)
 
@@ -480,7 +459,4 @@ def bundle(
     path = out or ledger.parent / "bundle.json"
     save_bundle(path, text)
     public = public_hex(secret.public_key())
-    if as_json:
-        print(json.dumps({"file": str(path), "public_key": public}))
-        return
-    print(f"{path}\npublic key {public}")
+    answer(as_json, {"file": str(path), "public_key": public}, str(path), f"public key {public}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from confide.commands.options import Change, Json
+from confide.commands.options import Change, Json, answer
 
 app = typer.Typer()
 
@@ -35,11 +34,7 @@ def theory(
     parsed = settings.load(config, change or [])
     console = Console(stderr=True, highlight=False)
     found = summary(parsed.build(), target_db, lambda what: console.print(f"{what} ...", style="dim", markup=False))
-    if as_json:
-        print(json.dumps(found, allow_nan=False))
-        return
-    for name, text in _rows(found, parsed.algorithm.step):
-        print(f"{name:18} {text}")
+    answer(as_json, found, *(f"{name:18} {text}" for name, text in _rows(found, parsed.algorithm.step)))
 
 
 def _rows(found: dict[str, Any], step: float) -> Iterator[tuple[str, str]]:

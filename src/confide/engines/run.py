@@ -156,20 +156,14 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """One JSON-able object: what `confide simulate --json` prints."""
-        return {
-            "rounds": self.rounds,
-            "repeats": self.repeats,
+        own = (
+            "rounds", "repeats", "final", "steady_state", "released_db", "privacy", "private", "interrupted",
+            "diverged", "seconds",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in own} | {
             "seed": self.inputs["seed"],
-            "final": self.final,
-            "steady_state": self.steady_state,
-            "released_db": self.released_db,
-            "privacy": self.privacy,
-            "private": self.private,
             "not_released": list(NOT_RELEASED) if self.guarded else [],
             "notes": list(self.notes),
-            "interrupted": self.interrupted,
-            "diverged": self.diverged,
-            "seconds": self.seconds,
         }
 
     @property

@@ -31,12 +31,7 @@ class Report:
         return all(claim.holds for claim in self.claims)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "claims": [claim.to_dict() for claim in self.claims],
-            "files": self.files,
-            "seconds": round(self.seconds, 2),
-            "interrupted": self.interrupted,
-        }
+        return vars(self) | {"claims": [claim.to_dict() for claim in self.claims], "seconds": round(self.seconds, 2)}
 
 
 def reproduce(

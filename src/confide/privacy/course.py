@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -99,19 +99,9 @@ class Account:
         return value
 
     def to_dict(self) -> dict[str, Any]:
-        names = (
-            "epsilon", "delta", "epsilon_pure", "rho", "mu_gdp", "leak", "valid", "exact", "target", "by", "law",
-            "conversion",
-        )  # fmt: skip
-        return {
-            "threat": self.threat,
-            "adversary": self.adversary,
-            "level": str(self.level),
-            "adjacency": str(self.adjacency),
-            **{name: getattr(self, name) for name in names},
-            "success_at_1_percent": self.success,
-            "assumptions": list(self.assumptions),
-        }
+        told = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("draws", "deltas", "costs")}
+        words = {"level": str(self.level), "adjacency": str(self.adjacency), "assumptions": list(self.assumptions)}
+        return told | words | {"success_at_1_percent": self.success}
 
 
 class Bound(ABC):

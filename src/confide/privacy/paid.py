@@ -6,7 +6,7 @@ The factors between promises are proven in docs/design/privacy.md, 10.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, assert_never
 
@@ -51,6 +51,26 @@ def adversary(threat: Threat) -> str | None:
             return threat.name
         case _:
             assert_never(threat)
+
+
+def onlookers(P: int, pairs: bool, revealed: bool) -> Iterator[tuple[str, Threat, bool]]:
+    """All that could look, each under its name in `ADVERSARIES`, and whether it sees what is released.
+
+    Servers and clients receive a release too; only who listens on links may do without it.
+
+    Args:
+        pairs: whether two servers share noise, or no closed form says that they do not. Only that is weakened by a
+            colluder; elsewhere two colluders stand for all, as the worst target is not one of them.
+    """
+    yield "links", Links(), False
+    if P > 1:
+        for m in range(P if pairs else 2):
+            yield "colluder", Colluders(frozenset({m})), revealed
+        yield "neighbours", Neighbours(), revealed
+    yield "own-client", OwnClient(), revealed
+    yield "own-server", OwnServer(), revealed
+    if revealed:
+        yield "receiver", Links(), True
 
 
 class Terms(NamedTuple):

@@ -7,6 +7,7 @@ a ledger asks a `Price`.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,25 +21,13 @@ from confide.laws.noise import LARGEST_SCALE
 from confide.plans.build import of_run
 from confide.plans.plan import Plan
 from confide.plans.privacy import Budget, Privacy
-from confide.plans.words import (
-    Always,
-    Amplified,
-    Centroid,
-    Colluders,
-    Links,
-    Neighbours,
-    Nothing,
-    OwnClient,
-    OwnServer,
-    Random,
-    Threat,
-)
+from confide.plans.words import Always, Amplified, Centroid, Links, Neighbours, Nothing, Random, Threat
 from confide.privacy import accountant, deviation
 from confide.privacy.accountant import Question
 from confide.privacy.closed_forms import covers
 from confide.privacy.course import Account, Bound, tried
 from confide.privacy.ledger import FREE, Cost
-from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, worst
+from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, onlookers, worst
 from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import Statement, statement_of
@@ -49,6 +38,7 @@ from confide.rounds.arithmetic import FixedArithmetic, scheme_on_grid
 from confide.rounds.schemes import Scheme
 from confide.secure.release import Terms
 
+SILENT: Final = Paid(0.0, 0.0, True, proof="one server sends no messages")
 PAIRS: Final = (
     "pair noise is a function of the edge's keys, the plan and the round: the same plan run again from empty stores "
     "repeats it, and differences of messages are without it; make another plan for another run"
@@ -371,22 +361,14 @@ class Price:
         """What so many rounds and all releases at their end cost the worst unit, against each of `ADVERSARIES`."""
         if rounds == 0:
             return dict.fromkeys(ADVERSARIES, NOTHING)
-        plan, alone = self.plan, self.plan.P == 1
-        single = [Colluders(frozenset({m})) for m in range(plan.P if self._pairs else min(2, plan.P))]
-        silent = Paid(0.0, 0.0, True, proof="one server sends no messages")
-        found = {
-            "links": silent if alone else self._paid(Links(), rounds, 0),
-            "receiver": silent if alone and not self.releases else self._paid(Links(), rounds, self.releases),
-        }
-        for name, threats in (
-            ("colluder", [] if alone else single),
-            ("neighbours", [] if alone else [Neighbours()]),
-            ("own-client", [OwnClient()]),
-            ("own-server", [OwnServer()]),
-        ):
-            each = [self._paid(threat, rounds, self.releases) for threat in threats]
-            found[name] = worst(each) if each else found["receiver"]  # whose servers of other plans see what all see
-        return found
+        each: dict[str, list[Paid]] = defaultdict(list)
+        for name, threat, released in onlookers(self.plan.P, self._pairs, self.releases > 0):
+            silent = self.plan.P == 1 and name == "links"
+            paid = SILENT if silent else self._paid(threat, rounds, self.releases if released else 0)
+            each[name].append(paid)
+        found = {name: worst(of) for name, of in each.items()}
+        receiver = found.get("receiver", found["links"])  # whom servers of other plans stand for where there are none
+        return {name: found.get(name, receiver) for name in ADVERSARIES}
 
     @cached_property
     def _always(self) -> Price:

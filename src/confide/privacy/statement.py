@@ -14,10 +14,11 @@ from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.law import Law
 from confide.plans import words
-from confide.plans.words import Colluders, Links, Neighbours, Nothing, OwnClient, OwnServer, Release, Threat
+from confide.plans.words import Colluders, Links, Nothing, Release, Threat
 from confide.privacy.accountant import account
 from confide.privacy.closed_forms import covers
 from confide.privacy.course import Account
+from confide.privacy.paid import onlookers
 from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import SumNoise
@@ -46,12 +47,7 @@ class Statement:
     delta: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "rounds": self.rounds,
-            "noise": self.noise,
-            "level": self.level,
-            "adjacency": self.adjacency,
-            "delta": self.delta,
+        return vars(self) | {
             "accounts": [a.to_dict() for a in self.accounts],
             "refused": [{"threat": t, "reason": r} for t, r in self.refused],
             "unprotected": list(self.unprotected),
@@ -99,27 +95,15 @@ def statement(
 def statement_of(
     P: int, pairs: bool, release: Release, ask: Callable[[Threat, bool], Account]
 ) -> tuple[tuple[Account, ...], tuple[tuple[str, str], ...]]:
-    """One account for each of: links, any one colluder, all neighbours, own client, own server, and the receiver of a
-    release; and (threat, reason) of those that have none.
-
-    Servers and clients receive a release too; only who listens on links may do without it.
+    """One account for each of `onlookers`, where the worst of single colluders stands for all of them; and (threat,
+    reason) of those that have none.
 
     Args:
-        pairs: whether two servers share noise, or no closed form says that they do not. Only that is weakened by a
-            colluder; elsewhere two colluders stand for all, as the worst target is not one of them.
-        ask: (adversary, whether it sees the release) -> its account.
+        pairs: see `onlookers`.  ask: (adversary, whether it sees the release) -> its account.
     """
-    revealed = not isinstance(release, Nothing)
-    asked: list[tuple[Threat, bool]] = [(Links(), False)]
-    if P > 1:
-        asked += [(Colluders(frozenset({m})), revealed) for m in range(P if pairs else 2)]
-        asked.append((Neighbours(), revealed))
-    asked += [(OwnClient(), revealed), (OwnServer(), revealed)]
-    if revealed:
-        asked.append((Links(), True))
     found: list[Account] = []
     refused: list[tuple[str, str]] = []
-    for who, released in asked:
+    for _, who, released in onlookers(P, pairs, not isinstance(release, Nothing)):
         one_of_all = isinstance(who, Colluders)
         try:
             one = ask(who, released)
@@ -230,7 +214,7 @@ def _who(a: dict[str, Any]) -> str:
 
 
 def _numbered(plain: dict[str, Any]) -> list[dict[str, Any]]:
-    return [a for a in plain["accounts"] if not a["leak"] and a.get("valid", True)]
+    return [a for a in plain["accounts"] if not a["leak"]]
 
 
 def _leaks(plain: dict[str, Any]) -> dict[str, list[str]]:
@@ -244,16 +228,13 @@ def _leaks(plain: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _refusals(plain: dict[str, Any]) -> dict[str, list[str]]:
-    """Likewise; a number that no theorem covers is none."""
+    """Likewise."""
     found: dict[str, list[str]] = {}
     for r in plain["refused"]:
         who = words.threat(r["threat"])
         named = ANY_ONE if len(words.colluders(who)) == 1 else who.adversary
         everybody = found.setdefault(f"NO NUMBER: {r['reason']}", [])
         everybody += [] if named in everybody else [named]
-    for a in plain["accounts"]:
-        if not a["leak"] and not a.get("valid", True):
-            found.setdefault("NO NUMBER: no theorem covers this view", []).append(_who(a))
     return found
 
 

@@ -48,7 +48,6 @@ Integers = NDArray[np.int64]
 Words = NDArray[Any]
 Noise = Callable[[int, int], Integers]  # (round, size) -> this client's share, in its quanta
 MODELS: Final = 8  # that a round may be begun with: a server's state changes while it recovers, but not for ever
-SHOWN: Final = 100  # differing fields of a plan
 _log = logging.getLogger(__name__)
 
 
@@ -150,7 +149,7 @@ class ClientTerms:
     def largest(self) -> int:
         """Bytes of the longest message that a server can have for this client."""
         step = 0 if self.secure is None else self.task(1, bytes(32)).largest_message
-        return 1024 + max(8 * self.length, step, messages.LARGEST_PLAN)
+        return 1024 + max(8 * self.length, step)
 
 
 @dataclass(frozen=True, repr=False)
@@ -168,7 +167,7 @@ class Client:
     """One client of one unit.
 
     Attributes:
-        refused: why the server will not have this client, one line each: the fields in which the plans differ.
+        refused: why the server will not have this client; nothing once it has.
         enrolled: whether the server has welcomed this client.  finished: whether it said that all rounds are over.
         refusals: messages that were not for this client, by reason.
         record: what it must not forget.
@@ -238,7 +237,7 @@ class Client:
             case messages.Welcome():
                 return self._welcome(message)
             case messages.Refusal():
-                self.refused, self.enrolled = _reasons(self.terms.text, message), False
+                self.refused, self.enrolled = [message.why], False
                 return []
             case messages.Invite():
                 return self._begin(message, model, name)
@@ -368,14 +367,3 @@ class Client:
     def _refuse(self, reason: Reason) -> list[bytes]:
         self.refusals[reason] += 1
         return []
-
-
-def _reasons(own: str, refusal: messages.Refusal) -> list[str]:
-    """The fields in which the server's plan differs, or what it said where that is not to be had."""
-    lines: list[str] = []
-    if refusal.plan:
-        try:
-            lines = Plan.from_text(own).diff(Plan.from_text(refusal.plan))[:SHOWN]
-        except Exception:  # whatever a hostile text leads to
-            lines = [f"{refusal.why} (its plan cannot be read by this version of confide)"]
-    return ["".join(c if c.isprintable() else "?" for c in line) for line in lines] or [refusal.why]

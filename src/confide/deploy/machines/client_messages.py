@@ -20,8 +20,6 @@ from pydantic.dataclasses import dataclass
 
 from confide.base import wire
 
-LARGEST_PLAN: Final = 1 << 20  # characters of a plan that travels; a longer one is left out, "" says so
-
 Hash32 = Annotated[bytes, Len(32, 32)]
 Number = Annotated[int, Field(ge=0, lt=2**32)]  # of a unit or a client
 Round = Annotated[int, Field(ge=1, lt=2**32)]
@@ -72,7 +70,6 @@ class Welcome:
 @dataclass(frozen=True, config=wire.STRICT)
 class Refusal:
     why: Line
-    plan: Annotated[str, Len(0, LARGEST_PLAN)] = Field(repr=False)  # the server's, so that differences can be named
 
 
 @dataclass(frozen=True, config=wire.STRICT)

@@ -116,8 +116,7 @@ def address(org: str, role: str, name: str) -> str:
     return f"confide://{org}/{role}/{name}"
 
 
-def encode(message: Hello | Agreed | Differs) -> bytes:
-    return wire.encode(message)
+encode = wire.encode
 
 
 def decode(raw: bytes, *allowed: type) -> Hello | Agreed | Differs:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 import socketserver
 import threading
-from typing import Any, Final, Self
+from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from confide.base.closing import Closing
 from confide.base.errors import InputError
 from confide.deploy.node.config import host_port
 
@@ -36,7 +37,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         """Somebody went away."""
 
 
-class Endpoint:
+class Endpoint(Closing):
     """Attributes: port."""
 
     def __init__(self, registry: CollectorRegistry, address: str) -> None:
@@ -57,9 +58,3 @@ class Endpoint:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -15,9 +15,10 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from confide.base import canonical
+from confide.base.closing import Closing
 from confide.base.durable_files import replace_file
 from confide.base.errors import InputError, RunError
 from confide.base.files import check_writable
@@ -72,7 +73,7 @@ class Record:
         self.answered, self.given = answered, given
 
 
-class FileRecord(Record):
+class FileRecord(Closing, Record):
     """A small file, replaced whole; `PATH.lock` beside it keeps other processes out and stays when this one ends."""
 
     def __init__(self, path: str | Path, owner: Owner) -> None:
@@ -99,12 +100,6 @@ class FileRecord(Record):
         if self._lock >= 0:
             os.close(self._lock)  # the lock ends with it
         self._lock = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # it never got as far as its lock

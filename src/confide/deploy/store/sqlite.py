@@ -14,11 +14,12 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import numpy as np
 
 from confide.base import canonical
+from confide.base.closing import Closing
 from confide.base.errors import InputError
 from confide.base.files import atomic_file
 from confide.base.validation import whole
@@ -57,7 +58,7 @@ class _Marks:
         return hashlib.sha256(self.tip + b"".join(self.rows[key] for key in sorted(self.rows))).digest()
 
 
-class SqliteStore:
+class SqliteStore(Closing):
     """The `Store` of a deployed server. Threads may share it; processes may not.
 
     Attributes:
@@ -118,12 +119,6 @@ class SqliteStore:
 
     def __repr__(self) -> str:
         return f"SqliteStore({str(self.path)!r}, server={self.server})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         with self._guard, translated(self.path):
