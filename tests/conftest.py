@@ -41,7 +41,7 @@ settings.load_profile("explore" if "CONFIDE_EXPLORE" in os.environ else "steady"
 os.environ["CONFIDE_STATE"] = tempfile.mkdtemp(prefix="confide-state-")
 STATES = Path(os.environ["CONFIDE_STATE"])
 atexit.register(shutil.rmtree, STATES, ignore_errors=True)
-tests = itertools.count()
+counted = itertools.count()
 
 Outcome = tuple[int, str, str]
 commands = cache(typer.main.get_command)  # every call of the app would read all its options again
@@ -64,7 +64,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(autouse=True)
 def state(monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where this test's ledgers of data sets are. By a count: pytest would look through the folders of all others."""
-    folder = STATES / str(next(tests))
+    folder = STATES / str(next(counted))
     folder.mkdir()
     monkeypatch.setenv("CONFIDE_STATE", str(folder))
     return folder
