@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import random
 import shutil
@@ -38,7 +39,9 @@ settings.load_profile("explore" if "CONFIDE_EXPLORE" in os.environ else "steady"
 
 # No test writes into a home: each has a state folder of its own, and what is shared by several a temporary one.
 os.environ["CONFIDE_STATE"] = tempfile.mkdtemp(prefix="confide-state-")
-atexit.register(shutil.rmtree, os.environ["CONFIDE_STATE"], ignore_errors=True)
+STATES = Path(os.environ["CONFIDE_STATE"])
+atexit.register(shutil.rmtree, STATES, ignore_errors=True)
+counted = itertools.count()
 
 Outcome = tuple[int, str, str]
 commands = cache(typer.main.get_command)  # every call of the app would read all its options again
@@ -59,9 +62,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(autouse=True)
-def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's ledgers of data sets are."""
-    folder = tmp_path_factory.mktemp("state")
+def state(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's ledgers of data sets are. By a count: pytest would look through the folders of all others."""
+    folder = STATES / str(next(counted))
+    folder.mkdir()
     monkeypatch.setenv("CONFIDE_STATE", str(folder))
     return folder
 

@@ -303,6 +303,6 @@ def _one_dimension(s: Sensitivity) -> Sensitivity:
 
 def test_most_configurations_have_a_number() -> None:
     """A table of refusals would show nothing."""
-    for kind in ("all", "cap", "random", "amplified"):
-        found = [answered(draw_case(seeded(kind, seed), kind)) for seed in range(60)]
-        assert sum(a is not None and not a.leak for a in found) >= 20
+    for kind, configurations in (("all", 60), ("cap", 60), ("random", 60), ("amplified", more(18, 60))):
+        found = [answered(draw_case(seeded(kind, seed), kind)) for seed in range(configurations)]
+        assert sum(a is not None and not a.leak for a in found) >= configurations // 3
