@@ -108,7 +108,7 @@ class Machine:
         self.folder.mkdir()
         environment = {k: v for k, v in os.environ.items() if "proxy" not in k.lower()}
         path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{environment['PATH']}"
-        environment |= {"PATH": path, "MACHINES": str(folder)}
+        environment |= {"PATH": path, "MACHINES": str(folder), "CONFIDE_STATE": str(self.folder / "state")}
         self._shell = subprocess.Popen(
             ["bash", "--noprofile", "--norc"], cwd=self.folder, env=environment,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,

@@ -237,7 +237,7 @@ def bench(
         # Before NumPy is loaded: with other work on the machine, its threads' waiting would be what is timed.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     module = import_module(f"confide.benchmarks.{name}")
-    with Progress(console=err, transient=True) as bar:
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(counted, total=None)
         numbers = module.bench(**options, watch=lambda: bar.advance(task))
     answer(
