@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ import numpy as np
 
 from confide.base.errors import RunError
 from confide.base.validation import whole
-from confide.deploy.store.books import Books, Changes, Entry
+from confide.deploy.store.books import Books, Changes
 from confide.deploy.store.sqlite import SqliteStore
-from confide.deploy.store.store import At, MemoryStore, Store, nowhere
+from confide.deploy.store.store import Around, At, MemoryStore, Store, nowhere
 from confide.graph.graph import Graph
 from confide.plans.build import model_of, of_deployment
 from confide.plans.config import Experiment
@@ -132,24 +132,16 @@ class _Clocked:
         self.commits = 0
 
 
-class _ClockedStore:
+class _ClockedStore(Around):
     def __init__(self, inner: Store, clock: _Clocked) -> None:
-        self._inner, self._clock = inner, clock
-
-    def load(self) -> Books:
-        return self._inner.load()
+        super().__init__(inner)
+        self._clock = clock
 
     def commit(self, changes: Changes, at: At = nowhere, name: str = "") -> None:
         begun = time.perf_counter()
-        self._inner.commit(changes, at, name)
+        super().commit(changes, at, name)
         took = time.perf_counter() - begun
         self._clock.seconds += took
         self._clock.commits += 1
         if name == "publish":
             self._clock.publishing += took
-
-    def entries(self) -> Iterator[Entry]:
-        return self._inner.entries()
-
-    def close(self) -> None:
-        self._inner.close()

@@ -20,8 +20,8 @@ from confide.deploy.machines.ports import Phase, Ports
 from confide.deploy.machines.release import Part
 from confide.deploy.machines.server import Server
 from confide.deploy.machines.terms import Terms
-from confide.deploy.store.books import Books, Changes
-from confide.deploy.store.store import At, Store, nowhere
+from confide.deploy.store.books import Changes
+from confide.deploy.store.store import Around, At, Store, nowhere
 from confide.rounds.noise import NoiseSource
 
 
@@ -85,24 +85,16 @@ class Weather:
     calm: float = NEVER
 
 
-class WatchedStore:
+class WatchedStore(Around):
     """A store that tells the network of every commit."""
 
     def __init__(self, inner: Store, told: Callable[[Changes], None]) -> None:
-        self.inner, self._told = inner, told
-
-    def load(self) -> Books:
-        return self.inner.load()
+        super().__init__(inner)
+        self._told = told
 
     def commit(self, changes: Changes, at: At = nowhere, name: str = "") -> None:
-        self.inner.commit(changes, at, name)
+        super().commit(changes, at, name)
         self._told(changes)
-
-    def entries(self) -> Any:
-        return self.inner.entries()
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 @dataclass

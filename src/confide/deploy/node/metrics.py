@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections import Counter as Bag
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from confide.deploy.machines.rounds import Skip
 from confide.deploy.node.node_metrics import NodeMetrics, each
 from confide.deploy.node.observe import OTHER, count, flag, number
 from confide.deploy.store.books import Books, Changes, Entry
-from confide.deploy.store.store import At, Store, nowhere
+from confide.deploy.store.store import Around, At, Store, nowhere
 from confide.plans.words import Adjacency, Level
 from confide.secure.session import Why
 
@@ -294,24 +294,19 @@ def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-class Metered:
+class Metered(Around):
     """A store that tells how long each commit took, and what it was."""
 
     def __init__(self, inner: Store, metrics: Metrics) -> None:
-        self.inner, self._metrics = inner, metrics
+        super().__init__(inner)
+        self._metrics = metrics
 
     def load(self) -> Books:
-        books = self.inner.load()
+        books = super().load()
         self._metrics.loaded(books)
         return books
 
     def commit(self, changes: Changes, at: At = nowhere, name: str = "") -> None:
         begin = self._metrics.clock()
-        self.inner.commit(changes, at, name)
+        super().commit(changes, at, name)
         self._metrics.committed(changes, name, self._metrics.clock() - begin)
-
-    def entries(self) -> Iterator[Entry]:
-        return self.inner.entries()
-
-    def close(self) -> None:
-        self.inner.close()

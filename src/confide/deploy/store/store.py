@@ -39,6 +39,25 @@ def parts(c: Changes) -> dict[str, bool]:
     }
 
 
+class Around:
+    """A store that is in another's hands: whoever derives from it does something beside."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+
+    def load(self) -> Books:
+        return self.inner.load()
+
+    def commit(self, changes: Changes, at: At = nowhere, name: str = "") -> None:
+        self.inner.commit(changes, at, name)
+
+    def entries(self) -> Iterator[Entry]:
+        return self.inner.entries()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
 class MemoryStore:
     """Survives the crash of a machine in a test, as a file survives that of a process."""
 
