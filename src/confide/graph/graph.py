@@ -172,7 +172,12 @@ class Graph:
 
     @classmethod
     def ring(cls, P: int, weights: str = "lazy") -> Self:
-        """Server p beside p - 1 and p + 1, modulo P."""
+        """Server p beside p - 1 and p + 1, modulo P.
+
+        Args:
+            P: number of servers.
+            weights: the rule, "lazy", "metropolis", "uniform" or "constant"; of all topologies.
+        """
         p = np.arange(positive_int("graph.P", P))
         return cls._build(P, canonical(p, np.roll(p, -1)), weights, f"ring:{P}")
 

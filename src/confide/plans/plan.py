@@ -273,11 +273,17 @@ class Plan:
         return plan
 
     def save(self, path: str | Path) -> None:
+        """Write the canonical text into a file, whole or not at all."""
         with atomic_file(path) as temporary:
             temporary.write_text(self.text + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
+        """The plan that `save` wrote.
+
+        Raises:
+            InputError: the file is not the text of a plan of this version, or the plan contradicts itself.
+        """
         try:
             return cls.from_text(canonical.read_text(path, "plan", LARGEST))
         except InputError as e:

@@ -22,7 +22,13 @@ class Spent(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """epsilon at delta, or rho."""
+    """What a run may cost, either as epsilon at delta or as rho.
+
+    Attributes:
+        epsilon: of (epsilon, delta)-differential privacy.
+        rho: of zero-concentrated differential privacy, in place of epsilon.
+        delta: at which epsilon is meant.
+    """
 
     epsilon: float | None = None
     rho: float | None = None

@@ -9,6 +9,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -20,8 +21,8 @@ from confide.plans import words
 from confide.plans.plan import LARGEST, Plan
 from confide.plans.words import Links
 from confide.privacy import data_ledger
-from confide.privacy.ledger import LONGEST, UNKNOWN, Book, Promise, paid_by, promise_of, read, read_all, sharing
-from confide.privacy.paid import ADVERSARIES, Paid, Terms, adversary
+from confide.privacy.ledger import LONGEST, UNKNOWN, Book, Part, Promise, paid_by, promise_of, read, read_all, sharing
+from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, Terms, adversary
 from confide.privacy.run_ledger import LEDGER, check_whole
 from confide.privacy.statement import Statement, rounded_up
 
@@ -176,11 +177,26 @@ def _cost(promise: Promise | None, books: Sequence[Book], to: Terms, rows: tuple
     """Of runs that keep one promise, against its adversary."""
     if promise is None:
         raise InputError("ledger", books[0].where, UNKNOWN)
-    steps = promise.terms.steps(to, rows)
-    if steps is None:
-        remedy = f"is about {promise.terms}, which says nothing about {to}; ask for it alone"
-        raise InputError("ledger", books[0].where, remedy)
-    return {_key(promise.threat): paid_by(books).over(steps)}
+    key = _key(promise.threat)
+    if promise.terms == to:
+        return {key: paid_by(books)}
+    each = [_translated(key, promise.terms, book, run, to, rows) for book in books for run in book.runs]
+    return {key: reduce(add, each, NOTHING)}
+
+
+def _translated(key: str, terms: Terms, book: Book, run: Part, to: Terms, rows: tuple[int, int] | None) -> Paid:
+    """Of one run under other terms."""
+    published: dict[int, set[int]] = defaultdict(set)
+    for event in run.events:
+        if event.kind in ("message", "sum"):
+            published[event.unit].add(event.round)
+    rounds = max(map(len, published.values()), default=0)
+    plan = None if run.plan is None or key not in ADVERSARIES else data_ledger.plan_of(book, run.plan)
+    alone = paid_by([replace(book, runs=(run,))])
+    found = data_ledger.translated({key: alone}, terms, to, plan, rounds, 1, rows)
+    if found is None:
+        raise InputError("ledger", book.where, f"is about {terms}, which says nothing about {to}; ask for it alone")
+    return found[key]
 
 
 def _key(threat: str | None) -> str:

@@ -26,7 +26,7 @@ from confide.privacy.data_index import Index, changing, held, ledger_of, write
 from confide.privacy.ledger import SEED, Book, Header, Promise, Spending, lines, random_id, read, sharing, verify_lines
 from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, Terms, adversary, least
 from confide.privacy.price import Price, price
-from confide.privacy.run_ledger import PLANS
+from confide.privacy.run_ledger import PLAN, PLANS
 
 
 @dataclass(frozen=True)
@@ -248,26 +248,40 @@ def under(
     """
     if terms == to:
         return spending.costs
+    found = translated(spending.costs, terms, to, plan, spending.rounds, spending.repeats, rows)
+    if found is None:
+        remedy = f"what plan {spending.plan[:12]} cost at {terms} says nothing about {to}; ask about {terms}"
+        raise InputError("privacy.level", str(to.level), remedy)
+    return found
+
+
+def translated(
+    costs: Mapping[str, Paid],
+    terms: Terms,
+    to: Terms,
+    plan: Plan | None,
+    rounds: int,
+    repeats: int = 1,
+    rows: tuple[int, int] | None = None,
+) -> dict[str, Paid] | None:
+    """The smaller of what follows from costs of so many rounds and of what the plan says, where it is known."""
     ways = list[Mapping[str, Paid]]()
     steps = terms.steps(to, rows)
     if steps is not None:
-        ways.append({name: paid.over(steps) for name, paid in spending.costs.items()})
+        ways.append({name: paid.over(steps) for name, paid in costs.items()})
     if plan is not None:
         with suppress(InputError):
             privacy = replace(plan.privacy, level=to.level, adjacency=to.adjacency)
-            again = price(replace(plan, privacy=privacy)).spent(spending.rounds)
-            ways.append({name: paid.times(spending.repeats) for name, paid in again.items()})
-    if not ways:
-        remedy = f"what plan {spending.plan[:12]} cost at {terms} says nothing about {to}; ask about {terms}"
-        raise InputError("privacy.level", str(to.level), remedy)
-    return {name: least([way[name] for way in ways]) for name in ADVERSARIES}
+            again = price(replace(plan, privacy=privacy)).spent(rounds)
+            ways.append({name: paid.times(repeats) for name, paid in again.items()})
+    return {name: least([way[name] for way in ways]) for name in costs} if ways else None
 
 
 def added_up(book: Book, to: Terms, rows: tuple[int, int] | None = None) -> dict[str, Paid]:
     """What all plans of a data set cost together, against each adversary: of each its worst unit."""
     if (seed := sharing([book])) is not None:
         return dict.fromkeys(ADVERSARIES, Paid.unknown(f"runs with {seed} share their noise"))
-    each = [under(s, book.terms, to, _plan(Path(book.where), s.plan), rows) for s in book.standing]
+    each = [under(s, book.terms, to, plan_of(book, s.plan), rows) for s in book.standing]
     return {name: reduce(add, (costs[name] for costs in each), NOTHING) for name in ADVERSARIES}
 
 
@@ -320,7 +334,11 @@ def _given(path: str | Path, name: str | None) -> DataLedger:
     return DataLedger(Path(os.path.realpath(path)), None if name is None else Index.load().named(name))
 
 
-def _plan(ledger: Path, hash: str) -> Plan | None:
-    with suppress(InputError):
-        return Plan.load(ledger.parent / PLANS / f"{hash}.json")
+def plan_of(book: Book, hash: str) -> Plan | None:
+    """The plan of this hash, where it is kept beside a ledger; what changed since is not that plan."""
+    folder = Path(book.where).parent
+    for path in (folder / PLANS / f"{hash}.json", folder / PLAN):
+        with suppress(InputError):
+            if (plan := Plan.load(path)).hash == hash:
+                return plan
     return None

@@ -231,6 +231,7 @@ class Sensitivity:
         return float(self.dim) if norm is Norm.L1 and self.to_norm(norm)[0] == 1.0 else math.sqrt(self.dim)
 
     def assumptions(self, remembers: bool) -> list[str]:
+        """In words, what this deviation rests on; `remembers`: a model keeps what it was told in earlier rounds."""
         what = {
             "unit": "all data of one unit",
             "client": "all data of one client",

@@ -14,7 +14,7 @@ from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.law import Law
 from confide.plans import words
-from confide.plans.words import Colluders, Links, Nothing, Release, Threat
+from confide.plans.words import Centroid, Colluders, Links, Nothing, Release, Threat
 from confide.privacy.accountant import account
 from confide.privacy.closed_forms import covers
 from confide.privacy.course import Account
@@ -200,7 +200,7 @@ def _cells(a: dict[str, Any], notes: list[int], common: int) -> tuple[str, str, 
     own = [n for n in notes if n > common]
     protects = "noise inside the secure sum" if a["by"] == "sum" else "noise in messages"
     released = RELEASE.search(a["adversary"])
-    if a["by"] != "sum" and released and released[2].startswith("centroid"):
+    if a["by"] != "sum" and released and isinstance(words.release(released[2]), Centroid):
         protects = "noise in messages and release"
     if a["epsilon"] == 0.0:
         protects = "nothing of it is seen"

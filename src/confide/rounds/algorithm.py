@@ -136,7 +136,15 @@ class GFL:
         return E, _per_client("algorithm.batch", self.batch, clients, seed, 1)
 
     def settle(self, federation: Federation, seed: int) -> tuple[Ints, Ints]:
-        """E_{p,k} and batch size of every client, checked against the data."""
+        """E_{p,k} and batch size of every client.
+
+        Args:
+            federation: whose data they train on.
+            seed: of what is drawn for each client where the setting is a range.
+
+        Raises:
+            InputError: a unit has fewer clients than are sampled, or a client fewer samples than a batch.
+        """
         short = np.flatnonzero(self.sampled > federation.K)
         if len(short):
             remedy = f"unit {short[0]} has only {federation.K[short[0]]} clients; sample at most that many"

@@ -55,6 +55,7 @@ class Secure:
             raise InputError(field, e.value, e.remedy) from None
 
     def sums(self, cohort: int) -> SecureSum:
+        """The secure sum of a cohort of this size, with all its numbers worked out."""
         return SecureSum(self.parameters(cohort), self.ring_bits, float(self.sigma))
 
 

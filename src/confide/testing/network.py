@@ -179,7 +179,12 @@ class Network:
         heapq.heappush(self._queue, (when, next(self._order), what, arguments))
 
     def run(self, until: float = NEVER, done: Callable[[], bool] | None = None) -> None:
-        """Until a moment, until `done`, or until nothing is left to happen."""
+        """Let time pass.
+
+        Args:
+            until: a moment, in virtual seconds.
+            done: asked after everything that happens; true ends the run before that moment.
+        """
         while self._queue and self._queue[0][0] <= until:
             self.now, _, what, arguments = heapq.heappop(self._queue)
             what(*arguments)

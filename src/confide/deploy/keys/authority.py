@@ -131,6 +131,11 @@ class Authority:
 
     @classmethod
     def open(cls, folder: str | Path, clock: Callable[[], datetime] = utc_now) -> Self:
+        """The authority that `create` made in this folder.
+
+        Raises:
+            InputError: there is none, or its key and certificate do not belong together.
+        """
         folder = Path(folder)
         if not (folder / CA_CERT).exists():
             remedy = "holds no authority; make one with `confide pki init NAME`, or say where it is with --dir"
@@ -160,7 +165,17 @@ class Authority:
             return tuple(entries)
 
     def issue(self, role: str, name: str, *, hosts: Sequence[str] = (), days: int = DAYS) -> Entry:
-        """A certificate and keys for a new node. `hosts` are where a server is reached: this machine, if none."""
+        """A certificate and keys for a new node.
+
+        Args:
+            role: "server" or "client".
+            name: of the node, unlike any other of this authority.
+            hosts: names and addresses where a server is reached; this machine, if none.
+            days: for which the certificate is valid.
+
+        Raises:
+            InputError: the name is taken, or a host is neither a name nor an address.
+        """
         one_of("role", role, ROLES)
         check_name("name", name)
         checked = check_hosts(role, hosts)
