@@ -150,10 +150,12 @@ class Books(Durable[Never]):
 
     def apply(self, c: Changes) -> None:
         for name, change in vars(c).items():
-            if isinstance(change, dict):
-                merge(getattr(self, name), change)
-            elif change is not None and name != "entries":
+            if change is None or name == "entries":
+                continue
+            if not isinstance(change, dict):
                 setattr(self, name, change)
+            elif change:  # most transitions change a few fields
+                merge(getattr(self, name), change)
 
     def copy(self) -> Books:
         return Books(**{name: copied(value) for name, value in vars(self).items()})
