@@ -12,7 +12,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
@@ -37,12 +37,12 @@ from confide.attacks.worlds import (
 )
 from confide.base.arrays import Floats
 from confide.base.errors import InputError
-from confide.graph import Graph
 from confide.laws.conversion import gaussian_epsilon
 from confide.plans import words
 from confide.plans.config import Config, Experiment, named_as_in_config
 from confide.privacy.course import Account
 from confide.privacy.price import Price, price_run
+from confide.privacy.reveal import against
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.statement import Statement, rounded_up
 from confide.rounds.schemes import Exchange, Place
@@ -193,9 +193,9 @@ class Bench:
         s = self.sensitivity
         for unit in units(self.e, p):
             for pair in pairs(self.e, s, unit):
-                if isinstance(threat, words.OwnServer):
+                if threat.own_server:
                     found = self.from_sums(unit, pair)
-                elif isinstance(s.participation, words.Random | words.Amplified):
+                elif s.participation.by_chance:
                     found = self.by_chance(threat, unit, pair)
                 else:
                     found = self.from_messages(threat, unit, pair, released)
@@ -212,7 +212,7 @@ class Bench:
     def looks(self, threat: words.Threat, unit: Unit, rounds: int) -> list[Floats]:
         """`heard` in each round; noise that is drawn too softly tells more."""
         graphs, scheme = self.e.graph, self.e.algorithm.scheme
-        around = _against(threat, graphs, unit.p)
+        around = against(threat, graphs, unit.p)
         quiet = self.once(("loudness", unit.p), partial(loudness, self.e, self.sensitivity, unit))
         turns = [self.once((g.name, j, unit.p, around), partial(heard, scheme, g, unit.p, around)) / quiet
                  for j, g in enumerate(graphs)]  # fmt: skip
@@ -264,7 +264,7 @@ class Bench:
             gaps = self.gaps(unit, pair, 1)  # hidden noise is carried on: only the first round is known
         rounds = len(gaps.psi)
         local = released and isinstance(self.price.plan.privacy.release, words.Local)
-        model = isinstance(threat, words.OwnClient) or local
+        model = threat.own_client or local
         if not np.isfinite(gaps.psi).all() or (model and not noise and gaps.kept.any()):
             return Found(rounds, math.inf)
         moved, seen = self.moved(gaps.psi), self.looks(threat, unit, rounds)
@@ -305,11 +305,11 @@ class Bench:
             return 0.0
         P, moved = graphs[0].P, float(np.linalg.norm(gaps.kept[-1])) / graphs[0].P
 
-        feared = max(len(_against(p.threat, graphs, q)) for q in range(P))
+        feared = max(len(against(p.threat, graphs, q)) for q in range(P))
         share = p.release.sigma / math.sqrt(P - min(max(1, feared), P - 1))  # of one server, on the mean
         all_of_it = share * math.sqrt(P)
         quiet = self.once("release", partial(release_loudness, self.price, self.e.seed, all_of_it))
-        hidden = quiet * share * math.sqrt(P - len(_against(threat, graphs, unit.p)))
+        hidden = quiet * share * math.sqrt(P - len(against(threat, graphs, unit.p)))
         return moved / hidden if hidden else math.inf if moved else 0.0
 
     def by_chance(self, threat: words.Threat, unit: Unit, pair: Pair) -> Found | None:
@@ -357,13 +357,12 @@ class Bench:
         """The own server: it sees the noisy sum of every round, at a model that it knows."""
         secure, part = self.e.algorithm.aggregation, self.sensitivity.participation
         noise = 0.0 if secure is None else self.inside(secure.parameters(self.L).corrupted)
-        by_chance = isinstance(part, words.Random | words.Amplified)
         rounds = self.rounds if pair.steady else 1
-        gaps = self.gaps(unit, pair, 1 if by_chance else rounds, public=True).psi
+        gaps = self.gaps(unit, pair, 1 if part.by_chance else rounds, public=True).psi
         if not noise or not np.isfinite(gaps).all():
             return Found(rounds, math.inf)
         roundings, sizes = (self.L + 1) * self.quantum / noise, np.linalg.norm(self.moved(gaps), axis=1)
-        if not by_chance:
+        if not part.by_chance:
             mu = float(np.linalg.norm(sizes)) / noise
             return Found(rounds, self.gaussian(mu, int(np.count_nonzero(gaps)), roundings))
         if self.e.algorithm.dropout or self.e.algorithm.failures:
@@ -407,13 +406,6 @@ def _notes(bench: Bench) -> list[str]:
         f"the noise of the messages was measured, at a risk of {RISK:g} to think it too soft",
     ]
     return found + [f"no statement against {who}: {why}" for who, why in bench.statement(bench.rounds).refused]
-
-
-def _against(threat: words.Threat, graphs: Sequence[Graph], target: int) -> frozenset[int]:
-    """The servers that collude against this target, in any of the graphs."""
-    if isinstance(threat, words.Neighbours):
-        return frozenset(int(m) for g in graphs for m in g.neighbours(target))
-    return words.colluders(threat)
 
 
 def _short(value: float | None, shown: Callable[[float], str] = "{:.4g}".format) -> str:

@@ -205,21 +205,21 @@ def pairs(e: Experiment, s: Sensitivity, unit: Unit) -> list[Pair]:
     most = math.inf if s.smoothness is None else math.sqrt((s.smoothness - 2.0 * model.rho) / model.curvature_bound)
     strong = 1e90 if linear else min(1e3 * B, most / 2.0)
     push, pull, nothing = row(model, v, strong), row(model, v, -strong), row(model, 0.0 * v, 0.0)
-    gone = nothing if s.adjacency == "zero-out" else pull
+    gone = nothing if s.adjacency is words.Adjacency.ZERO_OUT else pull
 
     def pair(name: str, one: Row, other: Row, rest: Sequence[Row] | None = None, steady: bool = False) -> Pair:
         """The target's example (beside `rest`), its whole data, or those of all clients of its unit."""
-        if s.level == "example":
+        if s.level is words.Level.EXAMPLE:
             rest = [push] * (b - 1) if rest is None else list(rest)
             sides = [[[x, *rest], *([pull] * n for n in unit.batch[1:])] for x in (one, other)]
-        elif s.level == "client":
+        elif s.level is words.Level.CLIENT:
             sides = [[[x] * b, *([pull] * n for n in unit.batch[1:])] for x in (one, other)]
         else:
             sides = [[[x] * n for n in unit.batch] for x in (one, other)]
         return Pair(name, sides[0], sides[1], steady)
 
     # A whole update is clipped with the decay in it, which stays where the data are taken away.
-    affine = linear and not (s.clip == "update" and s.adjacency == "zero-out" and model.rho > 0.0)
+    affine = linear and not (s.clip == "update" and s.adjacency is words.Adjacency.ZERO_OUT and model.rho > 0.0)
     found = [pair("steady pushes", push, gone, steady=affine)]
     found.append(pair("a row of 1e200", (v * min(HUGE, most), HUGE if linear else 1.0), gone))
     if max(unit.E) > 1 and linear:
@@ -227,13 +227,13 @@ def pairs(e: Experiment, s: Sensitivity, unit: Unit) -> list[Pair]:
         eta = s.step / unit.E[0]
         for name, stiff in (("stiff springs", 1e7), ("soft springs", 1.5)):
             size = min(math.sqrt(stiff / eta), most)
-            if s.level == "example":
-                lean = [row(model, v, -B / 2.0)] if s.adjacency == "zero-out" and b > 1 else []
+            if s.level is words.Level.EXAMPLE:
+                lean = [row(model, v, -B / 2.0)] if s.adjacency is words.Adjacency.ZERO_OUT and b > 1 else []
                 found.append(pair(name, push, gone, [*lean, *[(size * v, 0.0)] * (b - 1 - len(lean))]))
             else:
                 one, other = ((size * v, sign * size * 1e-6 * eta * B) for sign in (1.0, -1.0))
                 found.append(pair(name, one, nothing if gone is nothing else other))
-    if e.algorithm.arithmetic == "fixed" and s.level == "example" and b > 1:
+    if e.algorithm.arithmetic == "fixed" and s.level is words.Level.EXAMPLE and b > 1:
         found += _edge(e, s, unit, pair, nothing if gone is nothing else None)
     return found
 

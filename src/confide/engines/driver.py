@@ -206,7 +206,7 @@ def _secret(privacy: Privacy, repeats: int) -> RunSecret:
     if repeats > 1:
         remedy = "every repetition would be another release of the same data, and one run is paid for; use 1"
         raise InputError("repeats", repeats, remedy)
-    return RunSecret(draws=isinstance(privacy.participation, words.Random | words.Amplified))
+    return RunSecret(draws=privacy.participation.by_chance)
 
 
 def _release(releasing: Releasing, states: list[State], models: Floats, seed: int | None) -> Floats | None:
@@ -362,15 +362,19 @@ def _bar(progress: bool | None, rounds: int, repeats: int, price: Price | None) 
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     what = f"rounds x {repeats}" if repeats > 1 else "rounds"
+    from confide.privacy.paid import Terms
+    from confide.privacy.statement import rounded_up
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=rounds)
 
         def tick(done: int) -> None:
             said = what
-            if price is not None and isinstance(price.plan.privacy.participation, words.Always | words.Cap):
+            if price is not None and not price.plan.privacy.participation.by_chance:
                 spent, p = price.so_far([done]), price.plan.privacy
-                said += "" if spent is None else f", epsilon {spent[0]:.3g} against {p.threat}, {p.level} level"
+                shown = "" if spent is None else f", epsilon {rounded_up(spent[0], 3)} at delta {p.delta:g}"
+                said += shown and f"{shown} against {p.threat}, {Terms.of(p)}"
             bar.update(task, completed=done, description=said)
 
         yield tick

@@ -8,7 +8,7 @@ import numpy as np
 
 from confide.base import canonical
 from confide.base.errors import InputError
-from confide.plans.words import Amplified, Level, Random, check_servers
+from confide.plans.words import Level, check_servers
 from confide.rounds.arithmetic import WEIGHT_BITS
 from confide.rounds.schemes import Exchange, named
 
@@ -34,7 +34,7 @@ def check(plan: Plan) -> None:
     if plan.privacy.level is Level.EXAMPLE and plan.algorithm.replacement:
         remedy = "drawn with replacement, one example may fill a mini-batch; set algorithm.replacement = false"
         raise InputError("privacy.level", str(plan.privacy.level), remedy)
-    if isinstance(part := plan.privacy.participation, Random | Amplified) and plan.privacy.level is Level.UNIT:
+    if (part := plan.privacy.participation).by_chance and plan.privacy.level is Level.UNIT:
         raise InputError("privacy.participation", str(part), "a unit takes part in every round; use all")
     if plan.secure is not None:
         _check_secure(plan, plan.secure)

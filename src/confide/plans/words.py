@@ -6,15 +6,17 @@
     Release        none, centroid:SIGMA, local                              what is revealed at the end
 
 `parse` and `str` are inverse. The unions are closed: a `match` over one ends in `assert_never`, so that mypy names
-every place that a new word has not been taught. No other module compares a word with a string.
+every place that a new word has not been taught. So it does where a word lacks what the others say of themselves
+(`own_server`, `by_chance`). No other module compares a word with a string.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, ClassVar, Final, TypeVar, get_args
+from typing import Any, ClassVar, Final, TypeVar, assert_never, get_args
 
 from confide.base.errors import InputError
 from confide.base.validation import number, one_of
@@ -94,14 +96,14 @@ class PublicPoint(Word):
 
 @dataclass(frozen=True)
 class Always(Word):
-    name = "all"
+    name, by_chance = "all", False
 
 
 @dataclass(frozen=True)
 class Cap(Word):
     """A client gives data in at most so many rounds."""
 
-    name, value = "cap", "N"
+    name, value, by_chance = "cap", "N", False
     times: int
 
     def __post_init__(self) -> None:
@@ -123,21 +125,21 @@ class _Rate(Word):
 class Random(_Rate):
     """Drawn with this rate in every round; who was drawn may become known."""
 
-    name = "random"
+    name, by_chance = "random", True
 
 
 @dataclass(frozen=True)
 class Amplified(_Rate):
     """The same, and who was drawn stays secret."""
 
-    name = "amplified"
+    name, by_chance = "amplified", True
 
 
 @dataclass(frozen=True)
 class Links(Word):
     """Every message between servers, in all rounds; the graph, the weights, the step, the code."""
 
-    name = "links"
+    name, own_client, own_server = "links", False, False
     adversary = "an eavesdropper on all links between servers"
 
 
@@ -145,7 +147,7 @@ class Links(Word):
 class Colluders(Word):
     """The same, and the data, states and noises of some servers."""
 
-    name, value = "colluders", "1,2"
+    name, value, own_client, own_server = "colluders", "1,2", False, False
     servers: frozenset[int]
 
     def __post_init__(self) -> None:
@@ -164,7 +166,7 @@ class Colluders(Word):
 class Neighbours(Word):
     """The same, with all neighbours of the target colluding."""
 
-    name = "neighbours"
+    name, own_client, own_server = "neighbours", False, False
     adversary = "all neighbours of the server, colluding"
 
 
@@ -172,7 +174,7 @@ class Neighbours(Word):
 class OwnClient(Word):
     """The links, and w_p in every round in which it is handed out to a client of the target's unit."""
 
-    name = "own-client"
+    name, own_client, own_server = "own-client", True, False
     adversary = "a client of the same unit, who is handed its model"
 
 
@@ -180,7 +182,7 @@ class OwnClient(Word):
 class OwnServer(Word):
     """The target's own server: it sees every update, or with secure aggregation their sum."""
 
-    name = "own-server"
+    name, own_client, own_server = "own-server", False, True
     adversary = "the unit's own server"
 
 
@@ -236,12 +238,26 @@ def release(text: str | Release) -> Release:
 
 def cap(participation: Participation) -> int | None:
     """Rounds in which a client gives data, at most; None for as many as there are."""
-    return participation.times if isinstance(participation, Cap) else None
+    match participation:
+        case Cap():
+            return participation.times
+        case Always() | Random() | Amplified():
+            return None
+        case _:
+            assert_never(participation)
 
 
-def colluders(threat: Threat) -> frozenset[int]:
-    """The servers that a threat names; which of them are a target's neighbours, a graph says."""
-    return threat.servers if isinstance(threat, Colluders) else frozenset()
+def colluders(threat: Threat, around: Iterable[int] = ()) -> frozenset[int]:
+    """The servers that look, where a target has these `around` it."""
+    match threat:
+        case Colluders():
+            return threat.servers
+        case Neighbours():
+            return frozenset(around)
+        case Links() | OwnClient() | OwnServer():
+            return frozenset()
+        case _:
+            assert_never(threat)
 
 
 def check_servers(threat: Threat, P: int) -> None:

@@ -39,7 +39,7 @@ from confide.privacy.course import (
 )
 from confide.privacy.general import TOLERANCE, Exposure, expose_each, rounds_of
 from confide.privacy.participation import Curve, amplified_curve, random_curve
-from confide.privacy.reveal import Reveal, known_shares
+from confide.privacy.reveal import Reveal, against, known_shares
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import SumNoise, by_sums, release_rho
 from confide.rounds.schemes import Exchange, Place, Scheme
@@ -270,7 +270,7 @@ def _curve(
 ) -> tuple[Curve, list[str]]:
     law, sigma = asked.scheme.law, seen_sigma(asked.scheme, asked.P)
     if isinstance(part, words.Amplified):
-        if isinstance(asked.threat, words.OwnClient | words.OwnServer):
+        if asked.threat.own_client or asked.threat.own_server:
             remedy = f"{asked.threat} learns who takes part; amplification counts only for those who cannot"
             raise InputError("participation", str(part), remedy)
         if t.remembers:
@@ -330,28 +330,26 @@ def by_general(asked: Question) -> Bound:
     """By the rows of the scheme, which needs no closed form; what has no proof is refused."""
     scheme, s, release, threat, P = asked.scheme, asked.sensitivity, asked.release, asked.threat, asked.P
     without = f"{scheme.name!r} has no closed form, and the general accountant knows"
-    if isinstance(threat, words.OwnServer):
+    if threat.own_server:
         why = f"leak: {own_server(scheme, asked.secure)}"
         return Leaked(asked.blank(leak=True, assumptions=(why,)))
     if not scheme.law.normal:
         raise InputError("noise", str(scheme.law), f"{without} continuous Gaussian noise alone")
     if s.rounding is not None:
         raise InputError("algorithm.arithmetic", "fixed", f"{without} real numbers alone; use float")
-    if isinstance(s.participation, words.Random | words.Amplified):
+    if s.participation.by_chance:
         raise InputError("participation", str(s.participation), f"{without} all and cap:N alone")
     if P * asked.rounds**2 > LONGEST:
         most = math.isqrt(LONGEST // P)
         raise InputError("rounds", asked.rounds, f"{without} at most {most} rounds of {P} servers")
     wirings = rounds_of(scheme, [asked.graphs[j % len(asked.graphs)] for j in range(asked.rounds)])
-    against = dict[frozenset[int], list[int]]()
+    targets_of = dict[frozenset[int], list[int]]()
     for p in range(P):
-        others = words.colluders(threat)
-        if isinstance(threat, words.Neighbours):
-            others = frozenset(int(m) for g in asked.graphs for m in g.neighbours(p))
+        others = against(threat, asked.graphs, p)
         if p not in others:
-            against.setdefault(others, []).append(p)
+            targets_of.setdefault(others, []).append(p)
     found: list[Bound] = []
-    for others, looked_at in against.items():
+    for others, looked_at in targets_of.items():
         for p, e in zip(looked_at, expose_each(wirings, looked_at, others), strict=True):
             if e.others >= TOLERANCE and not e.leak:
                 remedy = f"other servers' models tell of server {p} beyond all messages; no bound is proven"
@@ -367,7 +365,7 @@ def _end(e: Exposure, p: int, asked: Question, hidden: float) -> Bound:
     """One target, its models counted where they are shown; `hidden`: noise on the sum of all of them."""
     threat, release, blank = asked.threat, asked.release.release, replace(_said(asked), target=p)
     keeps = bool(np.any(np.abs(e.kept) > 1e-12))
-    shown = isinstance(threat, words.OwnClient) or isinstance(release, words.Local)
+    shown = threat.own_client or isinstance(release, words.Local)
     if keeps and shown and e.revealed:
         remedy = "noise that stays hidden is a part of the model that is shown; no bound is proven"
         raise InputError("threat", f"{threat}, release {release}", remedy)

@@ -15,7 +15,7 @@ import numpy as np
 from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.graph import Graph
-from confide.plans.words import Centroid, Local, Neighbours, OwnClient, OwnServer, Release, Threat, colluders
+from confide.plans.words import Centroid, Local, Neighbours, Release, Threat, colluders
 from confide.privacy.reveal import known_shares
 from confide.rounds.schemes import Exchange, Place, Scheme
 
@@ -64,7 +64,7 @@ def seen(scheme: Scheme, secure: bool) -> str:
 
 def leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Release, secure: bool) -> str | None:
     """Why this adversary learns a noiseless function of the data, or None."""
-    if isinstance(threat, OwnServer):
+    if threat.own_server:
         return own_server(scheme, secure)
     silent = scheme.exchange is Exchange.NOTHING or graphs[0].P == 1
     if not silent and scheme.sigma == 0.0:
@@ -73,11 +73,11 @@ def leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Relea
         return "messages carry no noise"
     keeps = any(np.any(scheme.carries(g) > 0) for g in graphs) or scheme.by_link
     keeps = silent or (keeps and scheme.exchange is not Exchange.AVERAGE)
-    if Place.OWN in scheme.places and (isinstance(threat, OwnClient) or isinstance(release, Local)):
+    if Place.OWN in scheme.places and (threat.own_client or isinstance(release, Local)):
         # w_p shows psi_p through g_pp: neither clean nor covered by a theorem here.
         what = f"{threat}, release {release}"
         raise InputError("threat", what, "per-link's own noise hides part of w_p; no bound is proven for this view")
-    if keeps and isinstance(threat, OwnClient):
+    if keeps and threat.own_client:
         return "the unit's model and the messages give the exact sum of the unit's clean updates (carry > 0)"
     if keeps and isinstance(release, Local):
         return "a local model and the messages give the exact sum of that unit's clean updates (carry > 0)"

@@ -21,6 +21,7 @@ from confide.base.errors import InputError
 from confide.laws import conversion, discrete_gaussian
 from confide.laws.law import ROOT, Conversion, Law, Spent
 from confide.laws.noise import LARGEST_SIZE
+from confide.plans import words
 from confide.plans.privacy import Budget
 
 
@@ -388,7 +389,7 @@ class EitherNoise(Bound):
         if one is None or one.leak or one.epsilon is None or other.epsilon < one.epsilon:
             if one is not None and one.epsilon is not None:
                 why = f"the messages' own noise alone would give epsilon {one.epsilon:.4g}"
-            shown = () if other.threat == "own-server" else (why,)
+            shown = () if words.threat(other.threat).own_server else (why,)
             target = other.target if one is None else one.target
             return replace(other, target=target, assumptions=other.assumptions + shown)
         note = f"by the noise in the messages; that inside the secure sum alone would give epsilon {other.epsilon:.4g}"

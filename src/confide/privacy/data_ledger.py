@@ -27,6 +27,7 @@ from confide.privacy.ledger import SEED, Book, Header, Promise, Spending, lines,
 from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, Terms, adversary, least
 from confide.privacy.price import Price, price
 from confide.privacy.run_ledger import PLAN, PLANS
+from confide.privacy.statement import rounded_up
 
 
 @dataclass(frozen=True)
@@ -323,10 +324,10 @@ def unaccounted(dataset: str) -> tuple[str, ...]:
 
 def said(earlier: Paid, plan: Plan) -> str:
     """What was spent before, for people."""
-    budget, rho = plan.privacy.budget, "without bound" if earlier.rho is None else f"rho {earlier.rho:.4g}"
-    epsilon = None if budget is None or budget.rho is not None else earlier.at(budget.delta)
-    beside = "" if epsilon is None else f" (epsilon {epsilon:.4g})"
-    return f"earlier plans on the same data spent {rho}{beside} against {plan.privacy.threat}"
+    p, rho = plan.privacy, "without bound" if earlier.rho is None else f"rho {rounded_up(earlier.rho)}"
+    epsilon = None if p.budget is None or p.budget.rho is not None else earlier.at(p.delta)
+    beside = "" if epsilon is None else f" (epsilon {rounded_up(epsilon)} at delta {p.delta:g})"
+    return f"earlier plans on the same data spent {rho}{beside} against {p.threat}, {Terms.of(p)}"
 
 
 def _given(path: str | Path, name: str | None) -> DataLedger:

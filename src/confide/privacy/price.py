@@ -21,7 +21,7 @@ from confide.laws.noise import LARGEST_SCALE
 from confide.plans.build import of_run
 from confide.plans.plan import Plan
 from confide.plans.privacy import Budget, Privacy
-from confide.plans.words import Always, Amplified, Centroid, Links, Neighbours, Nothing, Random, Threat
+from confide.plans.words import Always, Centroid, Links, Neighbours, Nothing, Threat
 from confide.privacy import accountant, deviation
 from confide.privacy.accountant import Question
 from confide.privacy.closed_forms import covers
@@ -380,7 +380,7 @@ class Price:
             return NOTHING
         try:
             found = self.account(rounds, releases, threat)
-            by_chance = isinstance(self.plan.privacy.participation, Random | Amplified)
+            by_chance = self.plan.privacy.participation.by_chance
             if by_chance and found.rho is None and not found.leak:  # only the whole has a price, which does not add up
                 found = self._always.account(rounds, releases, threat)
         except InputError as e:

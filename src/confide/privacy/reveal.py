@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from confide.base.validation import whole
 from confide.graph import Graph
-from confide.plans.words import Centroid, Neighbours, Nothing, OwnServer, Release, Threat, colluders
+from confide.plans.words import Centroid, Nothing, Release, Threat, colluders
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,11 @@ class Reveal:
         return str(self.release)
 
 
+def against(threat: Threat, graphs: Sequence[Graph], target: int) -> frozenset[int]:
+    """The servers that collude against this target, in any of the graphs."""
+    return colluders(threat, (int(m) for g in graphs for m in g.neighbours(target)))
+
+
 def known_shares(threat: Threat, graphs: Sequence[Graph], target: int) -> int:
     """How many servers' shares of a release's noise this adversary knows, who looks at this target."""
-    if isinstance(threat, Neighbours):
-        return len({int(m) for g in graphs for m in g.neighbours(target)})
-    return 1 if isinstance(threat, OwnServer) else len(colluders(threat))
+    return 1 if threat.own_server else len(against(threat, graphs, target))

@@ -145,7 +145,7 @@ class Sensitivity:
     @property
     def single(self) -> float:
         """s: what the change of data can add to psi in one round from the same model, in the clip's norm."""
-        if self.level != "example" or self.credits_batch:
+        if self.level is not words.Level.EXAMPLE or self.credits_batch:
             return self.changed
         if self.monotone:
             assert self.sampled is not None  # noqa: S101 - checked
@@ -233,9 +233,9 @@ class Sensitivity:
     def assumptions(self, remembers: bool) -> list[str]:
         """In words, what this deviation rests on; `remembers`: a model keeps what it was told in earlier rounds."""
         what = {
-            "unit": "all data of one unit",
-            "client": "all data of one client",
-            "example": "one example of one client",
+            words.Level.UNIT: "all data of one unit",
+            words.Level.CLIENT: "all data of one client",
+            words.Level.EXAMPLE: "one example of one client",
         }[self.level]
         change = (
             "is replaced by any other" if self.adjacency is words.Adjacency.REPLACE else "contributes nothing instead"

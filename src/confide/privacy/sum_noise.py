@@ -44,7 +44,7 @@ from confide.base.errors import InputError
 from confide.base.validation import number, one_of, positive, positive_int, whole
 from confide.laws import conversion, discrete_gaussian
 from confide.laws.law import Conversion, Norm
-from confide.plans.words import Adjacency, Amplified, Level, OwnClient, OwnServer, Random, Threat
+from confide.plans.words import Adjacency, Amplified, Level, Random, Threat
 from confide.privacy.course import Account, Bound
 from confide.privacy.sensitivity import Sensitivity
 
@@ -256,16 +256,15 @@ class Sums(Bound):
 def by_sums(noise: SumNoise, s: Sensitivity, rounds: int, threat: Threat, blank: Account) -> Sums:
     """What the noise inside up to `rounds` sums proves about this adversary."""
     part = s.participation
-    drawn = isinstance(part, Random | Amplified)
-    if drawn and noise.server == "active":
+    if part.by_chance and noise.server == "active":
         raise InputError("participation", str(part), "an active server chooses who takes part; use all")
     notes: list[str] = []
-    if isinstance(threat, OwnClient) and noise.corrupted == 0:
+    if threat.own_client and noise.corrupted == 0:
         noise = noise.without(1)
         notes.append(f"the curious client knows its own share: {noise.honest} others are counted")
     moved = _moved(noise, s, rounds, notes)
     costs = s.charged(np.array([noise.rho(delta) for delta in moved]), remembers=False).tolist()
-    who = noise.words if isinstance(threat, OwnServer) else threat.adversary
+    who = noise.words if threat.own_server else threat.adversary
     blank = replace(
         blank,
         adversary=blank.adversary.replace(threat.adversary, who),
@@ -300,7 +299,7 @@ def _moved(noise: SumNoise, s: Sensitivity, rounds: int, notes: list[str]) -> li
 def _assumptions(noise: SumNoise, s: Sensitivity, threat: Threat) -> list[str]:
     found = [
         "proof: noise inside the secure sum"
-        + ("" if isinstance(threat, OwnServer) else "; all else that is seen is a function of the noisy sums"),
+        + ("" if threat.own_server else "; all else that is seen is a function of the noisy sums"),
         f"at least {noise.honest} honest clients add their shares to every sum: the quorum, less {noise.corrupted} "
         "corrupted ones",
         f"secure aggregation ({noise.server} server) reveals one sum a round, and never a second one of the same round",
@@ -311,6 +310,6 @@ def _assumptions(noise: SumNoise, s: Sensitivity, threat: Threat) -> list[str]:
     ]
     if s.adjacency is Adjacency.ZERO_OUT:
         found.append("who contributes nothing takes part all the same, with a share of noise")
-    if s.level == "unit":
+    if s.level is Level.UNIT:
         found.append("unit level: the data of all clients of the unit but those of the adversary's own may change")
     return found

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from confide.base.arrays import Floats
+from confide.base.errors import InputError
 from confide.base.randomness import below, choose, words
 from confide.problems.models import Model
 from confide.rounds.clipping import Clip, clip
@@ -46,9 +47,11 @@ def sgd(w: Floats, X: Floats, d: Floats, task: LocalTask) -> Floats:
 def bounded(local: LocalStep, w: Floats, X: Floats, d: Floats, task: LocalTask) -> Floats:
     """Any local step, its whole update clipped to mu B where the clip asks for that."""
     update = local(w, X, d, task)
-    if task.clip is not None and task.clip.kind == "update":
+    if task.clip is None or task.clip.kind == "example":  # the step clips its gradients
+        return update
+    if task.clip.kind == "update":
         return clip(update, task.clip.update_bound(task.step), task.clip.norm)
-    return update
+    raise InputError("algorithm.clip", task.clip.kind, "is not taught to the local step, which would clip nothing")
 
 
 def shared_update(

@@ -11,16 +11,17 @@ So whatever counts clients' messages, or commits that wait for them, shows when 
 from __future__ import annotations
 
 import math
-import re
 import threading
 import time
 from collections import Counter as Bag
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
 from prometheus_client import Counter, Enum, Gauge, Histogram
 
+from confide.base.errors import InputError
 from confide.deploy.machines.cohort import Failure
 from confide.deploy.machines.cohort import Reason as FromClient
 from confide.deploy.machines.exchange import Reason as FromServer
@@ -31,10 +32,10 @@ from confide.deploy.node.node_metrics import NodeMetrics, each
 from confide.deploy.node.observe import OTHER, count, flag, number
 from confide.deploy.store.books import Books, Changes, Entry
 from confide.deploy.store.store import Around, At, Store, nowhere
-from confide.plans.words import Adjacency, Level
+from confide.plans import words
+from confide.privacy.paid import Terms
 from confide.secure.session import Why
 
-THREAT: Final = re.compile(r"links|neighbours|own-client|own-server|colluders:[\d,]{1,200}")  # of a plan
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # of a commit
 
 COMMITS: Final = ("round.open", "adapt", "publish", "early", "sync", "balance", "skip", "remove", "rejoin", "release")
@@ -264,12 +265,7 @@ class Metrics(NodeMetrics):
         for a in [*said.get("accounts", ()), *open_to]:
             who, level, adjacency = (str(a.get(name)) for name in ("threat", "level", "adjacency"))
             delta, epsilon = number(a.get("delta")), a.get("epsilon")
-            if (
-                not THREAT.fullmatch(who)
-                or level not in tuple(Level)
-                or adjacency not in tuple(Adjacency)
-                or delta is None
-            ):
+            if delta is None or not _of_a_plan(who, level, adjacency):
                 continue
             value = math.inf if epsilon is None else _or_nan(number(epsilon))
             self._epsilon.labels(who, level, adjacency, f"{delta:g}").set(value)
@@ -288,6 +284,13 @@ class Metrics(NodeMetrics):
 def _fixed(metric: Any, words: Any) -> dict[str, Any]:
     """A series for each word, and one for all others."""
     return each(metric, (*words, OTHER))
+
+
+def _of_a_plan(threat: str, level: str, adjacency: str) -> bool:
+    """Whether these are words of a plan: nothing else becomes a label."""
+    with suppress(InputError):
+        return len(threat) < 200 and str(words.threat(threat)) == threat and bool(Terms.parse(level, adjacency))
+    return False
 
 
 def _or_nan(value: float | None) -> float:
