@@ -621,6 +621,32 @@ def test_ledgers_of_runs_are_converted_where_a_proof_exists(tmp_path: Path) -> N
         total(client, unit, to=Terms(UNIT, REPLACE))
 
 
+def test_a_run_whose_plan_is_at_hand_is_priced_again(rows: Path, tmp_path: Path) -> None:
+    """As a data set's ledger is: the smaller of the factor's number and the plan's."""
+    folder = tmp_path / "run"
+    run(prepared(rows), rounds=10).save(folder)
+    assert add_up([folder], 1e-5)["rho"] == pytest.approx(10 * LINE)
+    assert add_up([folder], 1e-5, Terms(UNIT, REPLACE))["rho"] == pytest.approx(10 * 9 * LINE)
+    assert add_up([folder], 1e-5, Terms(CLIENT, ZERO_OUT))["rho"] == pytest.approx(10 * LINE / 4)
+    (folder / "plan.json").rename(tmp_path / "plan.json")
+    assert add_up([folder / "ledger.jsonl"], 1e-5, Terms(CLIENT, ZERO_OUT))["rho"] == pytest.approx(10 * LINE)
+    with pytest.raises(InputError, match="is about client level, replace, which says nothing about unit level"):
+        add_up([folder / "ledger.jsonl"], 1e-5, Terms(UNIT, REPLACE))
+
+
+def test_a_plan_that_was_changed_beside_a_ledger_prices_nothing(rows: Path, state: Path) -> None:
+    """One with more noise in its place would make of earlier runs what they never were."""
+    run(prepared(rows), rounds=10)
+    [path] = ledgers(state)
+    [kept] = (path.parent / "plans").iterdir()
+    plan = Plan.load(kept)
+    loud = replace(plan.scheme, noises=tuple(replace(noise, sigma=100 * noise.sigma) for noise in plan.scheme.noises))
+    replace(plan, scheme=loud).save(kept)
+    assert spent(path, terms=Terms(CLIENT, ZERO_OUT)) == pytest.approx(10 * LINE)
+    with pytest.raises(InputError, match="says nothing about unit level"):
+        spent(path, terms=Terms(UNIT, REPLACE))
+
+
 def test_account_knows_data_by_name_and_by_file(
     command: Callable[..., tuple[int, str, str]], rows: Path, state: Path
 ) -> None:

@@ -184,3 +184,11 @@ def test_an_update_clip_is_no_example_clip() -> None:
     t = task(Linear(), step=0.5, clip=Clip("update", 1.0))
     np.testing.assert_allclose(sgd(w, X, d, t), [-3, -4], rtol=1e-15)
     np.testing.assert_allclose(bounded(sgd, w, X, d, t), [-0.3, -0.4], rtol=1e-15)
+
+
+def test_a_clip_that_the_step_was_not_taught_is_refused() -> None:
+    """Nothing would be clipped, and its price would be false."""
+    unknown = Clip("update", 1.0)
+    object.__setattr__(unknown, "kind", "layer")
+    with pytest.raises(InputError, match=r"algorithm\.clip = 'layer'"):
+        bounded(sgd, np.zeros(1), np.ones((2, 1)), np.ones(2), LocalTask(Linear(0.0), 0.1, 1, 1, True, unknown, 0))

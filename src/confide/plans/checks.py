@@ -49,8 +49,6 @@ def _check_grid(plan: Plan) -> None:
         if noisy and plan.scheme.law.on_grid:
             raise InputError("scheme.law", str(plan.scheme.law), "is drawn on a grid; use fixed arithmetic")
         return
-    if plan.scheme.exchange is Exchange.AVERAGE:
-        raise InputError("algorithm.arithmetic", "fixed", f"the baseline {plan.scheme.name!r} divides by P; use float")
     if noisy and not plan.scheme.law.on_grid:
         raise InputError("scheme.law", str(plan.scheme.law), f"fixed point draws {plan.scheme.law.discrete}")
     for graph in plan.graph.graphs:
