@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from confide.base.errors import InputError
 from confide.base.randomness import MASK
 from confide.problems.models import Linear, Logistic, Model
 from confide.rounds.clipping import Clip
