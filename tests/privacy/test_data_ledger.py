@@ -41,6 +41,7 @@ from confide.privacy.data_ledger import DataLedger, added_up, of_data
 from confide.privacy.ledger import Cost, Event, Spending, dataset_id, lines, read, write_events
 from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, Terms, adversary
 from confide.privacy.price import price
+from confide.privacy.statement import rounded_up
 from confide.problems import regression, table
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
@@ -309,7 +310,11 @@ def test_earlier_spending_is_paid_first(rows: Path) -> None:
     assert run(prepared(rows), rounds=50, rho=10 * LINE).rounds == 10
     second = run(prepared(rows), rounds=50, rho=14.5 * LINE)
     assert second.rounds == 4
-    assert second.notes[-1] == f"earlier plans on the same data spent rho {10 * LINE:.4g} against links"
+    said = f"spent rho {rounded_up(10 * LINE)} against links, client level, replace"
+    assert second.notes[-1] == f"earlier plans on the same data {said}"
+        second.notes[-1]
+        == f"earlier plans on the same data spent rho {rounded_up(10 * LINE)} against links, client level, replace"
+    )
     with pytest.raises(InputError, match=rf"after {14 * LINE:.4g} that earlier runs on the same data spent") as e:
         run(prepared(rows), rho=14.5 * LINE)
     assert e.value.field == "privacy.rho"

@@ -23,6 +23,7 @@ from confide.plans.words import Links
 from confide.privacy import data_ledger
 from confide.privacy.ledger import LONGEST, UNKNOWN, Book, Part, Promise, paid_by, promise_of, read, read_all, sharing
 from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, Terms, adversary
+from confide.privacy.price import agreed, price, price_run
 from confide.privacy.run_ledger import LEDGER, check_whole
 from confide.privacy.statement import Statement, rounded_up
 
@@ -62,8 +63,6 @@ def kind_of_all(paths: Sequence[Path]) -> Kind:
 
 def price_plan(path: Path) -> dict[str, Any]:
     """The whole statement that follows from a plan of a simulation or of a deployment."""
-    from confide.privacy.price import agreed, price
-
     plan = Plan.load(path)
     found = price(plan) if plan.deployment is None else agreed(plan)
     return _priced(found.statement(), plan, "plan")
@@ -72,7 +71,6 @@ def price_plan(path: Path) -> dict[str, Any]:
 def price_config(path: Path) -> dict[str, Any]:
     """The statement of the run of a config, or of the config in a run.json, without running it."""
     from confide.plans import config as settings
-    from confide.privacy.price import price_run
 
     record = _json(canonical.read_bytes(path, "X", LARGEST))
     if not record:
@@ -193,10 +191,17 @@ def _translated(key: str, terms: Terms, book: Book, run: Part, to: Terms, rows: 
     rounds = max(map(len, published.values()), default=0)
     plan = None if run.plan is None or key not in ADVERSARIES else data_ledger.plan_of(book, run.plan)
     alone = paid_by([replace(book, runs=(run,))])
+    if plan is not None and not _explains(price(plan).spent(rounds)[key], alone):
+        plan = None
     found = data_ledger.translated({key: alone}, terms, to, plan, rounds, 1, rows)
     if found is None:
         raise InputError("ledger", book.where, f"is about {terms}, which says nothing about {to}; ask for it alone")
     return found[key]
+
+
+def _explains(own: Paid, written: Paid) -> bool:
+    """Whether a plan's price covers what was written down; else something was paid for that the plan does not know."""
+    return own.rho is not None and written.rho is not None and written.rho <= own.rho * (1.0 + 1e-9)
 
 
 def _key(threat: str | None) -> str:
