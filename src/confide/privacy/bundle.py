@@ -14,14 +14,14 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confide.base import canonical
+from confide.base.durable_files import create_file
 from confide.base.errors import InputError, RunError
-from confide.base.files import atomic_file
+from confide.base.files import FULL, atomic_file
 from confide.plans.plan import Plan
 from confide.plans.text import encoded
 from confide.plans.words import Nothing
@@ -222,22 +222,14 @@ def generate_key(path: str | Path) -> str:
     key = Ed25519PrivateKey.generate()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        create_file(Path(path), pem, 0o600)
     except FileExistsError:
         raise InputError("key", str(path), "exists; a key is never overwritten, name another") from None
     except (OSError, ValueError) as e:
-        raise InputError("key", str(path), f"cannot be written ({getattr(e, 'strerror', None) or e})") from None
-    try:
-        with open(fd, "wb") as file:
-            file.write(pem)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException as e:
-        with suppress(OSError):
-            os.unlink(path)
-        if isinstance(e, OSError):
-            raise RunError(f"{path}: the key could not be written ({e.strerror or e})") from None
-        raise
+        why = getattr(e, "strerror", None) or e
+        if isinstance(e, OSError) and e.errno in FULL:
+            raise RunError(f"{path}: the key could not be written ({why})") from None
+        raise InputError("key", str(path), f"cannot be written ({why}); name another place") from None
     return public_hex(key.public_key())
 
 
