@@ -190,7 +190,7 @@ def test_every_field_is_signed(good: Path, name: str) -> None:
     content[name] = changed(content[name])
     good.write_text(canonical.dumps(content) + "\n")
     if name == "format":
-        with pytest.raises(InputError, match="has format 3"):
+        with pytest.raises(InputError, match="has format 4"):
             verify_bundle(good)
     else:
         report = verify_bundle(good)

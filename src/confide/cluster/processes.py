@@ -170,7 +170,7 @@ class Cluster(Closing):
 
     def release(self, unit: str, *, again: bool = False, patience: float = 240.0) -> dict[str, Any]:
         """What `confide release --json` says."""
-        found = self._ask(unit, {"ask": "release", "again": again}, patience)
+        found = self._ask(unit, {"ask": "release", "again": again, "anyway": False}, patience)
         if found is None:
             raise RunError(f"{unit}: the server does not run, or did not answer: {self.last_line(unit)}")
         return found

@@ -262,6 +262,10 @@ release: an invitation to a session that is over
 release: declined
 release: the result of an attempt in which this server is not
 release: another result
+release: a result from a server to which none of the answers went that make it
+release: a result that its relay did not sign
+release: receipts from a server that is no neighbour
+release: a receipt that does not hold
 """.strip().splitlines()
 
 

@@ -41,6 +41,8 @@ class Server(Desk):
         """Start, or start again. `rejoin`: the store is a restored or a new one, older than what may have left."""
         self.now = now
         self.rounds.boot(rejoin=rejoin)
+        if self.releases is not None:
+            self.releases.boot(now)
         self._stop_if_removed()
         self.rounds.advance()
 
@@ -123,6 +125,8 @@ class Server(Desk):
         if self.phase is not Phase.STOPPED and neighbour.status is not Status.REMOVED:
             neighbour.say(ask=True)
             neighbour.repeat()
+            if self.releases is not None:
+                self.releases.passing.connected(now, m)
 
     def follow(self, now: float, raw: bytes) -> None:
         """T4: a signed epoch, from an operator or passed on by a neighbour; raises `EpochError`."""
@@ -131,12 +135,12 @@ class Server(Desk):
             self._stop_if_removed()
             self.rounds.advance()
 
-    def release(self, now: float, *, again: bool = False) -> Relay:
+    def release(self, now: float, *, again: bool = False, anyway: bool = False) -> Relay:
         """Relay a release to its end, which the relay says."""
         if self.releases is None or self.phase is Phase.STOPPED:
             raise RunError(self.why or "the plan has no release")
         self.now = now
-        return self.releases.begin(now, again=again)
+        return self.releases.begin(now, again=again, anyway=anyway)
 
     # How it brings what came in to the machines
 

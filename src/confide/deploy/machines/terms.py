@@ -34,7 +34,7 @@ class Terms:
         decays: what each client's regulariser takes off the model, where the server does that.
         costs: of the j-th publication.  allowed: publications that the budget pays for.
         sums_cost: the price is that of the sums that the own server sees, which it pays for before it asks for them.
-        identities, edges: of all servers, for epochs.
+        identities, edges: of all servers, for epochs.  names: of their units, where there are any.
         secure: None where updates are summed in clear.
     """
 
@@ -56,6 +56,11 @@ class Terms:
     sums_cost: bool = False
     secure: SecureSum | None = None
     client_identities: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    names: tuple[str, ...] = ()
+
+    def who(self, server: int) -> str:
+        """As people call it."""
+        return self.names[server] if self.names else f"server {server}"
 
     def clock_round(self, now: float) -> int:
         """No honest server has decided more rounds by now (and one for clocks that differ)."""
@@ -129,6 +134,7 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
         sums_cost=price.by_sums,
         secure=plan.secure,
         client_identities={k: bytes.fromhex(c.identity) for k, c in enumerate(clients)},
+        names=tuple(unit.name for unit in plan.units),
     )
 
 

@@ -120,6 +120,8 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "released": {"attempt": count, "servers": count, "sigma": number},
     "not released": {"why": text},
     "untold": {"servers": numbers},
+    "not kept": {"why": text},
+    "not written": {"why": text},
     # the processes
     "started": {
         "plan": digest, "unit": text, "server": count, "client": count, "port": count, "round": count, "budget": text,

@@ -20,10 +20,10 @@ Hook = Callable[[str, Mapping[str, Any]], None]
 
 _ERRORS: Final = {"alarm", "stopped", "failed"}
 _WARNINGS: Final = {
-    "down", "skipped", "halted", "epoch refused", "untold", "not released", "void", "differs", "refused", "clock",
-    "expires", "unreachable", "reload failed", "test seed",
+    "down", "skipped", "halted", "epoch refused", "untold", "not released", "not kept", "not written", "void",
+    "differs", "refused", "clock", "expires", "unreachable", "reload failed", "test seed",
 }  # fmt: skip
-_REPEATED: Final = {"refused", "differs", "stream closed", "no stream"}
+_REPEATED: Final = {"not kept", "not written", "refused", "differs", "stream closed", "no stream"}
 SILENCE: Final = 60.0  # seconds
 KNOWN: Final = 256  # different lines
 _log = logging.getLogger("confide")

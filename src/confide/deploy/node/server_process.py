@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -36,8 +35,9 @@ from confide.deploy.node import control, seeded
 from confide.deploy.node.config import ServerConfig, not_expired
 from confide.deploy.node.life import NodeProcess, begin
 from confide.deploy.node.observing import Observer
+from confide.deploy.node.released import ReleasedFolder
 from confide.deploy.node.server_setup import ServerSetup, load_trust
-from confide.deploy.node.server_status import machine_status
+from confide.deploy.node.server_status import machine_status, receipts_of
 from confide.deploy.node.worker import Worker
 from confide.deploy.store.books import Books
 from confide.deploy.store.sqlite import SqliteStore
@@ -98,6 +98,9 @@ class ServerProcess(NodeProcess):
         try:
             self._socket = control.bind(setup.config.control)
             self.server = Server(setup.terms, self._measured(), self._ports())
+            releases = self.server.releases
+            kept = () if releases is None else releases.results.released.values()
+            self._released = ReleasedFolder(setup.config.path(setup.config.released), self._described, kept)
         except BaseException:
             self._store.close()
             raise
@@ -151,15 +154,21 @@ class ServerProcess(NodeProcess):
         return Part(
             terms,
             setup.price.release_after,
+            setup.plan.privacy.releases,
             setup.allowance.releases,
             setup.node.identity,
             secret_share() if self._seed is None else seeded.release_share(self._seed, setup.me),
             setup.config.patience,
-            self._released,
+            self._has_released,
         )
 
-    def _released(self, found: Released) -> None:
-        model_file.write(self._folder, found.mean, self._described(found))
+    def _has_released(self, found: Released) -> None:
+        self._released.add(found)
+        self._on_loop(self._task_of, self._look_at_released)
+
+    async def _look_at_released(self) -> None:
+        if why := await asyncio.to_thread(self._released.look):
+            self._observer.log("not written", why=why)
 
     def _described(self, found: Released) -> dict[str, Any]:
         plan = self.setup.plan
@@ -171,11 +180,8 @@ class ServerProcess(NodeProcess):
             "sigma": found.sigma,
             "servers": found.servers,
             "attempt": found.attempt,
+            "sha256": found.sha256,
         }
-
-    @property
-    def _folder(self) -> Path:
-        return self.setup.config.path(self.setup.config.released)
 
     def _to_server(self, m: int, raw: bytes) -> None:
         if self._metrics is not None:
@@ -303,6 +309,9 @@ class ServerProcess(NodeProcess):
         await self._listener.stop()
         self._observer.log("ended", round=self.server.books.decided, whole=whole)
 
+    def _task_of(self, work: Callable[[], Any]) -> None:
+        self._task(work())
+
     def _task(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -329,6 +338,7 @@ class ServerProcess(NodeProcess):
             if not warned and self.setup.node.not_after - utc_now() < SOON:
                 warned = True
                 self._observer.log("expires", certificate=self.setup.config.node, on=str(self.setup.node.not_after))
+            await self._look_at_released()
             await asyncio.sleep(self.setup.config.reload)
             self._look_at_clock()
             try:
@@ -360,12 +370,16 @@ class ServerProcess(NodeProcess):
             match question:
                 case {"ask": "status"}:
                     yield {"done": await self.status()}
-                case {"ask": "release", "again": bool(again)}:
-                    async for line in self._relay(again):
+                case {"ask": "release", "again": bool(again), "anyway": bool(anyway)}:
+                    async for line in self._relay(again, anyway):
                         yield line
+                case {"ask": "stop release"}:
+                    yield {"done": await self._asked(lambda _: self._stop_relay())}
                 case {"ask": "ledger", "path": str(path)}:
                     await self._asked(lambda _: self._store.export_ledger(path))
-                    yield {"done": {"file": path}}
+                    yield {
+                        "done": {"file": path, "receipts": await self._asked(lambda _: receipts_of(self.server.books))}
+                    }
                 case {"ask": "remove", "epoch": str(epoch)}:
                     await self._asked(lambda now: self.server.follow(now, bytes.fromhex(epoch)))
                     yield {"done": {"epoch": await self._asked(lambda _: self.server.epoch_number)}}
@@ -374,20 +388,34 @@ class ServerProcess(NodeProcess):
         except (RunError, ValueError) as e:  # an input error too, or an epoch that does not hold
             yield {"failed": str(e)}
 
-    async def _relay(self, again: bool) -> AsyncIterator[dict[str, Any]]:
-        relay: Relay = await self._asked(lambda now: self.server.release(now, again=again))
+    def _stop_relay(self) -> dict[str, Any]:
+        relay = None if self.server.releases is None else self.server.releases.relay
+        if relay is None or relay.done:
+            return {"stopped": True}
+        return {"stopped": relay.stop(), "stage": str(relay.stage), "attempt": relay.attempt}
+
+    async def _relay(self, again: bool, anyway: bool) -> AsyncIterator[dict[str, Any]]:
+        relay: Relay = await self._asked(lambda now: self.server.release(now, again=again, anyway=anyway))
         said = None
         while True:
-            stage, attempt, result, failed = await self._asked(
-                lambda _: (str(relay.stage), relay.attempt, relay.result, relay.failed)
+            stage, attempt, result, failed, kept = await self._asked(
+                lambda _: (str(relay.stage), relay.attempt, relay.result, relay.failed, relay.kept)
             )
             if failed:
                 yield {"failed": failed}
                 return
             if result is not None and stage == "done":
                 unheard = [self.setup.plan.units[p].name for p in relay.unheard]
-                file = str(self._folder / model_file.LATEST)
-                yield {"done": {"file": file, "unheard": unheard} | self._described(result)}
+                if not kept:
+                    yield {
+                        "failed": f"attempt {attempt}: its result is not what this server keeps; see its alarms and log"
+                    }
+                    return
+                if why := await asyncio.to_thread(self._released.look):
+                    lasts = "the model is in the store, and not lost; mend this, and it is written at the next look"
+                    yield {"failed": f"{why} ({lasts}, every {self.setup.config.reload:g} s)"}
+                    return
+                yield {"done": {"file": str(self._released.path), "unheard": unheard} | self._described(result)}
                 return
             if (stage, attempt) != said:
                 said = stage, attempt
