@@ -51,7 +51,8 @@ def holds(folder: Path, models: Sequence[tuple[NDArray[np.float64], Mapping[str,
 def read(path: str | Path) -> tuple[NDArray[np.float64], dict[str, Any]]:
     """Weights and what is known of them."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        # Opened here: NumPy leaves open what is no archive.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             weights, meta = arrays["weights"], json.loads(str(arrays["meta"]))
         if meta["format"] != FORMAT or weights.ndim != 1 or weights.dtype != np.float64:
             raise ValueError("another format")

@@ -45,9 +45,9 @@ def of_dict(field: str, value: object) -> Receipt:
     """What `to_dict` gave; raises `InputError` for anything else."""
     found: Mapping[str, Any] = canonical.check_keys(field, value, Receipt._fields)
     try:
-        return _RECEIPT.validate_python(
-            tuple(x if name in ("attempt", "relay", "server") else bytes.fromhex(x) for name, x in found.items())
-        )
+        numbers = (found["attempt"], found["relay"], found["server"])
+        signed = (bytes.fromhex(found[name]) for name in ("sha256", "signature", "countersignature"))
+        return _RECEIPT.validate_python((*numbers, *signed), strict=True)
     except (ValidationError, ValueError, TypeError):
         raise InputError(
             field, None, "is not the receipt of a result, as `confide ledger --receipts` writes it"

@@ -296,6 +296,7 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site, m
     code, out, err = run_here("ledger", site.toml("alpha"), "--out", site.folder / "led.jsonl", "--json")
     assert (code, json.loads(out)["events"]) == (0, ROUNDS + 1), err
     assert run_here("ledger", site.toml("alpha"), "--out", site.folder / "led.jsonl")[0] == 2
+    audited(site)
 
     site.authority("beta").revoke("c2")  # its list is read again now and then
     until(lambda: (s := site.status("beta")) and s["clients"]["connected"] == CLIENTS - 1, "c2 is shown the door")
@@ -321,6 +322,30 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site, m
         assert ("NOTHING OF THIS RUN IS PRIVATE" in text) == (not name.endswith(("-c1", "-c2")))  # the command says so
     lines = [line for line in site.log("alpha-c0").splitlines() if line.startswith("{")]
     assert {"started", "connected", "enrolled", "ended"} <= {json.loads(line)["event"] for line in lines}
+
+
+def audited(site: Site) -> None:
+    """What an auditor gets: that both servers were told the same by both relays, as they and the relays signed it."""
+    folder = site.folder
+
+    def told() -> int:
+        (folder / "b.jsonl").unlink(missing_ok=True)
+        said = run_here(
+            "ledger", site.toml("beta"), "--out", folder / "b.jsonl", "--receipts", folder / "told.json", "--json"
+        )
+        return int(json.loads(said[1])["receipts"])
+
+    until(lambda: told() == 4, "beta knows what two relays told two servers")
+    files = ("--plan", folder / "plan.json", "--ledger", folder / "b.jsonl", "--receipts", folder / "told.json")
+    code, _, err = run_here("bundle", *files, "--key", folder / "audit.pem", "--out", folder / "bundle.json")
+    assert code == 0, err
+    code, out, err = run_here("verify", folder / "bundle.json", "--json")
+    assert code == 0, err
+    found = {check["name"]: (check["ok"], check["reason"]) for check in json.loads(out)["checks"]}
+    assert found["receipts"] == (True, "4 are signed by the server that told and the one that was told")
+    assert found["results"] == (
+        True, "were told alike, which does not show that the sum is right (attempt 1: 2 of 2 servers)",
+    )  # fmt: skip
 
 
 def _resident(pid: int) -> int:
