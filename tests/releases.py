@@ -14,8 +14,9 @@ from confide.deploy.machines import release_messages as messages
 from confide.deploy.machines.epoch import Epoch
 from confide.deploy.machines.exchange import Rules
 from confide.deploy.machines.ports import Desk, Phase, Ports
-from confide.deploy.machines.relay import Relay, Releases
+from confide.deploy.machines.relay import Relay
 from confide.deploy.machines.release import Circle, Kept, Part, Released
+from confide.deploy.machines.releases import Releases
 from confide.deploy.store.books import Books, Changes, as_bytes
 from confide.deploy.store.store import MemoryStore, Store
 from confide.graph.graph import Graph
@@ -251,6 +252,10 @@ class Lab:
 
     def state(self) -> Any:
         return [(s.load().release, list(s.entries())) for s in self.stores]
+
+    def results(self) -> Any:
+        """What is kept of releases that were made."""
+        return [(b.relays, [*b.released], b.receipts) for b in (s.load() for s in self.stores)]
 
 
 class LyingRelay:

@@ -21,8 +21,9 @@ from confide.deploy.machines import sync
 from confide.deploy.machines.epoch import Epoch
 from confide.deploy.machines.exchange import Rules
 from confide.deploy.machines.ports import Phase
-from confide.deploy.machines.relay import Relay, Releases
+from confide.deploy.machines.relay import Relay
 from confide.deploy.machines.release import Kept, Part
+from confide.deploy.machines.releases import Releases
 from confide.deploy.store.books import Books, Changes, Flow, Status
 from confide.deploy.store.sqlite import SqliteStore
 from confide.secure import messages as secure_messages
@@ -501,7 +502,7 @@ def test_no_bytes_from_outside_change_the_books(data: st.DataObject) -> None:
         small,
         st.sampled_from([n.to_bytes(16, "little") for n in (1, 2)]),
         st.integers(1, 3) | ANY,
-        *[st.binary(max_size=60) | ANY] * 7,
+        *[st.binary(max_size=60) | ANY] * 9,
     ]
     n = len(messages.KINDS[kind].__dataclass_fields__)  # type: ignore[attr-defined]
     shaped = msgpack.packb([kind, *(data.draw(f) for f in fields[:n])])
@@ -511,6 +512,7 @@ def test_no_bytes_from_outside_change_the_books(data: st.DataObject) -> None:
             lab.releases[p].receive(0.0, data.draw(small), raw)
     lab.queue.clear()
     assert lab.state() == before
+    assert lab.results() == [({}, [], {})] * 3
     relay = lab.release(2)
     assert relay.failed == ""
 

@@ -1,4 +1,4 @@
-"""The server that relays a release: it asks, collects, passes on and tells; and all of releases in one machine.
+"""The server that relays a release: it asks, collects, passes on and tells.
 
     ask -> sum -> tell -> done          ask, sum -> failed(why)
 
@@ -8,22 +8,16 @@ What a relay may learn, and why it may begin again at any time, is in `release`.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-from confide.base.errors import RunError
 from confide.base.wire import MalformedError
 from confide.deploy.machines import release_messages as messages
-from confide.deploy.machines.passing import Passing
-from confide.deploy.machines.ports import Desk
-from confide.deploy.machines.release import Circle, Context, Part, Reason, Released, all_made, not_ready, says
-from confide.deploy.machines.release_messages import FromNeighbour, FromRelay, FromServer, Message
-from confide.deploy.machines.releaser import Releaser
+from confide.deploy.machines.release import Context, Reason, Released, all_made, not_ready, says
+from confide.deploy.machines.release_messages import FromServer, Message
 from confide.deploy.machines.results import Results
 from confide.deploy.store.books import Vector, as_bytes
 from confide.secure import messages as secure_messages
@@ -293,77 +287,3 @@ class Relay:
             if n == 0:
                 self.desk.ports.at("relay.sent_first")
         self.desk.ports.at("relay.sent_all")
-
-
-class Releases:
-    """All that a server has to do with releases: its own part in them, and its relay while it relays one."""
-
-    def __init__(self, desk: Desk, part: Part) -> None:
-        self.desk, self._own = desk, deque[bytes]()
-        self.context = Context(desk, part, self._send)
-        self.releaser = Releaser(self.context)
-        self.results = self.releaser.results
-        self.passing = Passing(self.context, self.results)
-        self.relay: Relay | None = None
-
-    def boot(self, now: float) -> None:
-        self.results.look()
-        self.passing.spread(now)
-
-    def begin(self, now: float, *, again: bool = False, anyway: bool = False) -> Relay:
-        """Relay a release; see `Relay`."""
-        if self.relay is not None and not self.relay.done:
-            raise RunError("this server is relaying a release already; wait for its end")
-        self.relay = Relay(self.context, self.results, again, anyway)
-        self.relay.start(now)
-        self._hear_own(now)
-        return self.relay
-
-    def receive(self, now: float, sender: int, raw: bytes) -> None:
-        """Bytes of a release from a server, whom the network authenticated."""
-        self._take(now, sender, raw)
-        self._hear_own(now)
-
-    def tick(self, now: float) -> None:
-        self.passing.tick(now)
-        if self.relay is not None:
-            self.relay.tick(now)
-            self._hear_own(now)
-
-    @property
-    def wake(self) -> float:
-        return min(self.passing.wake, NEVER if self.relay is None else self.relay.wake)
-
-    def _take(self, now: float, sender: int, raw: bytes) -> None:
-        c = self.context
-        try:
-            message = messages.decode(raw, self._largest)
-        except MalformedError:
-            c.refuse(Reason.MALFORMED)
-            return
-        if message.plan != self.desk.rules.plan:
-            c.refuse(Reason.PLAN)
-        elif message.sender != sender or message.receiver != self.desk.rules.me or sender >= c.part.terms.servers:
-            c.refuse(Reason.NAMES)
-        elif isinstance(message, FromNeighbour):
-            self.passing.receive(now, message, raw)
-        elif isinstance(message, FromRelay):
-            self.releaser.receive(now, message)
-        elif self.relay is not None:
-            self.relay.receive(now, message)
-
-    @cached_property
-    def _largest(self) -> int:
-        return Circle.of(self.desk.rules, self.context.part.terms, None).largest_message
-
-    def _send(self, to: int, raw: bytes) -> None:
-        if to == self.desk.rules.me:
-            self._own.append(raw)
-        else:
-            self.desk.ports.to_server(to, raw)
-
-    def _hear_own(self, now: float) -> None:
-        """What this server's relay says to the server itself, and what that answers; then whoever lacks receipts."""
-        while self._own:
-            self._take(now, self.desk.rules.me, self._own.popleft())
-        self.passing.spread(now)

@@ -18,7 +18,8 @@ from confide.deploy.machines.exchange import ExchangeError, OtherBytesError, Rea
 from confide.deploy.machines.neighbour import Neighbour
 from confide.deploy.machines.ports import Desk, Phase, Ports
 from confide.deploy.machines.rejoining import Rejoining
-from confide.deploy.machines.relay import Relay, Releases
+from confide.deploy.machines.relay import Relay
+from confide.deploy.machines.releases import Releases
 from confide.deploy.machines.removal import Removal
 from confide.deploy.machines.rounds import Rounds
 from confide.deploy.machines.terms import Terms
