@@ -1,0 +1,23 @@
+"""Warnings of Python and its libraries, NumPy's too: told by kind and place, since their words may hold values."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import Any, Final
+
+MOST: Final = 256  # of one process
+
+
+def tell_warnings(told: Callable[[str, str], None]) -> None:
+    """From here on, each once, as (kind, place), in place of the words on stderr."""
+    seen: set[tuple[str, str]] = set()
+
+    def show(message: object, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any) -> None:
+        what = category.__name__, f"{'/'.join(PurePath(filename).parts[-2:])}:{lineno}"
+        if what not in seen and len(seen) < MOST:
+            seen.add(what)
+            told(*what)
+
+    warnings.showwarning = show
