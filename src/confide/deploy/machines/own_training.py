@@ -28,6 +28,7 @@ _log = logging.getLogger(__name__)
 
 def entry_point(name: str, bound: Clip, step: float) -> Trainer:
     """The owner's own `train(weights, round, config) -> update`, named "package.module:function", in this process."""
+    _largest(name, bound, step)  # before its module is loaded
     return within(name, bound, step, called(name))
 
 
@@ -36,9 +37,7 @@ def within(name: str, bound: Clip, step: float, own: Trainer) -> Trainer:
 
     Its errors name the entry point; they are for this machine's log.
     """
-    if bound.kind != "update":
-        raise InputError("clip", bound.kind, f"{name} is a step of its own, which is clipped as a whole: use 'update'")
-    largest = bound.update_bound(positive("step", step))
+    largest = _largest(name, bound, step)
 
     def train(weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
         shape = weights.shape
@@ -49,6 +48,12 @@ def within(name: str, bound: Clip, step: float, own: Trainer) -> Trainer:
         return clip(update, largest, bound.norm)
 
     return train
+
+
+def _largest(name: str, bound: Clip, step: float) -> float:
+    if bound.kind != "update":
+        raise InputError("clip", bound.kind, f"{name} is a step of its own, which is clipped as a whole: use 'update'")
+    return bound.update_bound(positive("step", step))
 
 
 def called(name: str) -> Trainer:

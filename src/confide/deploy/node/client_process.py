@@ -97,8 +97,11 @@ class ClientProcess(NodeProcess):
             try:
                 return train(weights, number, given)
             finally:
-                beside = {} if self._process is None else {"trainer_mib": resident(self._process.pid) >> 20}
-                self._observer.log("trained", round=number, seconds=round(time.monotonic() - begin, 1), **beside)
+                seconds, client = round(time.monotonic() - begin, 1), resident(os.getpid())
+                trainer = client if self._process is None else resident(self._process.pid)
+                self._observer.log(
+                    "trained", round=number, seconds=seconds, client_mib=client >> 20, trainer_mib=trainer >> 20
+                )
 
         return told
 

@@ -11,7 +11,7 @@ away):
     clients                                 how many answered; they know it, and dropouts do not depend on data
     servers, epoch, attempt, sigma, plan, unit, server, client, budget      from the plan, or signed by operators
     port, grace, set_by_seconds, certificate, on, certificate_until, whole, logger      the machine's
-    seconds, trainer_mib                    of a client's training and its process, see below
+    client_mib, trainer_mib                 the machine's; seconds is of a client's training, see below
     again                                   how often a line was left out, see `observing.Repeats`
     to, from, with                          names in the plan or in certificates
     why, what, effect, warning, kind        our words around such numbers, or what a stranger wrote: cut, on one line
@@ -148,7 +148,7 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "writing ended": {"kind": text},
     "mishandled": {},
     "training": {"round": count},
-    "trained": {"round": count, "seconds": number, "trainer_mib": count},
+    "trained": {"round": count, "seconds": number, "client_mib": count, "trainer_mib": count},
     "training failed": {"round": count, "why": text},
     "training warned": {"kind": text, "at": text},
     "warned": {"kind": text, "at": text},

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any, Final
 
 MOST: Final = 256  # of one process
+_log = logging.getLogger(__name__)
+
+
+def log_warnings() -> None:
+    """Into this process's log, where the list of what it may say holds for them too."""
+    tell_warnings(lambda kind, at: _log.warning("a library warned: %s at %s", kind, at))
 
 
 def tell_warnings(told: Callable[[str, str], None]) -> None:
