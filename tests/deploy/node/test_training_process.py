@@ -218,9 +218,9 @@ def test_the_end_of_the_client_is_the_end_of_a_training(start: Callable[..., Tra
 
 
 def test_errors_are_told_without_the_words_of_others(
-    start: Callable[..., TrainingProcess], caplog: pytest.LogCaptureFixture
+    start: Callable[..., TrainingProcess], folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    process, logger = start("one_of"), logging.getLogger("confide.test")
+    process, logger = start("one_of", folder / "own"), logging.getLogger("confide.test")
     line = "the training of round %d failed, this client adds zeros: %s"
     for do in ("raise", "shape"):
         try:
@@ -237,6 +237,7 @@ def test_errors_are_told_without_the_words_of_others(
     assert {w["event"] for w in warned} == {"training warned"}
     assert [w["fields"]["kind"] for w in warned] == ["UserWarning", "RuntimeWarning"]
     assert "4711" not in json.dumps(shown)
+    assert "ValueError: the patient 4711" in (folder / "own").read_text()  # which its owner asked for
 
 
 @pytest.mark.parametrize(

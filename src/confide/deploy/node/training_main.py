@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -70,10 +71,19 @@ def _answer(name: str, train: Trainer, question: Train) -> Update | Failed:
     try:
         update = train(weights, question.round, unpacked(question.config))
     except RunError as e:
-        return Failed(line(str(e)), tuple(map(line, trace(e.__cause__))))
-    except BaseException as e:
-        return Failed(f"{name} raised {type(e).__name__} in round {question.round}", tuple(map(line, trace(e))))
+        return _failed(str(e), e.__cause__)
+    except BaseException as e:  # Ctrl-C of a library's own, for one
+        return _failed(f"{name} raised {type(e).__name__} in round {question.round}", e)
     return Update(update.astype("<f8", copy=False).tobytes())
+
+
+def _failed(why: str, error: BaseException | None) -> Failed:
+    """The words of the function's own error are for the owner's file alone."""
+    if error is not None:
+        with suppress(Exception):  # of a standard error that the function has closed
+            traceback.print_exception(error)
+            sys.stderr.flush()
+    return Failed(line(why), tuple(map(line, trace(error))))
 
 
 def _say_if_open(pipe: Pipe, message: object) -> None:
