@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from confide.base.arrays import Floats
 from confide.base.errors import DataError, InputError, RunError
 from confide.deploy.machines import own_training
 from confide.deploy.node.observe import trace
@@ -60,21 +61,21 @@ def main(arguments: list[str]) -> int:
     pipe.say(Ready())
     while True:
         try:
-            question = pipe.hear(QUESTIONS, LARGEST)
+            question, weights = pipe.hear(QUESTIONS, LARGEST)
         except EOFError:
             return 0
-        pipe.say(_answer(name, train, question))
+        pipe.say(*_answer(name, train, question, np.frombuffer(weights, "<f8")))
 
 
-def _answer(name: str, train: Trainer, question: Train) -> Update | Failed:
-    weights = np.frombuffer(question.weights, "<f8").copy()  # which are the function's to change
+def _answer(name: str, train: Trainer, question: Train, weights: Floats) -> tuple[Update | Failed, memoryview | bytes]:
+    """With the numbers of an update; the weights are the function's to change."""
     try:
         update = train(weights, question.round, unpacked(question.config))
     except RunError as e:
-        return _failed(str(e), e.__cause__)
+        return _failed(str(e), e.__cause__), b""
     except BaseException as e:  # Ctrl-C of a library's own, for one
-        return _failed(f"{name} raised {type(e).__name__} in round {question.round}", e)
-    return Update(update.astype("<f8", copy=False).tobytes())
+        return _failed(f"{name} raised {type(e).__name__} in round {question.round}", e), b""
+    return Update(), np.ascontiguousarray(update, "<f8").data
 
 
 def _failed(why: str, error: BaseException | None) -> Failed:

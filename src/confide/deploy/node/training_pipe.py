@@ -1,11 +1,12 @@
 """What a client says to the process that trains for it, and hears: plain bytes of bounded size, over a pair of sockets.
 
-Nothing that crosses can be made to run: numbers are bytes of double precision, all else is MessagePack.
+Nothing that crosses can be made to run: numbers are double precision, little end first, all else is MessagePack.
 """
 
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
 from collections.abc import Mapping
@@ -23,19 +24,18 @@ from confide.base.errors import InputError
 from confide.base.wire import STRICT, MalformedError
 
 Line = Annotated[str, Field(max_length=1000)]
-TALK: Final = 2**16  # bytes of a message, besides its numbers
-LARGEST: Final = 2**35  # bytes of a question: 2^31 numbers are the largest model
-LENGTH: Final = 8  # bytes in front of a message, that say how many follow
+TALK: Final = 2**23  # bytes of a message, besides its numbers: a TOML has at most 2^20, and `0.` is nine of them here
+LARGEST: Final = 2**34  # bytes of numbers: the largest model has 2^31
 CHUNK: Final = 2**20
+_LENGTHS: Final = struct.Struct(">QQ")
 _DATES: Final = (datetime, date, moment)  # what a TOML has besides what MessagePack knows
 
 
 @dataclass(frozen=True, config=STRICT)
 class Train:
-    """Train from these weights."""
+    """Train from the weights that follow."""
 
     round: int
-    weights: bytes
     config: bytes
 
 
@@ -62,9 +62,7 @@ class Warned:
 
 @dataclass(frozen=True, config=STRICT)
 class Update:
-    """What the function returned."""
-
-    values: bytes
+    """What the function returned: the numbers that follow."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -105,31 +103,52 @@ def unpacked(raw: bytes) -> dict[str, Any]:
 
 
 class Pipe(Closing):
-    """One end. What has come of a message stays when time runs out, and the next call goes on from there."""
+    """One end. A message is its length and that of its numbers, eight bytes each, the message and the numbers."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock, self._have, self._saying = sock, bytearray(), threading.Lock()
+        for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            sock.setsockopt(socket.SOL_SOCKET, buffer, CHUNK)  # or the two take turns all the time
 
-    def say(self, message: object, deadline: float | None = None) -> None:
+    def say(self, message: object, numbers: memoryview | bytes = b"", deadline: float | None = None) -> None:
         """Raises `TimeoutError` if the other end does not listen until then, `OSError` if it is gone."""
-        raw = wire.encode(message)
+        raw, body = wire.encode(message), memoryview(numbers).cast("B")
         with self._saying:
             self._sock.settimeout(_left(deadline))
-            self._sock.sendall(len(raw).to_bytes(LENGTH, "big") + raw)
+            self._sock.sendall(_LENGTHS.pack(len(raw), len(body)) + raw)
+            self._sock.sendall(body)
 
-    def hear(self, kinds: Mapping[str, type[Any]], largest: int, deadline: float | None = None) -> Any:
-        """Raises `TimeoutError` or `EOFError` where there is none, and `MalformedError` where it is not of these."""
-        have = self._have
-        while len(have) < LENGTH or len(have) < LENGTH + (size := int.from_bytes(have[:LENGTH], "big")):
-            if len(have) >= LENGTH and size > largest:
-                raise MalformedError(f"{size} bytes, at most {largest} are allowed")
+    def hear(
+        self, kinds: Mapping[str, type[Any]], largest: int = 0, deadline: float | None = None
+    ) -> tuple[Any, bytearray]:
+        """The next message and its numbers, at most `largest` bytes of them.
+
+        Raises `TimeoutError` where there is none, after which it can be asked for again, `EOFError` where the other end
+        is gone, and `MalformedError` where it is not of these.
+        """
+        self._until(_LENGTHS.size, deadline)
+        size, numbers = _LENGTHS.unpack_from(self._have)
+        if size > TALK or numbers > largest:
+            raise MalformedError(f"{size} bytes and {numbers} of numbers, at most {TALK} and {largest} are allowed")
+        self._until(_LENGTHS.size + size, deadline)
+        message = wire.decode(bytes(self._have[_LENGTHS.size :]), kinds, TALK)
+        body, done = bytearray(numbers), 0
+        with memoryview(body) as room:
+            while done < numbers:
+                self._sock.settimeout(_left(deadline))
+                if not (n := self._sock.recv_into(room[done:])):
+                    raise EOFError
+                done += n
+        self._have.clear()
+        return message, body
+
+    def _until(self, size: int, deadline: float | None) -> None:
+        """So many bytes of this message are here, and none of the next."""
+        while len(self._have) < size:
             self._sock.settimeout(_left(deadline))
-            if not (more := self._sock.recv(CHUNK)):
+            if not (more := self._sock.recv(size - len(self._have))):
                 raise EOFError
-            have += more
-        raw = bytes(have[LENGTH : LENGTH + size])
-        del have[: LENGTH + size]
-        return wire.decode(raw, kinds, largest)
+            self._have += more
 
     def close(self) -> None:
         self._sock.close()

@@ -25,7 +25,7 @@ from confide.base.errors import DataError, InputError, RunError
 from confide.base.wire import MalformedError
 from confide.deploy.node.config import ClientConfig
 from confide.deploy.node.observe import ElsewhereError
-from confide.deploy.node.training_pipe import ANSWERS, TALK, Failed, Pipe, Ready, Refused, Train, Warned, packed
+from confide.deploy.node.training_pipe import ANSWERS, Failed, Pipe, Ready, Refused, Train, Warned, packed
 
 if TYPE_CHECKING:
     from confide.base.arrays import Floats
@@ -83,7 +83,7 @@ class TrainingProcess(Closing):
                 raise DataError("train", self._name, f"the process that loads it {self._ended()}") from None
 
     def __call__(self, weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
-        """The update as the function returned it, of any length.
+        """The update as the function returned it.
 
         Raises:
             RunError: there is none, and why.
@@ -91,12 +91,12 @@ class TrainingProcess(Closing):
         import numpy as np  # not before the process has started
 
         deadline = time.monotonic() + self.timeout
-        question = Train(round, weights.astype("<f8", copy=False).tobytes(), packed(config))
+        question, numbers = Train(round, packed(config)), np.ascontiguousarray(weights, "<f8")
         with self._busy:
             try:
                 self._loaded(deadline)
-                self._pipe.say(question, deadline)
-                answer = self._heard(deadline, len(question.weights) + TALK)
+                self._pipe.say(question, numbers.data, deadline)
+                answer, update = self._heard(deadline, numbers.nbytes)
             except TimeoutError:
                 if self._ready or time.monotonic() > self._began + LOADING:
                     self._anew()
@@ -111,9 +111,9 @@ class TrainingProcess(Closing):
                 raise RunError(str(e)) from None
         if isinstance(answer, Failed):
             raise ElsewhereError(answer.why, answer.places)
-        if len(answer.values) % 8:
-            raise RunError(f"the process of {self._name} said {len(answer.values)} bytes, which are no numbers")
-        return np.frombuffer(answer.values, "<f8").astype(np.float64, copy=False)
+        if len(update) != numbers.nbytes:
+            raise RunError(f"the process of {self._name} said {len(update)} bytes; an update has {numbers.nbytes}")
+        return np.frombuffer(update, "<f8").astype(np.float64, copy=False)
 
     def close(self) -> None:
         with self._guard:
@@ -148,7 +148,7 @@ class TrainingProcess(Closing):
 
     def _loaded(self, deadline: float) -> None:
         while not self._ready:
-            match self._heard(deadline, TALK):
+            match self._heard(deadline)[0]:
                 case Refused(remedy, of_data):
                     raise (DataError if of_data else InputError)("train", self._name, remedy)
                 case Ready():
@@ -156,12 +156,12 @@ class TrainingProcess(Closing):
                 case other:
                     raise MalformedError(f"a {type(other).__name__} before a question")
 
-    def _heard(self, deadline: float, largest: int) -> Any:
-        """The next answer; warnings before it are told."""
+    def _heard(self, deadline: float, largest: int = 0) -> tuple[Any, bytearray]:
+        """The next answer and its numbers; warnings before it are told."""
         while True:
-            answer = self._pipe.hear(ANSWERS, largest, deadline)
+            answer, numbers = self._pipe.hear(ANSWERS, largest, deadline)
             if not isinstance(answer, Warned):
-                return answer
+                return answer, numbers
             _log.warning("the training warned: %s at %s", answer.kind, answer.at)
 
     def _ended(self) -> str:
