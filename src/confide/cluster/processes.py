@@ -84,7 +84,7 @@ class Cluster(Closing):
         if crash is not None and self.test_seed is None:
             raise InputError("crash", crash, "needs a test seed")
         kind = "server" if node in self.layout.units else "client"
-        line = [sys.executable, "-X", "no_debug_ranges", "-m", "confide.cluster.leash", str(self._held), kind]
+        line = [sys.executable, "-P", "-X", "no_debug_ranges", "-m", "confide.cluster.leash", str(self._held), kind]
         line += [str(self.layout.toml(node)), *options]
         if self.test_seed is not None:
             line += ["--test-seed", str(self.test_seed)]

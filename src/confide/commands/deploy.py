@@ -117,7 +117,16 @@ def client(config: Config, until_finished: Finished = False, test_seed: Seed = N
     _warn(test_seed)
     sys.stderr.flush()
     # The same process without the command line's libraries: a client is to be small.
-    line = [sys.executable, "-X", "no_debug_ranges", "-m", "confide.deploy.node.client_main", str(config), *options]
+    line = [
+        sys.executable,
+        "-P",
+        "-X",
+        "no_debug_ranges",
+        "-m",
+        "confide.deploy.node.client_main",
+        str(config),
+        *options,
+    ]
     os.execv(sys.executable, line)  # noqa: S606
 
 

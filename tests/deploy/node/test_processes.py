@@ -33,6 +33,7 @@ from confide.deploy.node.config import load_client, load_server
 from confide.deploy.node.observing import Observer
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
+from confide.deploy.node.training_process import TrainingProcess
 from confide.deploy.store.sqlite import SqliteStore
 from confide.plans.config import Experiment, load
 from confide.plans.plan import Plan
@@ -721,17 +722,20 @@ def test_a_client_whose_parts_do_not_fit_is_refused(site: Site) -> None:
         load('data = "alpha-c1.npz"', 'train = "math:fsum"\ndataset = "none"').trainer(None)
 
 
-def test_a_train_function_of_ones_own(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_train_function_of_ones_own(site: Site) -> None:
     (site.folder / "plan.json").unlink()
     changes = ("algorithm.clip=update", "privacy.level=unit", "privacy.proof=none", "privacy.rho=500")
     agree(site.folder, "--model", "own", "--features", 5, *(x for change in changes for x in ("--set", change)))
     (site.folder / "mine.py").write_text("def train(weights, round, config):\n    return weights * 0 + config['x']\n")
-    monkeypatch.syspath_prepend(str(site.folder))
     path = edited(site, "alpha-c1", 'data = "alpha-c1.npz"', 'train = "mine:train"\ndataset = "ones"')
     path.write_text(path.read_text() + "[train_config]\nx = 0.02\n")
     setup = ClientSetup.load(load_client(path))
-    update = setup.trainer(None)(np.ones(5), 1, setup.config.train_config)
+    with TrainingProcess.of(setup.config) as process:  # it finds the function beside the TOML
+        update = setup.trainer(None, process=process)(np.ones(5), 1, setup.config.train_config)
+        assert process.timeout == setup.plan.deployed().clocks.adapt / 2  # zeros come in time
     assert np.allclose(update, 0.02)
+    code, out, err = run_here("check", path)
+    assert (code, "ok    data         mine:train fits the plan" in out) == (0, True), out + err
     with pytest.raises(InputError, match="no built-in model"):
         ClientSetup.load(load_client(site.toml("alpha-c1"))).trainer(None)
 

@@ -8,22 +8,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
+import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from confide.base.errors import DataError, InputError, RunError
 from confide.deploy.keys.certificates import SOON, utc_now
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines import training
 from confide.deploy.machines.client import Client
+from confide.deploy.machines.training import Trainer
 from confide.deploy.net.dialer import Dialer
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig, not_expired
 from confide.deploy.node.life import NodeProcess, begin
+from confide.deploy.node.memory import resident
 from confide.deploy.node.observing import Observer
 from confide.deploy.node.worker import Worker
 from confide.deploy.store.record import FileRecord
 from confide.deploy.store.store import At, nowhere
+
+if TYPE_CHECKING:
+    from confide.base.arrays import Floats
+    from confide.deploy.node.training_process import TrainingProcess
 
 AGAIN: Final = 5.0  # seconds until a hello that nobody answered is said again
 _log = logging.getLogger(__name__)
@@ -35,6 +44,7 @@ class ClientProcess(NodeProcess):
     def __init__(
         self,
         setup: ClientSetup,
+        process: TrainingProcess | None = None,
         *,
         test_seed: int | None = None,
         until_finished: bool = False,
@@ -57,20 +67,43 @@ class ClientProcess(NodeProcess):
             self._metrics = ClientMetrics()
             self._endpoint = self._metrics.serve(config.metrics)
             self._metrics.expires(setup.node.not_after)
+            self._metrics.memory("client", os.getpid)
+            if process is not None:
+                self._metrics.memory("trainer", lambda: process.pid)
             self._observer.counted_by(self._metrics.event, self._metrics.dropped)
+        self._process = process
         try:
-            trainer = setup.trainer(test_seed, _rows_failed)
+            trainer = setup.trainer(test_seed, _rows_failed, process)
         except DataError:  # to stay away would tell of the data; its operator is told, and no event is counted
             effect = "this client takes part and adds zeros; run `confide check` on its config to see why"
             _log.error("the data fail a check: %s", effect)
             trainer = training.without_data(setup.plan, setup.unit, setup.client)
         self._record = FileRecord(config.path(config.record), setup.terms.owner)
-        self.client = Client(setup.terms, trainer, self._record, setup.member, noise=noise, config=config.train_config)
+        self.client = Client(
+            setup.terms, self._told(trainer), self._record, setup.member, noise=noise, config=config.train_config
+        )
         self._worker = Worker(self._clock, lambda: self._wake, self._tick, lambda: None, self._broke)
         self._wake = math.inf
         self._refused: list[str] = []
 
     # On the worker's thread
+
+    def _told(self, train: Trainer) -> Trainer:
+        """With its begin and its end in the log: one that hangs or crawls is seen."""
+
+        def told(weights: Floats, number: int, given: Mapping[str, Any], /) -> Floats:
+            self._observer.log("training", round=number)
+            begin = time.monotonic()
+            try:
+                return train(weights, number, given)
+            finally:
+                seconds, client = round(time.monotonic() - begin, 1), resident(os.getpid())
+                trainer = client if self._process is None else resident(self._process.pid)
+                self._observer.log(
+                    "trained", round=number, seconds=seconds, client_mib=client >> 20, trainer_mib=trainer >> 20
+                )
+
+        return told
 
     def _connected(self, now: float) -> None:
         self.client.enrolled = False
@@ -116,6 +149,8 @@ class ClientProcess(NodeProcess):
         self._record.close()
         if self._endpoint is not None:
             self._endpoint.close()
+        if self._process is not None:
+            self._process.close()
 
     async def _start(self) -> None:
         setup = self.setup
@@ -194,9 +229,15 @@ def _rows_failed(bad: int, rows: int) -> None:
     _log.error("the data fail a check: %s", effect)
 
 
-def serve(config: ClientConfig, *, test_seed: int | None = None, until_finished: bool = False) -> None:
+def serve(
+    config: ClientConfig,
+    process: TrainingProcess | None = None,
+    *,
+    test_seed: int | None = None,
+    until_finished: bool = False,
+) -> None:
     """The whole life of `confide client`."""
     observer = begin(config, test_seed)
     setup = ClientSetup.load(config)
     not_expired(config.node, setup.node)
-    ClientProcess(setup, test_seed=test_seed, until_finished=until_finished, observer=observer).run()
+    ClientProcess(setup, process, test_seed=test_seed, until_finished=until_finished, observer=observer).run()

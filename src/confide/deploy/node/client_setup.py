@@ -11,7 +11,7 @@ from confide.base import canonical
 from confide.base.errors import InputError
 from confide.deploy.keys.certificates import LARGEST_PEM, check_name, fingerprint
 from confide.deploy.keys.node_keys import NodeKeys
-from confide.deploy.machines import training
+from confide.deploy.machines import own_training, training
 from confide.deploy.machines.client import ClientTerms
 from confide.deploy.machines.training import Trainer
 from confide.deploy.net.endpoints import Credentials, Limits, Target
@@ -24,6 +24,7 @@ from confide.problems.models import MODELS
 from confide.secure.client import Member
 
 if TYPE_CHECKING:
+    from confide.deploy.node.training_process import TrainingProcess
     from confide.privacy.data_ledger import Enrolment
 
 
@@ -104,18 +105,35 @@ class ClientSetup:
         """There is no record of what this client answered, so that it may answer again: it pays again."""
         return not self.config.path(self.config.record).exists()
 
-    def trainer(self, test_seed: int | None, told: Callable[[int, int], None] = lambda bad, rows: None) -> Trainer:
+    @property
+    def timeout(self) -> float:
+        """Seconds of a training of its own; then zeros, which by default are still in time for the round."""
+        given = self.config.train_timeout
+        return self.plan.deployed().clocks.adapt / 2.0 if given is None else given
+
+    def trainer(
+        self,
+        test_seed: int | None,
+        told: Callable[[int, int], None] = lambda bad, rows: None,
+        process: TrainingProcess | None = None,
+    ) -> Trainer:
         """What this client computes; a `DataError` where its data fail a check as a whole.
 
         Args:
             told: called with how many rows fail one on their own and are taken for zeros, and of how many.
+            process: that of the train function, if the config names one.
         """
         plan, config, clip = self.plan, self.config, self.plan.algorithm.clip
         own = plan.algorithm.model.kind not in MODELS
         if config.train is not None:
             if not own and clip.kind != "update":
                 raise InputError("train", config.train, "the plan has a built-in model; give data = 'file.npz'")
-            return training.entry_point(config.train, clip, plan.algorithm.step)
+            if process is None:
+                raise InputError("train", config.train, "has no process; start one with TrainingProcess.of")
+            train = own_training.within(config.train, clip, plan.algorithm.step, process)
+            process.load()
+            process.timeout = self.timeout
+            return train
         if own or config.data is None:
             raise InputError("data", config.data, "the plan has no built-in model; give train = 'package.module:name'")
         X, y = client_data.read(config.path(config.data), plan.algorithm.model.length)

@@ -74,6 +74,8 @@ class ClientConfig(NodeTable):
     data: str | None = Field(None, description=".npz with X and y, or .csv: a line of names, then rows, target last")
     train: str | None = Field(None, description="package.module:function(weights, round, config), in place of data")
     train_config: dict[str, Any] = Field({}, description="[train_config]: given to the train function")
+    train_timeout: float | None = Field(None, description="seconds of a training, then zeros; half of adapt by default")
+    train_log: str | None = Field(None, description="file for what the train function writes; nowhere by default")
     dataset: str | None = Field(None, description="name of the data, which stays theirs when the file changes")
     ledger: str | None = Field(None, description="what was spent on the data; in the user's state folder by default")
 
@@ -116,8 +118,11 @@ def load_client(path: str | Path) -> ClientConfig:
         if Path(config.data).suffix not in (".npz", ".csv"):
             raise InputError("data", config.data, "must be an .npz with X and y, or a .csv")
         _exists(config, "data", config.data, "name this client's own samples")
-        if config.train_config:
-            raise InputError("train_config", config.train_config, "is for a train function; a built-in model has none")
+        for field in ("train_config", "train_timeout", "train_log"):
+            if field in config.model_fields_set:
+                raise InputError(field, getattr(config, field), "is for a train function; a built-in model has none")
+    if config.train_timeout is not None:
+        _positive("train_timeout", config.train_timeout)
     return config
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from confide.deploy.node.observe import AllowList, Json, Text, said
+from confide.deploy.node.warned import log_warnings
 
 Hook = Callable[[str, Mapping[str, Any]], None]
 
@@ -103,6 +104,7 @@ class Observer:
             each.addFilter(self.allowed)
         handler.addFilter(Repeats())
         root = logging.getLogger()
+        log_warnings()
         root.handlers[:] = [handler, self.last_error]
         root.setLevel(logging.WARNING)
         _log.setLevel(logging.INFO)
