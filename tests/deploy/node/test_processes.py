@@ -127,7 +127,8 @@ class Site:
             for k in range(CLIENTS):
                 (self.folder / f"{name}-c{k}.toml").write_text(
                     f'plan = "plan.json"\nnode = "{name}/client-c{k}"\nrecord = "{name}-c{k}.record"\n'
-                    f'data = "{name}-c{k}.npz"\nauthority = "{name}/ca.crt"\nlog = "json"\n[server]\n'
+                    f'data = "{name}-c{k}.npz"\nauthority = "{name}/ca.crt"\ncrl = "{name}/crl.pem"\nlog = "json"\n'
+                    f"reload = 0.3\n[server]\n"
                     f'organisation = "{name}"\nname = "one"\naddresses = ["127.0.0.1:{self.ports[name]}"]\n'
                 )
 
@@ -299,6 +300,11 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site, m
 
     site.authority("beta").revoke("c2")  # its list is read again now and then
     until(lambda: (s := site.status("beta")) and s["clients"]["connected"] == CLIENTS - 1, "c2 is shown the door")
+    site.authority("beta").revoke("one")  # its neighbour and its clients leave it
+    why = "the certificate was revoked"
+    until(lambda: (s := site.status("alpha")) and why in s["peers"][0]["why"], "alpha leaves beta")
+    until(lambda: why in site.log("beta-c0"), "c0 leaves beta")
+    until(lambda: (s := site.status("beta")) and s["clients"]["connected"] == 0, "all clients leave beta")
 
     assert set(site.stop().values()) == {0}
     code, out, _ = run_here("status", site.toml("beta"), "--json")  # of the store
@@ -452,8 +458,8 @@ def test_check_of_a_client(site: Site) -> None:
     code, found = checked()
     assert code == 0
     assert {name: level for name, (level, _) in found.items()} == {
-        "plan": "ok", "privacy": "ok", "certificate": "ok", "data": "ok", "ledger": "ok", "record": "ok",
-        "server": "warn",
+        "plan": "ok", "privacy": "ok", "certificate": "ok", "revocations": "ok", "data": "ok", "ledger": "ok",
+        "record": "ok", "server": "warn",
     }  # fmt: skip
     assert "not reached" in found["server"][1]
     assert not (site.folder / "alpha-c0.record").exists()

@@ -35,7 +35,7 @@ from confide.base.durable_files import create_file, replace_file
 from confide.base.errors import InputError, RunError
 from confide.base.files import sync_folder
 from confide.base.validation import one_of, whole
-from confide.deploy.keys.authentication import LARGEST_LIST
+from confide.deploy.keys.authentication import LARGEST_LIST, Revoked, read_revoked
 from confide.deploy.keys.certificates import (
     CA_DAYS,
     LARGEST_PEM,
@@ -279,19 +279,19 @@ class Authority:
             sync_folder(self.folder)
         revoked = {int(e.serial, 16) for e in entries if e.revoked is not None}
         listed = self._listed()
-        if listed is not None and listed - revoked:
+        if listed is not None and listed.serials - revoked:
             remedy = f"{CRL} holds revoked certificates that it does not; it is an old copy, restore a newer one"
             raise InputError("index", str(self.folder / INDEX), remedy)
-        if listed != revoked:
+        if listed is None or listed.serials != revoked:
             self._sign_crl(entries)
         return entries
 
-    def _listed(self) -> set[int] | None:
-        """The serials in our CRL; None if there is none, or it is damaged."""
+    def _listed(self) -> Revoked | None:
+        """Our CRL; None if there is none, or it is damaged: then it is signed anew."""
+        path = self.folder / CRL
         try:
-            crl = x509.load_pem_x509_crl(canonical.read_bytes(self.folder / CRL, "crl", LARGEST_LIST))
-            return {r.serial_number for r in crl} if crl.is_signature_valid(self._key.public_key()) else None
-        except Exception:  # of many types; it is signed anew
+            return read_revoked(canonical.read_bytes(path, "crl", LARGEST_LIST), self.certificate, path)
+        except InputError:
             return None
 
     def _sign_crl(self, entries: Sequence[Entry]) -> datetime:
@@ -303,7 +303,9 @@ class Authority:
                 one = x509.RevokedCertificateBuilder(int(e.serial, 16), datetime.fromisoformat(e.revoked))
                 builder = builder.add_revoked_certificate(one.build())
         builder = builder.add_extension(issued_by(self._ca), critical=False)
-        builder = builder.add_extension(x509.CRLNumber(time.time_ns()), critical=False)  # it only ever grows
+        before = self._listed()  # a node never goes back to a lower number, however the clock was set meanwhile
+        number = max(time.time_ns(), 0 if before is None else before.number + 1)
+        builder = builder.add_extension(x509.CRLNumber(number), critical=False)
         try:
             replace_file(self.folder / CRL, builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
         except RunError as e:
