@@ -95,10 +95,10 @@ def test_a_model_of_ones_own_and_one_whose_data_are_elsewhere() -> None:
 
 def test_a_unit_announces_its_live_nodes_in_order(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "alpha")
-    with pytest.raises(InputError, match="pki issue alpha server"):
+    with pytest.raises(InputError, match="pki request alpha server"):
         announce(authority, "unit a")
     authority.issue("server", "one")
-    with pytest.raises(InputError, match="pki issue alpha client"):
+    with pytest.raises(InputError, match="pki request alpha client"):
         announce(authority, "unit a")
     keys = {name: authority.issue("client", name).identity for name in ("c", "a", "b", "gone")}
     authority.revoke("gone")

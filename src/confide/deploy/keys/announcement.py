@@ -112,7 +112,7 @@ def described(authority: Authority, unit: str, server: str | None, clients: Sequ
         remedy = (
             f"{authority.org} has several, name one with --server: {names}"
             if servers
-            else f"no such server; `confide pki issue {authority.org} server NAME` makes one"
+            else f"no such server; `confide pki request {authority.org} server NAME` at the node asks for one"
         )
         raise InputError("server", server, remedy)
     known = {e.name: e for e in live.values() if e.role == "client"}
@@ -122,7 +122,7 @@ def described(authority: Authority, unit: str, server: str | None, clients: Sequ
             raise InputError("client", name, remedy)
     chosen = [known[name] for name in dict.fromkeys(clients)] if clients else list(known.values())
     if not chosen:
-        remedy = f"a unit needs clients; `confide pki issue {authority.org} client NAME` makes one"
+        remedy = f"a unit needs clients; `confide pki request {authority.org} client NAME` at the node asks for one"
         raise InputError("client", None, remedy)
     return {
         "format": FORMAT,

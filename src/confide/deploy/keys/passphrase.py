@@ -15,7 +15,17 @@ from confide.base.errors import InputError
 from confide.secure.keys import Secret
 
 SOURCES: Final = "file:PATH, fd:NUMBER or prompt"
+LEAST: Final = 20  # bytes of a new one: the format of the key files makes a guess cheap
 LARGEST: Final = 1023  # bytes, of what OpenSSL takes
+
+
+def new_passphrase(source: str) -> Secret:
+    """As `read_passphrase`, for keys that are made: typed twice, and not so short that it could be guessed."""
+    found = read_passphrase(source, twice=True)
+    if len(found) < LEAST:
+        drawn = f"draw one of {LEAST} or more, `openssl rand -base64 24`: whoever gets the key's file may try them all"
+        raise InputError("passphrase", source, f"has {len(found)} bytes; {drawn}")
+    return found
 
 
 def read_passphrase(source: str, folder: Path = Path(), *, twice: bool = False) -> Secret:
@@ -23,7 +33,7 @@ def read_passphrase(source: str, folder: Path = Path(), *, twice: bool = False) 
 
     Args:
         source: file:PATH (relative to `folder`), fd:NUMBER or prompt.
-        twice: typed for a new key, whom a slip would lock out.
+        twice: a slip is noticed.
     """
     kind, _, where = source.partition(":")
     if kind == "file" and where:

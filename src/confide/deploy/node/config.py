@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from confide.secure.keys import Secret
 
 LARGEST = 2**20  # bytes of a config
+KEYS = "`confide pki request` makes the keys, `confide pki sign` the .crt; copy all files of the node here"
 
 
 class AuthorityConfig(Table):
@@ -201,7 +202,12 @@ def _load(path: Path, kind: type[Config]) -> Config:
     config = checked(kind, table | {"folder": path.absolute().parent})
     _exists(config, "plan", config.plan, "`confide agree` makes it; all nodes have the same")
     for end in (".crt", ".key", ".identity", *((".exchange",) if kind is ServerConfig else ())):
-        _exists(config, "node", config.node + end, "`confide pki request` makes the keys, `confide pki sign` the .crt")
+        _exists(
+            config,
+            "node",
+            config.node + end,
+            KEYS,
+        )
     _positive("grace", config.grace, zero=True)
     _positive("reload", config.reload)
     for field, address in (("metrics", config.metrics), ("health", config.health)):
