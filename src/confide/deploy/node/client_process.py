@@ -42,7 +42,7 @@ class ClientProcess(NodeProcess):
         observer: Observer | None = None,
     ) -> None:
         setup.pay()
-        super().__init__(observer, until_finished)
+        super().__init__(observer, until_finished, setup.config.health)
         self.setup, config = setup, setup.config
         noise = None
         self._at: At = nowhere

@@ -50,6 +50,5 @@ class Liveness:
             remedy = f"port {port} is in use, or the address is not this machine's ({e.strerror}); choose another"
             raise InputError("health", address, remedy) from None
 
-    async def stop(self) -> None:
+    def close(self) -> None:
         self._server.close()
-        await self._server.wait_closed()

@@ -96,7 +96,7 @@ class ServerProcess(NodeProcess):
         until_finished: bool = False,
         observer: Observer | None = None,
     ) -> None:
-        super().__init__(observer, until_finished)
+        super().__init__(observer, until_finished, setup.config.health)
         self.setup, self._rejoin, self._seed = setup, rejoin, test_seed
         self._store = open_store(setup)
         try:
