@@ -133,7 +133,8 @@ class Site:
             (self.folder / f"{name}.toml").write_text(
                 f'plan = "plan.json"\nnode = "{name}/server-one"\nlisten = "127.0.0.1:{self.ports[name]}"\n'
                 f'store = "{name}.db"\ndataset = "{name} 2026"\nreleased = "{name}-released"\npatience = {LONG}\n'
-                f'reload = 0.3\ngrace = 3\n{self.health(name)}{authorities}[servers.{other}]\norganisation = "{other}"\nname = "one"\n'
+                f"reload = 0.3\ngrace = 3\n{self.health(name)}{authorities}"
+                f'[servers.{other}]\norganisation = "{other}"\nname = "one"\n'
                 f'addresses = ["127.0.0.1:{self.ports[other]}"]\n'
             )
             for k in range(CLIENTS):
