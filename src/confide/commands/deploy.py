@@ -45,7 +45,7 @@ def agree(
 
     parsed = load(config, change or [])
     units = [announcement.read(path) for path in unit]
-    for note in (announcement.other_sizes(parsed, units), doubt(parsed)):
+    for note in (announcement.other_sizes(parsed, units), doubt(parsed), announcement.known_keys(parsed, unit)):
         if note:
             print(f"note: {note}", file=sys.stderr)
     plan = announcement.agree(

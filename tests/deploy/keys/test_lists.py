@@ -85,6 +85,15 @@ def test_an_authority_whose_clock_went_back_numbers_on(
     assert load_revoked(path, alpha.certificate, NOW).number == before + 1
 
 
+def test_a_damaged_list_in_the_memory_is_named(alpha: Authority, path: Path, own: Path) -> None:
+    lists = Lists(own)
+    lists.look("alpha", path, alpha.certificate, NOW)
+    lists.keep()
+    own.write_text(own.read_text().replace("X509", "X5O9"))
+    with pytest.raises(InputError, match=r"lists = .*no list of alpha.*remove this file"):
+        Lists(own).look("alpha", path, alpha.certificate, NOW)
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 2, "lists": {}}', '{"format": 1, "lists": {"a": 1}}'])
 def test_a_damaged_memory_is_named(own: Path, text: str) -> None:
     own.write_text(text)

@@ -43,7 +43,7 @@ class Lists:
             ca: the authority's certificate in PEM.
         """
         now, who = now or utc_now(), f"{org} {fingerprint(ca)}"
-        known = read_revoked(self._newest[who], ca, self._path) if who in self._newest else None
+        known = self._known(who, ca)
         try:
             found = load_revoked(path, ca, now)
             if known is not None and found.number < known.number:
@@ -54,6 +54,14 @@ class Lists:
             self._newest[who] = found.pem
             known = found
         return known, None
+
+    def _known(self, who: str, ca: bytes) -> Revoked | None:
+        if who not in self._newest:
+            return None
+        try:
+            return read_revoked(self._newest[who], ca, self._path)
+        except InputError:
+            raise _damaged(self._path, f"no list of {who.partition(' ')[0]}") from None
 
     def keep(self) -> None:
         """The next start knows what was seen; raises an `InputError` or `RunError` where it cannot be written."""
@@ -71,5 +79,9 @@ def _read(path: Path) -> dict[str, bytes]:
             raise ValueError(f"format {table['format']!r}")
         return {who: pem.encode() for who, pem in table["lists"].items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as e:
-        remedy = f"is damaged ({e}); put the newest crl.pem of every organisation in place, and then remove this file"
-        raise InputError("lists", str(path), remedy) from None
+        raise _damaged(path, str(e)) from None
+
+
+def _damaged(path: Path, why: str) -> InputError:
+    remedy = f"is damaged ({why}); put the newest crl.pem of every organisation in place, and then remove this file"
+    return InputError("lists", str(path), remedy)

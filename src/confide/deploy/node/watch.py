@@ -63,11 +63,10 @@ class Watch:
     def look(self) -> None:
         before, failed = (self._node.certificate, self._trust.revoked), dict[str, str]()
         with self._reserve:
-            self._trust = self._trust.look()
-            for step in (self._look_at_keys, self._trust.known.keep):
+            for step in (self._look_at_lists, self._look_at_keys, self._trust.known.keep):
                 try:
                     step()
-                except (InputError, RunError) as e:
+                except (InputError, RunError, OSError) as e:
                     failed[str(e)] = STAYS
         for org, trouble in self._trust.troubles.items():
             failed[str(trouble)] = STAYS if org in self._trust.lists else f"the nodes of {org} are refused"
@@ -79,6 +78,9 @@ class Watch:
         if (self._node.certificate, self._trust.revoked) != before:
             self._observer.log("reloaded", certificate_until=str(self._node.not_after))
         self._warn()
+
+    def _look_at_lists(self) -> None:
+        self._trust = self._trust.look()
 
     def _look_at_keys(self) -> None:
         found, node = NodeKeys.load(self._prefix, self._passphrase), self._node
