@@ -40,13 +40,14 @@ def agree(
 ) -> None:
     """Make the plan of a deployment, and say what it protects whom from."""
     from confide.deploy.keys import announcement
-    from confide.plans.config import load
+    from confide.plans.config import doubt, load
     from confide.privacy.price import price
 
     parsed = load(config, change or [])
     units = [announcement.read(path) for path in unit]
-    if note := announcement.other_sizes(parsed, units):
-        print(f"note: {note}", file=sys.stderr)
+    for note in (announcement.other_sizes(parsed, units), doubt(parsed), announcement.known_keys(parsed, unit)):
+        if note:
+            print(f"note: {note}", file=sys.stderr)
     plan = announcement.agree(
         parsed, units, model=model, features=features, rho=rho,
         window=window, adapt=adapt, tick=tick, exchange=exchange, drain=drain, start=start,

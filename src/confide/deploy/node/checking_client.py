@@ -12,7 +12,7 @@ from confide.base.errors import DataError, InputError, RunError
 from confide.deploy.node import client_data
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig
-from confide.deploy.node.findings import FAIL, OK, WARN, Finding, certificate, clock, not_yet_made, privacy
+from confide.deploy.node.findings import FAIL, OK, WARN, Finding, certificate, clock, not_yet_made, privacy, revocations
 from confide.deploy.node.probing import probe
 from confide.deploy.node.training_process import TrainingProcess
 from confide.deploy.store.record import FileRecord
@@ -35,6 +35,7 @@ def check(config: ClientConfig, *, strict_peers: bool = False) -> Iterator[Findi
     yield Finding("plan", OK, f"{setup.plan.hash}: this is client {setup.client} of unit {name!r}")
     yield privacy(agreed(setup.plan))
     yield certificate(setup.node)
+    yield from revocations(setup.node, setup.trust)
     yield _data(setup)
     yield _ledger(setup)
     record, running = _record(setup)

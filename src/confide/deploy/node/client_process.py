@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from confide.base.errors import DataError, InputError, RunError
-from confide.deploy.keys.certificates import SOON, utc_now
+from confide.base.errors import DataError
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines import training
 from confide.deploy.machines.client import Client
@@ -26,6 +25,8 @@ from confide.deploy.node.config import ClientConfig, not_expired
 from confide.deploy.node.life import NodeProcess, begin
 from confide.deploy.node.memory import resident
 from confide.deploy.node.observing import Observer
+from confide.deploy.node.trust import Trust
+from confide.deploy.node.watch import Watch
 from confide.deploy.node.worker import Worker
 from confide.deploy.store.record import FileRecord
 from confide.deploy.store.store import At, nowhere
@@ -51,7 +52,7 @@ class ClientProcess(NodeProcess):
         observer: Observer | None = None,
     ) -> None:
         setup.pay()
-        super().__init__(observer, until_finished)
+        super().__init__(observer, until_finished, setup.config.health)
         self.setup, config = setup, setup.config
         noise = None
         self._at: At = nowhere
@@ -190,32 +191,24 @@ class ClientProcess(NodeProcess):
 
     async def _watch(self) -> None:
         """The way to the server, the certificate and the clock."""
-        said = ""
+        said, setup = "", self.setup
+        prefix = setup.config.path(setup.config.node)
+        watch = Watch(setup.node, setup.trust, prefix, setup.passphrase, self._observer, self._use)
+        watch.look()
         while True:
-            await asyncio.sleep(self.setup.config.reload)
+            await asyncio.sleep(setup.config.reload)
             if self._dialer.why != said:
                 said = self._dialer.why
                 if said:
                     self._observer.log("unreachable", why=said)
             self._look_at_clock()
-            try:
-                self._reload()
-            except (InputError, RunError) as e:
-                self._observer.log("reload failed", why=str(e), effect="the certificate of before stays in use")
-            if self.setup.node.not_after - utc_now() < SOON:
-                self._observer.log("expires", certificate=self.setup.config.node, on=str(self.setup.node.not_after))
+            watch.look()
 
-    def _reload(self) -> None:
-        node = NodeKeys.load(self.setup.config.path(self.setup.config.node))
-        if node.certificate == self.setup.node.certificate:
-            return
-        if node.identity.public != self.setup.node.identity.public:
-            raise InputError("node", self.setup.config.node, "is another node's certificate; renew the one of before")
-        self.setup = replace(self.setup, node=node)
+    def _use(self, node: NodeKeys, trust: Trust) -> None:
+        self.setup = replace(self.setup, node=node, trust=trust)
         self._dialer.renew(self.setup.credentials)
         if self._metrics is not None:
             self._metrics.expires(node.not_after)
-        self._observer.log("reloaded", certificate_until=str(node.not_after))
 
     def _signalled(self) -> None:
         """What has arrived is answered within the grace; the record is whole at any moment."""

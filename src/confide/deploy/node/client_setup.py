@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.deploy.keys.certificates import LARGEST_PEM, check_name, fingerprint
+from confide.deploy.keys.lists import Lists
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines import own_training, training
 from confide.deploy.machines.client import ClientTerms
@@ -17,11 +18,13 @@ from confide.deploy.machines.training import Trainer
 from confide.deploy.net.endpoints import Credentials, Limits, Target
 from confide.deploy.net.handshake import Common
 from confide.deploy.node import client_data
-from confide.deploy.node.config import ClientConfig, load_plan
+from confide.deploy.node.config import ClientConfig, load_keys, load_plan
 from confide.deploy.node.memory import apart
+from confide.deploy.node.trust import Trust
 from confide.plans.plan import Plan
 from confide.problems.models import MODELS
 from confide.secure.client import Member
+from confide.secure.keys import Secret
 
 if TYPE_CHECKING:
     from confide.deploy.node.training_process import TrainingProcess
@@ -35,11 +38,12 @@ class ClientSetup:
     unit: int
     client: int
     node: NodeKeys
-    authority: bytes
+    passphrase: Secret | None
+    trust: Trust
 
     @classmethod
     def load(cls, config: ClientConfig) -> Self:
-        plan, node = load_plan(config), NodeKeys.load(config.path(config.node))
+        plan, (node, passphrase) = load_plan(config), load_keys(config)
         unit, client = _place(plan, node)
         pem = canonical.read_bytes(config.path(config.authority), "authority", LARGEST_PEM)
         found, wanted = fingerprint(pem), plan.units[unit].authority
@@ -50,7 +54,8 @@ class ClientSetup:
             remedy = f"this client is of {node.org}, and so is the server of its unit"
             raise InputError("server.organisation", config.server.organisation, remedy)
         check_name("server.name", config.server.name)
-        return cls(config, plan, unit, client, node, pem)
+        trust = Trust.load(config.sources, Lists(config.lists))
+        return cls(config, plan, unit, client, node, passphrase, trust)
 
     @cached_property
     def terms(self) -> ClientTerms:
@@ -72,7 +77,7 @@ class ClientSetup:
 
     @property
     def credentials(self) -> Credentials:
-        return Credentials(self.node, {self.config.server.organisation: self.authority})
+        return Credentials(self.node, self.trust.authorities, self.trust.revoked)
 
     @property
     def member(self) -> Member:

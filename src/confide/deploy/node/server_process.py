@@ -14,13 +14,14 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from confide.base.errors import InputError, RunError
-from confide.deploy.keys.certificates import SOON, RefusedPeer, utc_now
+from confide.deploy.keys.certificates import RefusedPeer
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines.ahead import Ahead
 from confide.deploy.machines.draws import secret_noise
@@ -36,8 +37,10 @@ from confide.deploy.node.config import ServerConfig, not_expired
 from confide.deploy.node.life import NodeProcess, begin
 from confide.deploy.node.observing import Observer
 from confide.deploy.node.released import ReleasedFolder
-from confide.deploy.node.server_setup import ServerSetup, load_trust
+from confide.deploy.node.server_setup import ServerSetup
 from confide.deploy.node.server_status import machine_status, receipts_of
+from confide.deploy.node.trust import Trust
+from confide.deploy.node.watch import Daily, Watch
 from confide.deploy.node.worker import Worker
 from confide.deploy.store.books import Books
 from confide.deploy.store.sqlite import SqliteStore
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 HELD: Final = 4  # messages that wait for a connection that is dialed on demand
 POLL: Final = 0.2  # seconds between looks at a release
 FIGURES: Final = 5.0  # seconds between looks for the figures
+TWICE: Final = "two processes with the same keys take its stream from each other; end one, or revoke the keys"
 LAST: Final = 0.3  # seconds for the last words after the machine has stopped
 
 
@@ -92,7 +96,7 @@ class ServerProcess(NodeProcess):
         until_finished: bool = False,
         observer: Observer | None = None,
     ) -> None:
-        super().__init__(observer, until_finished)
+        super().__init__(observer, until_finished, setup.config.health)
         self.setup, self._rejoin, self._seed = setup, rejoin, test_seed
         self._store = open_store(setup)
         try:
@@ -112,6 +116,7 @@ class ServerProcess(NodeProcess):
         self._linger: float | None = None
         self._spent: dict[tuple[int, int], dict[str, Any]] = {}  # by publications and releases, for the status
         self._started = self._clock()
+        self._daily = Daily()
 
     def _measured(self) -> Store:
         """The store, with figures around it where the config has a port for them."""
@@ -259,8 +264,12 @@ class ServerProcess(NodeProcess):
 
         return Listener(
             self.setup.config.listen, self.setup.listening, self.setup.common, self._door, self._receive,
-            connected, told("disconnected"), differs, self.setup.limits,
+            connected, told("disconnected"), differs, self._two, self.setup.limits,
         )  # fmt: skip
+
+    def _two(self, node: Node, who: str) -> None:
+        if self._daily.due(node):
+            self._worker.submit(lambda _: self.server.alarm(f"{who} runs twice: {TWICE}"))
 
     def _door(self, peer: Any) -> Node:
         try:
@@ -333,35 +342,21 @@ class ServerProcess(NodeProcess):
     # Certificates and the clock
 
     async def _reload_for_ever(self) -> None:
-        warned = False
+        setup = self.setup
+        prefix = setup.config.path(setup.config.node)
+        watch = Watch(setup.node, setup.trust, prefix, setup.passphrase, self._observer, self._use)
         while True:
-            if not warned and self.setup.node.not_after - utc_now() < SOON:
-                warned = True
-                self._observer.log("expires", certificate=self.setup.config.node, on=str(self.setup.node.not_after))
+            watch.look()
             await self._look_at_released()
-            await asyncio.sleep(self.setup.config.reload)
+            await asyncio.sleep(setup.config.reload)
             self._look_at_clock()
-            try:
-                warned = self._reload() and warned
-            except (InputError, RunError) as e:
-                self._observer.log("reload failed", why=str(e), effect="the certificates of before stay in use")
 
-    def _reload(self) -> bool:
-        """Whether the node's own certificate stayed the same."""
-        before, config = self.setup, self.setup.config
-        trust, node = load_trust(config, before.trust), NodeKeys.load(config.path(config.node))
-        for org in config.authorities.keys() - trust.revoked.keys():
-            why = f"the list of revoked certificates of {org} is out of date or damaged: its nodes are refused"
-            self._observer.log("reload failed", why=why)
-        same = node.certificate == before.node.certificate
-        if same and (trust.authorities, trust.revoked) == (before.trust.authorities, before.trust.revoked):
-            return True
-        self.setup = before.renewed(node, trust)
+    def _use(self, node: NodeKeys, trust: Trust) -> None:
+        if (node, trust) != (self.setup.node, self.setup.trust):
+            self.setup = replace(self.setup, node=node, trust=trust)
         self._listener.renew(self.setup.listening)
         for m, dialer in self._dialers.items():
             dialer.renew(self.setup.dialing(m))
-        self._observer.log("reloaded", certificate_until=str(node.not_after))
-        return same
 
     # Questions of the operator
 
