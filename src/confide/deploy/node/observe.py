@@ -17,7 +17,8 @@ away):
 
 Two events do depend on data: that a client's own training failed, and that its data, or rows of them, failed a check.
 What failed counts as zeros, so the sum hides it from everybody else. Only the client's own log has the line, and no
-metric counts it.
+metric counts it. A third one may: that a sum was out of range, which a lying client can make depend on the others'
+updates. It is in the log of the server that saw the sum, and no metric counts it.
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     # a server's machine
     "published": {"round": count, "clients": count, "offered": numbers, "suspended": numbers},
     "skipped": {"round": count, "why": text},
+    "left out": {"client": count, "round": count},
+    "out of range": {"round": count},
     "halted": {"round": count, "why": text},
     "applied": {"neighbour": count, "round": count, "late": count},
     "void": {"neighbour": count, "round": count},

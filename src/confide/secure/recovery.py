@@ -1,0 +1,123 @@
+"""The secrets of a session from its holders' shares, of which some are withheld and some are wrong.
+
+A secret proves itself: a seed by its owner's commitment, a key by its public half. So no wrong one is ever taken, and
+where the first t shares give none, others can be tried, all of them among the answers that have come:
+
+    t shares of holders who were right so far
+    all shares, decoded with errors (`shares.agreeing`): with s shares beyond t, up to s / 2 wrong ones are found
+    all but g of them, for every choice of g: up to g + (s - g) / 2
+
+The last are many, so a session tries at most `TRIES` sets beside the first t, an equal part of them for each owner:
+`confide.benchmarks.secure` has the seconds.
+
+*Who lied* is said only where no honest owner could look like this while at most `lies` holders lie, as many as the plan
+takes to be corrupted, and one at least. An honest owner has dealt a right share to every holder who answered, and an
+honest holder withholds a share only if it could not be opened. So an owner lied if more than `lies` withhold its share;
+or if `lies` fewer than have answered would be enough, and every error of as many as can be wrong would have been found.
+Where that is so of more than `lies` owners, more lie than the plan says, and nobody is named. Of single holders nothing
+is said: that a share is wrong may be its owner's doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import combinations
+from typing import Final, TypeVar
+
+from confide.secure import shares
+from confide.secure.session import Session, Why
+
+TRIES: Final = 512
+Held = Mapping[int, Mapping[int, bytes]]  # by holder who has answered, then by owner
+T = TypeVar("T")
+
+
+class Recovery:
+    """Attributes:
+    lost: owners whose secret is not found.  why: it is not.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._threshold = session, session.task.parameters.threshold
+        self._lies = max(session.task.parameters.corrupted, 1)
+        self._doubted: set[int] = set()  # holders who had a wrong share: asked last
+        self.lost: list[int] = []
+        self._named: list[int] = []
+        self.why = Why.TOO_FEW_ANSWERS
+
+    @property
+    def liars(self) -> tuple[int, ...]:
+        """Owners who have lied."""
+        return tuple(self._named) if len(self._named) <= self._lies else ()
+
+    def secrets(self, owners: Iterable[int], held: Held, opened: Callable[[int, bytes], T | None]) -> dict[int, T]:
+        """What each owner's secret opens; `opened` gives nothing for a wrong one.
+
+        Owners with the same holders in the same places share their Lagrange coefficients and one matrix product.
+        """
+        t, found = self._threshold, dict[int, T]()
+        dealt = {owner: self._places(owner, held) for owner in owners}
+        together = dict[tuple[int, ...], list[int]]()
+        for owner, places in dealt.items():
+            if len(places) >= t:
+                together.setdefault(tuple(places)[:t], []).append(owner)
+        for points, group in together.items():
+            rows = [[held[dealt[owner][x]][owner] for owner in group] for x in points]
+            for owner, secret in zip(group, shares.combine(points, rows), strict=True):
+                if secret is not None and (one := opened(owner, secret)) is not None:
+                    found[owner] = one
+        missing = [owner for owner in dealt if owner not in found]
+        for owner in missing:
+            given = {x: (j, held[j][owner]) for x, j in dealt[owner].items()}
+            one = self._search(owner, given, held, opened, max(1, TRIES // len(missing)))
+            if one is not None:
+                found[owner] = one
+        return found
+
+    def _places(self, owner: int, held: Held) -> dict[int, int]:
+        """Who has given a share of this owner's secret, by the point of the polynomial."""
+        return {x: j for x, j in enumerate(self._session.holders(owner), 1) if j in held and owner in held[j]}
+
+    def _search(
+        self,
+        owner: int,
+        given: Mapping[int, tuple[int, bytes]],
+        held: Held,
+        opened: Callable[[int, bytes], T | None],
+        tries: int,
+    ) -> T | None:
+        t, found = self._threshold, -1  # so many errors would have been found
+        places = [x for x, (_, share) in given.items() if shares.readable(share)]
+        places.sort(key=lambda x: given[x][0] in self._doubted)
+
+        def opens(points: list[int]) -> T | None:
+            (secret,) = shares.combine(tuple(points), [[given[x][1]] for x in points])
+            return None if secret is None else opened(owner, secret)
+
+        spare = len(places) - t
+        if spare >= 0 and (one := opens(places[:t])) is not None:
+            return one
+        for out in (0, *range(2 - spare % 2, spare + 1, 2)) if spare >= 0 else ():
+            for left_out in combinations(reversed(places), out):
+                if tries <= 0:
+                    break
+                tries -= 1
+                kept = [x for x in places if x not in left_out]
+                right = [kept[n] for n in shares.agreeing(tuple(kept), [given[x][1] for x in kept], t)]
+                if right and (one := opens(right[:t])) is not None:
+                    self._doubted |= {given[x][0] for x in places if x not in right}
+                    return one
+            else:
+                found = out + (spare - out) // 2
+        self._lose(owner, sum(j in held for j in self._session.holders(owner)), len(places), found)
+        if len(given) >= t:
+            self.why = Why.WRONG_SHARE
+        return None
+
+    def _lose(self, owner: int, answered: int, given: int, found: int) -> None:
+        """A secret is not there although so many holders answered, gave a share, and errors would have been found."""
+        self.lost.append(owner)
+        withheld = answered - given
+        if withheld > self._lies or (answered - self._lies >= self._threshold and found >= self._lies - withheld):
+            self._named.append(owner)
+            self.why = Why.WRONG_SHARE
