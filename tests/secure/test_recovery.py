@@ -133,7 +133,7 @@ def test_where_too_few_answer_nobody_is_named() -> None:
 
 
 def test_the_work_is_bounded_and_shared_among_owners(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten of forty lie about everybody, more than the plan says: nothing is found, nobody is named, and it ends."""
+    """Ten of forty lie and 30 are needed: what is found is right, nobody is named, and it ends."""
     s, r = session(TIGHT), random.Random(1)  # noqa: S311
     held = {j: {o: wrong(x, r) if j < 10 else x for o, x in own.items()} for j, own in dealt(s).items()}
     tried = []
@@ -147,7 +147,7 @@ def test_the_work_is_bounded_and_shared_among_owners(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(recovery, "TRIES", 60)
     found = recover(s, held, range(20))
     assert (found.lost, found.liars) == (list(range(20)), ())
-    assert len(tried) == 60
+    assert len(tried) <= 60 + 20
 
 
 def test_who_was_wrong_once_is_asked_last(monkeypatch: pytest.MonkeyPatch) -> None:

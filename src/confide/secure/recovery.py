@@ -7,8 +7,9 @@ where the first t shares give none, others can be tried, all of them among the a
     all shares, decoded with errors (`shares.agreeing`): with s shares beyond t, up to s / 2 wrong ones are found
     all but g of them, for every choice of g: up to g + (s - g) / 2
 
-The last are many, so a session tries at most `TRIES` sets beside the first t, an equal part of them for each owner:
-`confide.benchmarks.secure` has the seconds.
+The last are many, so a session decodes at most `TRIES` of them beside one for each owner, which takes about a
+millisecond each where there are a hundred holders. The first owner has half of them, the next one half of what is left:
+liars that were found for one owner are asked last for all others.
 
 *Who lied* is said only where no honest owner could look like this while at most `lies` holders lie, as many as the plan
 takes to be corrupted, and one at least. An honest owner has dealt a right share to every holder who answered, and an
@@ -41,6 +42,7 @@ class Recovery:
         self._session, self._threshold = session, session.task.parameters.threshold
         self._lies = max(session.task.parameters.corrupted, 1)
         self._doubted: set[int] = set()  # holders who had a wrong share: asked last
+        self._tries = TRIES
         self.lost: list[int] = []
         self._named: list[int] = []
         self.why = Why.TOO_FEW_ANSWERS
@@ -66,10 +68,9 @@ class Recovery:
             for owner, secret in zip(group, shares.combine(points, rows), strict=True):
                 if secret is not None and (one := opened(owner, secret)) is not None:
                     found[owner] = one
-        missing = [owner for owner in dealt if owner not in found]
-        for owner in missing:
+        for owner in [owner for owner in dealt if owner not in found]:
             given = {x: (j, held[j][owner]) for x, j in dealt[owner].items()}
-            one = self._search(owner, given, held, opened, max(1, TRIES // len(missing)))
+            one = self._search(owner, given, held, opened)
             if one is not None:
                 found[owner] = one
         return found
@@ -84,9 +85,9 @@ class Recovery:
         given: Mapping[int, tuple[int, bytes]],
         held: Held,
         opened: Callable[[int, bytes], T | None],
-        tries: int,
     ) -> T | None:
         t, found = self._threshold, -1  # so many errors would have been found
+        tries = 1 + self._tries // 2
         places = [x for x, (_, share) in given.items() if shares.readable(share)]
         places.sort(key=lambda x: given[x][0] in self._doubted)
 
@@ -99,9 +100,9 @@ class Recovery:
             return one
         for out in (0, *range(2 - spare % 2, spare + 1, 2)) if spare >= 0 else ():
             for left_out in combinations(reversed(places), out):
-                if tries <= 0:
+                if tries == 0:
                     break
-                tries -= 1
+                tries, self._tries = tries - 1, self._tries - bool(out)
                 kept = [x for x in places if x not in left_out]
                 right = [kept[n] for n in shares.agreeing(tuple(kept), [given[x][1] for x in kept], t)]
                 if right and (one := opens(right[:t])) is not None:
