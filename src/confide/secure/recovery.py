@@ -7,7 +7,7 @@ where the first t shares give none, others can be tried, all of them among the a
     all shares, decoded with errors (`shares.agreeing`): with s shares beyond t, up to s / 2 wrong ones are found
     all but g of them, for every choice of g: up to g + (s - g) / 2
 
-The last are many, so a session decodes at most `TRIES` of them beside one for each owner, which takes about a
+The last are many, so a session decodes at most `TRIES` of them beside two for each owner, which takes about a
 millisecond each where there are a hundred holders. The first owner has half of them, the next one half of what is left:
 liars that were found for one owner are asked last for all others.
 
@@ -21,8 +21,8 @@ is said: that a share is wrong may be its owner's doing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import combinations
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import combinations, islice
 from typing import Final, TypeVar
 
 from confide.secure import shares
@@ -69,9 +69,7 @@ class Recovery:
                 if secret is not None and (one := opened(owner, secret)) is not None:
                     found[owner] = one
         for owner in [owner for owner in dealt if owner not in found]:
-            given = {x: (j, held[j][owner]) for x, j in dealt[owner].items()}
-            one = self._search(owner, given, held, opened)
-            if one is not None:
+            if (one := self._search(owner, held, opened)) is not None:
                 found[owner] = one
         return found
 
@@ -79,38 +77,26 @@ class Recovery:
         """Who has given a share of this owner's secret, by the point of the polynomial."""
         return {x: j for x, j in enumerate(self._session.holders(owner), 1) if j in held and owner in held[j]}
 
-    def _search(
-        self,
-        owner: int,
-        given: Mapping[int, tuple[int, bytes]],
-        held: Held,
-        opened: Callable[[int, bytes], T | None],
-    ) -> T | None:
-        t, found = self._threshold, -1  # so many errors would have been found
-        tries = 1 + self._tries // 2
-        places = [x for x, (_, share) in given.items() if shares.readable(share)]
-        places.sort(key=lambda x: given[x][0] in self._doubted)
+    def _search(self, owner: int, held: Held, opened: Callable[[int, bytes], T | None]) -> T | None:
+        """From shares some of which are withheld or wrong."""
+        t, given, found = self._threshold, self._places(owner, held), -1
+        values = {x: held[j][owner] for x, j in given.items() if shares.readable(held[j][owner])}
+        points = sorted(values, key=lambda x: given[x] in self._doubted)
 
-        def opens(points: list[int]) -> T | None:
-            (secret,) = shares.combine(tuple(points), [[given[x][1]] for x in points])
+        def opens(right: list[int]) -> T | None:
+            if len(right) < t:
+                return None
+            (secret,) = shares.combine(tuple(right[:t]), [[values[x]] for x in right[:t]])
             return None if secret is None else opened(owner, secret)
 
-        spare = len(places) - t
-        if spare >= 0 and (one := opens(places[:t])) is not None:
+        if (one := opens(points)) is not None:
             return one
-        for out in (0, *range(2 - spare % 2, spare + 1, 2)) if spare >= 0 else ():
-            for left_out in combinations(reversed(places), out):
-                if tries == 0:
-                    break
-                tries, self._tries = tries - 1, self._tries - bool(out)
-                kept = [x for x in places if x not in left_out]
-                right = [kept[n] for n in shares.agreeing(tuple(kept), [given[x][1] for x in kept], t)]
-                if right and (one := opens(right[:t])) is not None:
-                    self._doubted |= {given[x][0] for x in places if x not in right}
-                    return one
-            else:
-                found = out + (spare - out) // 2
-        self._lose(owner, sum(j in held for j in self._session.holders(owner)), len(places), found)
+        for found, right in islice(_sets(points, values, t), 2 + self._tries // 2):  # noqa: B007 - the last is needed
+            self._tries = max(0, self._tries - 1)
+            if (one := opens(right)) is not None:
+                self._doubted |= {given[x] for x in points if x not in right}
+                return one
+        self._lose(owner, sum(j in held for j in self._session.holders(owner)), len(values), found)
         if len(given) >= t:
             self.why = Why.WRONG_SHARE
         return None
@@ -122,3 +108,19 @@ class Recovery:
         if withheld > self._lies or (answered - self._lies >= self._threshold and found >= self._lies - withheld):
             self._named.append(owner)
             self.why = Why.WRONG_SHARE
+
+
+def _sets(points: list[int], values: Mapping[int, bytes], threshold: int) -> Iterator[tuple[int, list[int]]]:
+    """Points whose shares may all be right, and how many wrong ones the sets before would have found.
+
+    The last set is empty; there is none where there are too few shares.
+    """
+    spare, found = len(points) - threshold, -1
+    if spare < 0:
+        return
+    for out in (0, *range(2 - spare % 2, spare + 1, 2)):
+        for left_out in combinations(reversed(points), out):
+            kept = [x for x in points if x not in left_out]
+            yield found, [kept[n] for n in shares.agreeing(tuple(kept), [values[x] for x in kept], threshold)]
+        found = out + (spare - out) // 2
+    yield found, []
