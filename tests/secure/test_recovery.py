@@ -125,6 +125,23 @@ def test_an_owner_who_deals_no_secret_is_named(lie: str) -> None:
     assert (few.lost, few.liars) == ([2], (2,) if lie in ("garbled", "sealed badly") else ())
 
 
+@pytest.mark.parametrize("lie", ["no secret", "sealed badly"])
+def test_on_the_sparse_graph_few_neighbours_can_be_liars(lie: str) -> None:
+    """Ten of 200 may be corrupted, but hardly five of twenty neighbours."""
+    parameters = Parameters(200, 20, 12, 150, 10)
+    assert 2 <= parameters.lies <= 6
+    s = session(parameters)
+    honest = dealt(s)
+    other = shares.share([bytes(32)], 20, 12, Entropy("liar"))
+    places = {j: x for x, j in enumerate(s.holders(7))}
+    held = {
+        j: {o: other[places[j]][0] if o == 7 else x for o, x in own.items() if o != 7 or lie == "no secret"}
+        for j, own in honest.items()
+    }
+    found = recover(s, held)
+    assert (found.lost, found.liars, found.why) == ([7], (7,), Why.WRONG_SHARE)
+
+
 def test_where_too_few_answer_nobody_is_named() -> None:
     s = session(COMPLETE)
     held = dealt(s)

@@ -11,12 +11,16 @@ The last are many, so a session decodes at most `TRIES` of them beside two for e
 millisecond each where there are a hundred holders. The first owner has half of them, the next one half of what is left:
 liars that were found for one owner are asked last for all others.
 
-*Who lied* is said only where no honest owner could look like this while at most `lies` holders lie, as many as the plan
-takes to be corrupted, and one at least. An honest owner has dealt a right share to every holder who answered, and an
-honest holder withholds a share only if it could not be opened. So an owner lied if more than `lies` withhold its share;
-or if `lies` fewer than have answered would be enough, and every error of as many as can be wrong would have been found.
-Where that is so of more than `lies` owners, more lie than the plan says, and nobody is named. Of single holders nothing
-is said: that a share is wrong may be its owner's doing.
+*Who lied* is said only where no honest owner could look like this while at most `Parameters.lies` of its holders lie.
+An honest owner has dealt a right share to every holder who answered, and an honest holder withholds a share only if it
+could not be opened. So an owner lied
+
+    if more than that withhold its share;
+    if c shares agree on another secret: at most t - 1 of them are right, and c - (t - 1) are more than that;
+    if that many fewer than have answered would be enough, and as many wrong shares would have been found.
+
+Where that is so of more owners than may be corrupted, more lie than the plan says, and nobody is named. Of single
+holders nothing is said: that a share is wrong may be its owner's doing.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ class Recovery:
 
     def __init__(self, session: Session) -> None:
         self._session, self._threshold = session, session.task.parameters.threshold
-        self._lies = max(session.task.parameters.corrupted, 1)
+        self._lies = session.task.parameters.lies
         self._doubted: set[int] = set()  # holders who had a wrong share: asked last
         self._tries = TRIES
         self.lost: list[int] = []
@@ -50,7 +54,7 @@ class Recovery:
     @property
     def liars(self) -> tuple[int, ...]:
         """Owners who have lied."""
-        return tuple(self._named) if len(self._named) <= self._lies else ()
+        return tuple(self._named) if len(self._named) <= max(1, self._session.task.parameters.corrupted) else ()
 
     def secrets(self, owners: Iterable[int], held: Held, opened: Callable[[int, bytes], T | None]) -> dict[int, T]:
         """What each owner's secret opens; `opened` gives nothing for a wrong one.
@@ -79,7 +83,7 @@ class Recovery:
 
     def _search(self, owner: int, held: Held, opened: Callable[[int, bytes], T | None]) -> T | None:
         """From shares some of which are withheld or wrong."""
-        t, given, found = self._threshold, self._places(owner, held), -1
+        t, given, found, agree = self._threshold, self._places(owner, held), -1, 0
         values = {x: held[j][owner] for x, j in given.items() if shares.readable(held[j][owner])}
         points = sorted(values, key=lambda x: given[x] in self._doubted)
 
@@ -96,18 +100,19 @@ class Recovery:
             if (one := opens(right)) is not None:
                 self._doubted |= {given[x] for x in points if x not in right}
                 return one
-        self._lose(owner, sum(j in held for j in self._session.holders(owner)), len(values), found)
-        if len(given) >= t:
+            agree = max(agree, len(right))
+        answered = sum(j in held for j in self._session.holders(owner))
+        withheld = answered - len(values)
+        self.lost.append(owner)
+        if (
+            withheld > self._lies
+            or agree - (t - 1) > self._lies
+            or (answered - self._lies >= t and found >= self._lies - withheld)
+        ):
+            self._named.append(owner)
+        if len(given) >= t or owner in self._named:
             self.why = Why.WRONG_SHARE
         return None
-
-    def _lose(self, owner: int, answered: int, given: int, found: int) -> None:
-        """A secret is not there although so many holders answered, gave a share, and errors would have been found."""
-        self.lost.append(owner)
-        withheld = answered - given
-        if withheld > self._lies or (answered - self._lies >= self._threshold and found >= self._lies - withheld):
-            self._named.append(owner)
-            self.why = Why.WRONG_SHARE
 
 
 def _sets(points: list[int], values: Mapping[int, bytes], threshold: int) -> Iterator[tuple[int, list[int]]]:
