@@ -123,7 +123,8 @@ def play(lie: Lie | None, rounds: int = ROUNDS, lies_in: range | None = None, **
         told = found.released.setdefault(p, [])
         share = seeded.release_share(1, p)
         unit.release = Part(
-            prices.reveal_terms, prices.release_after, 1, server_identity(p), share, 60.0, told.append
+            prices.reveal_terms, prices.release_after, planned=1, attempts=1, identity=server_identity(p), share=share,
+            patience=60.0, released=told.append,
         )  # fmt: skip
     if lie is not None:
         make, when = units[UNIT].clients[LIAR], lies_in or range(1, rounds + 1)
