@@ -210,7 +210,7 @@ class Relay:
             return
         self._state, words = secure_server.close(self._state)
         if isinstance(self._state, secure_server.Aborted):
-            who = "" if self._state.client is None else f", of {self.desk.terms.who(self._state.client)}"
+            who = "".join(f", of {self.desk.terms.who(liar)}" for liar in self._state.liars)
             self._fail(f"attempt {self.attempt}: {self._state.why}{who}")
         elif isinstance(self._state, secure_server.Summed):
             self._tell(now, self._state.total.view("<i8").astype(np.int64))

@@ -29,7 +29,8 @@ class Terms:
 
     Attributes:
         rules: of the exchange.  clients: K_p.
-        largest_update: no client's update has a coordinate beyond it, in quanta.
+        largest_update: nothing that an honest client adds has a coordinate beyond it, in quanta: no update, and in a
+            secure sum no update with its share of noise.
         weights: a_pm by neighbour; own_weight: a_pp.
         decays: what each client's regulariser takes off the model, where the server does that.
         costs: of the j-th publication.  allowed: publications that the budget pays for.
@@ -115,10 +116,13 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
     hash, length = bytes.fromhex(plan.hash), a.model.length
     ridge = a.model.ridge if a.clip.kind == "example" else 0.0  # the server's part; else the update has it
     largest = math.ceil(price.largest / arithmetic.quantum)
+    largest_update = math.ceil(a.update_bound / arithmetic.client_quantum)
+    if plan.secure is not None:
+        largest_update = plan.secure.encoding(a.update_bound, arithmetic.fraction_bits).summand
     return Terms(
         rules=Rules(server, hash, integer_weights(weights), plan.rounds, d.window, length, largest),
         clients=len(clients),
-        largest_update=math.ceil(a.update_bound / arithmetic.client_quantum),
+        largest_update=largest_update,
         scheme=price.scheme,
         arithmetic=arithmetic,
         own_weight=float(g.own_weights[server]),

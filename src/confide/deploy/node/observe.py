@@ -19,6 +19,8 @@ away):
 Of a client's own log some lines do depend on data: that its training failed, warned, took so many seconds or ended as
 zeros, and that its data, or rows of them, failed a check. What failed counts as zeros, so the sum hides it from
 everybody else. No metric counts what failed; how long trainings take is a metric of the client's own port.
+One of a server's log may: that a sum was out of range, which a lying client can make depend on the others' updates. It
+is in the log of the server that saw the sum, and no metric counts it.
 """
 
 from __future__ import annotations
@@ -107,6 +109,8 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     # a server's machine
     "published": {"round": count, "clients": count, "offered": numbers, "suspended": numbers},
     "skipped": {"round": count, "why": text},
+    "left out": {"client": count, "round": count},
+    "out of range": {"round": count},
     "halted": {"round": count, "why": text},
     "applied": {"neighbour": count, "round": count, "late": count},
     "void": {"neighbour": count, "round": count},
