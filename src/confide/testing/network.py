@@ -239,7 +239,7 @@ class Network:
         self._live(p, start)
         for k, machine in enumerate(unit.machines):
             if machine is not None:
-                self._carry(("client", p, k), ("server", p, 0), machine.hello())
+                self._connect(p, k, machine)
 
     def kill(self, p: int, away: float | None = None) -> None:
         """A server dies; it is back after `away` seconds, or the weather's."""
@@ -315,20 +315,34 @@ class Network:
             return
         dies = bool(w.client_crash) and not self.calm and self._rng.random() < w.client_crash
         if dies and self._rng.random() < 0.5:
-            self._bury(p, k)
+            self.kill_client(p, k)
             return
         replies = machine.receive(raw)
         if dies:  # with the answer on its record, but not on its way
-            self._bury(p, k)
+            self.kill_client(p, k)
             return
         for reply in replies:
             self._carry(("client", p, k), ("server", p, 0), reply)
 
-    def _bury(self, p: int, k: int) -> None:
+    def kill_client(self, p: int, k: int, away: float | None = None) -> None:
+        """A client dies; it is back after `away` seconds, or the weather's."""
         self.units[p].machines[k] = None
-        self.at(self.now + self._rng.uniform(*self.weather.away), self._raise, p, k)
+        self.at(self.now + self.weather.delay[1], self._lose, p, k)  # after its last words
+        self.at(self.now + (self._rng.uniform(*self.weather.away) if away is None else away), self._raise, p, k)
+
+    def _lose(self, p: int, k: int) -> None:
+        """Its stream ends, unless it has a new one by now."""
+        server = self.units[p].server
+        if server is not None and self.units[p].machines[k] is None:
+            self._live(p, server.client_lost, self.now, k)
 
     def _raise(self, p: int, k: int) -> None:
         machine = self.units[p].clients[k]()
         self.units[p].machines[k] = machine
-        self._carry(("client", p, k), ("server", p, 0), machine.hello())
+        self._connect(p, k, machine)
+
+    def _connect(self, p: int, k: int, machine: Client) -> None:
+        server = self.units[p].server
+        if server is not None:
+            self._live(p, server.client_connected, self.now, k)
+            self._carry(("client", p, k), ("server", p, 0), machine.hello())

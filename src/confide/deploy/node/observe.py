@@ -8,7 +8,8 @@ Why the fields are public (docs/design/flows.md, 7: H is what was published and 
 away):
 
     round, neighbour, offered, suspended, late, pending, charged    the schedule: which round, edge and flow, and when
-    clients                                 how many answered; they know it, and dropouts do not depend on data
+    clients, waited                         how many answered, or did not; dropouts do not depend on data
+    needed                                  from the plan
     servers, epoch, attempt, sigma, plan, unit, server, client, budget      from the plan, or signed by operators
     port, grace, set_by_seconds, certificate, on, certificate_until, whole, logger      the machine's
     again                                   how often a line was left out, see `observing.Repeats`
@@ -103,7 +104,8 @@ _KEY: Final = re.compile(r"[0-9A-Fa-f]{32,}|[0-9A-Za-z+=]{48,}|-----BEGIN.*")
 EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     # a server's machine
     "published": {"round": count, "clients": count, "offered": numbers, "suspended": numbers},
-    "skipped": {"round": count, "why": text},
+    "skipped": {"round": count, "why": text, "waited": count},
+    "waiting": {"round": count, "clients": count, "needed": count},
     "halted": {"round": count, "why": text},
     "applied": {"neighbour": count, "round": count, "late": count},
     "void": {"neighbour": count, "round": count},

@@ -21,7 +21,7 @@ Hook = Callable[[str, Mapping[str, Any]], None]
 _ERRORS: Final = {"alarm", "stopped", "failed"}
 _WARNINGS: Final = {
     "down", "skipped", "halted", "epoch refused", "untold", "not released", "void", "differs", "refused", "clock",
-    "expires", "unreachable", "reload failed", "test seed",
+    "expires", "unreachable", "waiting", "reload failed", "test seed",
 }  # fmt: skip
 _REPEATED: Final = {"refused", "differs", "stream closed", "no stream"}
 SILENCE: Final = 60.0  # seconds
