@@ -52,7 +52,7 @@ def agree(
         parsed, units, model=model, features=features, rho=rho,
         window=window, adapt=adapt, tick=tick, exchange=exchange, drain=drain, start=start,
     )  # fmt: skip
-    if why := misfit(plan.deployed().clocks):
+    if why := misfit(plan.deployed().clocks, secure=plan.secure is not None):
         print(f"warning: {why}", file=sys.stderr)
     said, length = price(plan).statement(), plan.algorithm.model.length
     if os.path.lexists(out):

@@ -15,7 +15,8 @@ from confide.plans.plan import Clocks
 
 SILENT: Final = 2  # rounds in a row without an answer in time, after which a client is not waited for
 DIALING: Final = 0.5  # of the time that neighbours wait: so long clients may take to find a server that has started
-TRAINING: Final = 0.6  # of the time of a round: until then clients are waited for that train, but those above
+TRAINING: Final = 0.6  # of the time of a round: so long clients may train, where phases of a secure sum follow
+CLEAR: Final = 0.9  # and where none do
 
 
 class Attendance:
@@ -69,23 +70,23 @@ class Attendance:
         n = self.silent[client]
         return n < SILENT or (client in self._spoke and n & (n - 1) == 0)
 
-    def settle(self, sample: Collection[int], late: Collection[int]) -> None:
-        """A round is over in which others answered: who of those that were asked did not, or not in time."""
-        for client in sample:
-            if client not in late:
-                del self.silent[client]
-            elif client in self.here:
-                self.silent[client] += 1
-                self._spoke.discard(client)
+    def settle(self, heard: Collection[int], late: Collection[int]) -> None:
+        """A round is over, in which so many answered that it did not wait for the late in vain."""
+        for client in heard:
+            del self.silent[client]
+        for client in self.here.intersection(late):
+            self.silent[client] += 1
+            self._spoke.discard(client)
 
 
-def misfit(clocks: Clocks) -> str:
+def misfit(clocks: Clocks, *, secure: bool) -> str:
     """Why a client that is connected and silent costs its unit rounds; nothing where it does not."""
-    longest = TRAINING * clocks.adapt + clocks.tick
+    share = TRAINING if secure else CLEAR
+    longest = share * clocks.adapt + clocks.tick
     if clocks.tick >= clocks.adapt or longest <= clocks.neighbours:
         return ""
     return (
-        f"a client that is connected and silent is waited for until {TRAINING:g} adapt, the sum is published at the next "
-        f"tick, {longest:g} s after the round began at the latest, and neighbours wait {clocks.neighbours:g} s: its unit "
-        f"would lose rounds; agree on exchange = {longest:g} or more, or a shorter adapt"
+        f"a client that is connected and says nothing is waited for until {share:g} adapt, and the tick after that is "
+        f"{longest:g} s after the round began at the latest; neighbours wait {clocks.neighbours:g} s, so its unit would "
+        f"lose rounds; agree on exchange = {longest:g} or more, or on a shorter adapt"
     )

@@ -21,7 +21,7 @@ import numpy as np
 
 from confide.base.wire import MalformedError
 from confide.deploy.machines import client_messages as messages
-from confide.deploy.machines.attendance import TRAINING
+from confide.deploy.machines.attendance import CLEAR, TRAINING
 from confide.deploy.machines.ports import Desk
 from confide.deploy.store.books import Attempt, Vector, as_bytes, as_vector
 from confide.secure import messages as secure_messages
@@ -154,13 +154,14 @@ class Cohort:
         return self.sum is not None or isinstance(self.session, secure.Consenting | secure.Unmasking)
 
     @property
-    def unheard(self) -> int:
-        """For how many clients this round has waited without an answer in time."""
-        return len(self.late.union(() if self.done else self.waiting_for))
+    def unheard(self) -> set[int]:
+        """For whom this round has waited without an answer in time; all in a phase that few have answered yet, or none."""
+        silent = set() if self.done else set(self.waiting_for)
+        return self.late | silent if self._enough or not self.late else self.late
 
     @property
     def _ends(self) -> float:
-        share = 0.9 if self.session is None else ENDS.get(type(self.session), 1.0)
+        share = CLEAR if self.session is None else ENDS.get(type(self.session), 1.0)
         return self._begun + share * self.seconds
 
     def receive(self, now: float, client: int, message: messages.FromClient) -> None:
@@ -206,8 +207,9 @@ class Cohort:
 
     def give_up(self) -> None:
         """The round is over before its sum is there."""
-        if not self.done and self._enough:
-            self._attendance.settle(self.attempt.sample, {*self.late, *self.waiting_for})
+        if not self.done and (self._enough or self.late):
+            late = self.unheard
+            self._attendance.settle(set(self.attempt.sample) - late.union(self.waiting_for), late)
 
     @property
     def _complete(self) -> bool:
@@ -261,7 +263,7 @@ class Cohort:
         self._end(now)
         if self.sum is not None:
             self.ready = min(self.ready, now)
-            self._attendance.settle(self.attempt.sample, self.late)
+            self._attendance.settle(set(self.attempt.sample) - self.late, self.late)
 
     def _end(self, now: float) -> None:
         if self.session is None:

@@ -183,7 +183,7 @@ class Rounds:
         if cohort is None:
             desk.ports.log("skipped", round=to, why=str(why))
         else:
-            desk.ports.log("skipped", round=to, why=str(why), waited=cohort.unheard)
+            desk.ports.log("skipped", round=to, why=str(why), waited=len(cohort.unheard))
             cohort.give_up()
         for neighbour in self.present:
             neighbour.say()

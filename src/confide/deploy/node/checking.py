@@ -54,7 +54,7 @@ def _plan(setup: ServerSetup) -> Iterator[Finding]:
     full = left.publications == plan.rounds and (setup.price.release is None or left.releases == plan.privacy.releases)
     level = OK if full else WARN if left.publications else FAIL
     yield Finding("budget", level, left.said if full else f"{left.said}; agree on fewer rounds or more noise")
-    if why := misfit(setup.terms.clocks):
+    if why := misfit(setup.terms.clocks, secure=setup.plan.secure is not None):
         yield Finding("clocks", WARN, why)
     start = setup.terms.clocks.begin
     if start > time.time():

@@ -16,7 +16,7 @@ def machine_status(setup: ServerSetup, server: Server) -> dict[str, Any]:
     return found | {
         "phase": str(server.phase),
         "why": server.why or server.rounds.waits,
-        "clients": found["clients"] | {"waited": 0 if cohort is None else cohort.unheard},
+        "clients": found["clients"] | {"waited": 0 if cohort is None else len(cohort.unheard)},
         "alarms": server.alarms[-5:],
         "refusals": dict(server.refusals),
         "peers": [peer | {"up": server.neighbours[peer["server"]].up} for peer in found["peers"]],
