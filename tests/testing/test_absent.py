@@ -1,4 +1,4 @@
-"""Clients that never come, vanish or are silent, and a plan that begins without any: rounds go on with whoever is there.
+"""Clients that never come, vanish or are silent, and a plan that begins without any: rounds go on with who is there.
 
 Two units of five clients, of whom three are enough for a sum, with the clocks that a user gets where none are given:
 of `agree`, of `confide cluster` and of docs/deploying.md. With those of `SHORT`, neighbours do not wait for as long as
@@ -204,7 +204,7 @@ def test_a_plan_does_not_run_out_without_clients(sums: str) -> None:
         assert "0 are connected" in server.rounds.waits
     for p in (0, 1):
         for k in range(K):
-            box.net.at(10_001.0 + k / 100, box.net._raise, p, k)
+            box.net.at(10_001.0 + k / 100, box.net.start_client, p, k)
     box.run()
     assert (box.kinds(0), box.kinds(1)) == (EVERY_ROUND, EVERY_ROUND)
     assert all(server is not None and not server.rounds.waits for server in (u.server for u in box.units))
@@ -214,7 +214,7 @@ def test_a_unit_without_clients_follows_its_neighbour_and_publishes_once_they_co
     box = Box(DEFAULTS["cluster"])
     box.units[0].machines = [None] * K
     for k in range(K):
-        box.net.at(20.0, box.net._raise, 0, k)
+        box.net.at(20.0, box.net.start_client, 0, k)
     box.run()
     kinds = [entry.event.kind for entry in box.units[0].store.entries()]
     first = kinds.index("message")

@@ -16,6 +16,7 @@ from functools import partial
 from math import inf as NEVER
 from typing import Any, NamedTuple, Protocol
 
+from confide.deploy.machines.client import Client as Deployed
 from confide.deploy.machines.ports import Phase, Ports
 from confide.deploy.machines.release import Part
 from confide.deploy.machines.server import Server
@@ -169,7 +170,7 @@ class Network:
         for p, unit in enumerate(self.units):
             if committed is not None:
                 unit.store = WatchedStore(unit.store, partial(committed, p))
-            unit.machines = [make() for make in unit.clients]
+            unit.machines = [self._made(make) for make in unit.clients]
             self.at(begin, self._boot, p)
 
     # Running
@@ -328,7 +329,7 @@ class Network:
         """A client dies; it is back after `away` seconds, or the weather's."""
         self.units[p].machines[k] = None
         self.at(self.now + self.weather.delay[1], self._lose, p, k)  # after its last words
-        self.at(self.now + (self._rng.uniform(*self.weather.away) if away is None else away), self._raise, p, k)
+        self.at(self.now + (self._rng.uniform(*self.weather.away) if away is None else away), self.start_client, p, k)
 
     def _lose(self, p: int, k: int) -> None:
         """Its stream ends, unless it has a new one by now."""
@@ -336,10 +337,17 @@ class Network:
         if server is not None and self.units[p].machines[k] is None:
             self._live(p, server.client_lost, self.now, k)
 
-    def _raise(self, p: int, k: int) -> None:
-        machine = self.units[p].clients[k]()
-        self.units[p].machines[k] = machine
+    def start_client(self, p: int, k: int) -> None:
+        """A client that was away is there (again)."""
+        machine = self.units[p].machines[k] = self._made(self.units[p].clients[k])
         self._connect(p, k, machine)
+
+    def _made(self, make: Callable[[], Client]) -> Client:
+        """A client's machine, by whose clock it is as late as in the box."""
+        machine = make()
+        if isinstance(machine, Deployed):
+            machine.clock = lambda: self.now
+        return machine
 
     def _connect(self, p: int, k: int, machine: Client) -> None:
         server = self.units[p].server

@@ -133,6 +133,7 @@ def a_client(reference: Reference, k: int, record: Record | None = None, **chang
         "record": record or Record(terms.owner),
         "member": member(k),
         "noise": lambda i, size: reference.client_noise(i, UNIT, k, size),
+        "clock": count(1e6, 1000.0).__next__,  # rounds are far apart, for those of `test_active_server` see there
     }
     return Client(terms, **arguments | changes)
 

@@ -253,7 +253,7 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site, m
     site.finished("beta")
     told = site.finished("alpha")
     assert (told["round"], told["published"], told["alarms"]) == (ROUNDS, ROUNDS, [])
-    assert told["clients"] == {"connected": CLIENTS, "of": CLIENTS}
+    assert told["clients"] == {"connected": CLIENTS, "of": CLIENTS, "waited": 0}
     assert [(p["unit"], p["up"], p["dialed"], p["open"]) for p in told["peers"]] == [("beta", True, True, [])]
     assert told["epsilon"] > 0
     own = next(a for a in told["statement"]["accounts"] if a["threat"] == told["threat"])
@@ -591,7 +591,7 @@ def test_clients_whose_data_fail_a_check_take_part_and_add_zeros(site: Site) -> 
     for name in UNITS:
         told = site.finished(name)
         assert (told["published"], told["alarms"]) == (ROUNDS, [])
-        assert told["clients"] == {"connected": CLIENTS, "of": CLIENTS}
+        assert told["clients"] == {"connected": CLIENTS, "of": CLIENTS, "waited": 0}
     for name in [f"{unit}-c{k}" for unit in UNITS for k in range(CLIENTS)]:
         assert ('"unusable data"' in site.log(name)) == (name in spoiled)  # its operator is told, and nobody else
         assert "nan" not in site.log(name).lower()

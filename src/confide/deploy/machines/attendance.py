@@ -87,6 +87,6 @@ def misfit(clocks: Clocks, *, secure: bool) -> str:
         return ""
     return (
         f"a client that is connected and says nothing is waited for until {share:g} adapt, and the tick after that is "
-        f"{longest:g} s after the round began at the latest; neighbours wait {clocks.neighbours:g} s, so its unit would "
-        f"lose rounds; agree on exchange = {longest:g} or more, or on a shorter adapt"
+        f"{longest:g} s after the round began at the latest; neighbours wait {clocks.neighbours:g} s, so its unit "
+        f"would lose rounds; agree on exchange = {longest:g} or more, or on a shorter adapt"
     )

@@ -149,13 +149,8 @@ class Cohort:
         return NEVER if self.done else min(self._repeat, self._ends, self._attendance.until)
 
     @property
-    def asked(self) -> bool:
-        """The sum is there, or on its way: what was asked is not asked again in this round."""
-        return self.sum is not None or isinstance(self.session, secure.Consenting | secure.Unmasking)
-
-    @property
     def unheard(self) -> set[int]:
-        """For whom this round has waited without an answer in time; all in a phase that few have answered yet, or none."""
+        """For whom this round has waited without an answer in time, or would wait, if it has waited for nobody yet."""
         silent = set() if self.done else set(self.waiting_for)
         return self.late | silent if self._enough or not self.late else self.late
 

@@ -168,13 +168,21 @@ class Rounds:
         return self._skip(ahead, Skip.BEHIND)
 
     def _catch_up(self) -> bool:
-        """T2: a neighbour is two rounds ahead, so a deadline was missed here; a sum that is on its way still comes."""
-        if self.cohort is not None and self.cohort.asked:
-            return False
+        """T2: a neighbour is two rounds ahead, so a deadline was missed here."""
         books = self.desk.books
+        if self._asked:
+            return False
         ahead = max((books.seen[n.m] for n in self.present if not n.far), default=0)
         to = min(ahead, self.desk.terms.clock_round(self.desk.now))
         return ahead >= books.decided + 2 and to > books.decided and self._skip(to, Skip.BEHIND)
+
+    @property
+    def _asked(self) -> bool:
+        """The sum of the open round is there, or its question has left: it may still be published."""
+        cohort = self.cohort
+        return cohort is not None and (
+            cohort.sum is not None or (self.desk.books.transcript != b"" and not cohort.failed)
+        )
 
     def _skip(self, to: int, why: str) -> bool:
         desk, cohort = self.desk, self.cohort

@@ -148,6 +148,7 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "mishandled": {},
     "training failed": {"round": count},
     "unusable data": {"effect": text},
+    "early": {"round": count},
     "aborted": {"round": count, "attempt": count, "why": ending},
     OTHER: {"logger": text},
 }  # fmt: skip
@@ -161,6 +162,7 @@ LINES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "the training of round %d failed; this client adds zeros": ("training failed", ("round",)),
     "the data fail a check: %s": ("unusable data", ("effect",)),
     "round %d, attempt %d: %r": ("aborted", ("round", "attempt", "why")),
+    "round %d came before its time by this client's clock": ("early", ("round",)),
 }
 
 
