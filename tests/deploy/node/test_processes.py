@@ -444,6 +444,17 @@ def test_check_finds_what_is_wrong(site: Site) -> None:
     assert "chmod 600" in out
 
 
+def test_clocks_that_do_not_fit_are_told_by_agree_and_check(site: Site) -> None:
+    units = [x for unit in UNITS for x in ("--unit", site.folder / f"{unit}.json")]
+    short = ("--adapt", 10, "--tick", 0.5, "--exchange", 5)
+    code, _, err = run_here("agree", site.folder / "config.toml", *units, "--out", site.folder / "short.json", *short)
+    assert (code, "agree on exchange = 6.5 or more" in err) == (0, True), err
+    toml = site.folder / "alpha.toml"
+    toml.write_text(toml.read_text().replace("plan.json", "short.json"))
+    _, out, _ = run_here("check", toml)
+    assert re.search("^warn  clocks .* agree on exchange = 6.5 or more", out, re.M), out
+
+
 def test_check_of_a_client(site: Site) -> None:
     def checked() -> tuple[int, dict[str, tuple[str, str]]]:
         code, out, _ = run_here("check", site.toml("alpha-c0"), "--json")
