@@ -230,7 +230,7 @@ WRONG: Mapping[type[Server], str] = {
     Forgets: "I4",
     Cheapens: "I4",
     Closes: "I2",
-    MixesUp: "I3",
+    MixesUp: "I3|L1",
     Twice: "I1",
     Unbounded: "I5",
     Spends: "budget",

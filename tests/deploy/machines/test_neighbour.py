@@ -11,14 +11,14 @@ from confide.deploy.machines.exchange import ExchangeError, OtherBytesError, pub
 from confide.deploy.machines.ports import Phase
 from confide.deploy.store.books import as_bytes
 from confide.plans.plan import Clocks
-from desks import Recorded
+from desks import Recorded, publication
 
 OFFER = as_bytes(np.array([8, -8]))
 
 
 def published(desk: Recorded) -> None:
     x = np.array([1, 2])
-    desk.commit(publish(desk.books, desk.rules, x, {0: x, 2: x}, desk.terms.costs[0], 0), "publish")
+    desk.commit(publish(desk.books, desk.rules, x, {0: x, 2: x}, desk.terms.costs[0], 0, desk.ports.sign), "publish")
     desk.phase = Phase.WAIT
     desk.taken()
 
@@ -83,7 +83,7 @@ def test_one_that_is_heard_again_is_up_again_and_what_it_may_not_say_changes_not
     neighbour.up = False
     before = dict(vars(neighbour))
     with pytest.raises(ExchangeError):
-        neighbour.hear(desk.hears(0, decided=99))
+        neighbour.hear(desk.hears(0, decided=1, shown=(publication(desk.rules.plan, 2, 1, OFFER)._replace(server=0),)))
     assert vars(neighbour) == before
     assert not desk.taken()
     neighbour.hear(desk.hears(0, decided=1, seen=1, open=((1, False),)))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from confide.deploy.machines.attendance import Attendance
 from confide.deploy.machines.epoch import Epoch, decode
+from confide.deploy.machines.evidence import Sign
+from confide.deploy.machines.exchange import Clock
 from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import Books, Changes
 from confide.deploy.store.store import At, Store, nowhere
@@ -45,6 +47,7 @@ class Ports:
     to_client: Callable[[int, bytes], None]
     noise: NoiseSource = field(repr=False)
     sample: Callable[[int], tuple[int, ...]]
+    sign: Sign = field(repr=False)
     at: At = nowhere
     log: Callable[..., None] = lambda _, **__: None
     release: Part | None = None
@@ -88,7 +91,12 @@ class Desk:
         self.store.commit(changes, self.ports.at, name)
         self.books.apply(changes)
 
+    @property
+    def clock(self) -> Clock:
+        """How far other servers can be."""
+        return self.terms.clock(self.books.pace, self.now)
+
     def alarm(self, what: str) -> None:
         self.refusals["alarm"] += 1
-        self.alarms = [*self.alarms[-99:], what]
+        self.alarms = [*[before for before in self.alarms if before != what][-99:], what]
         self.ports.log("alarm", what=what)
