@@ -269,9 +269,8 @@ def training_units(
     units = []
     for p, K in enumerate(_checked_sizes(plan, source)):
         terms = of_plan(price, p, rounds)
-        clocks = replace(terms.clocks, begin=0.0)  # virtual seconds count from the plan's start
         rules = terms.rules._replace(identities=identities)  # whomever the plan names: here the box signs
-        terms = replace(terms, clocks=clocks, rules=rules)
+        terms = replace(terms, clocks=_virtual(terms.clocks), rules=rules)
         books = Books.fresh(np.zeros(terms.rules.length, np.int64), tuple(terms.weights))
         clients = []
         for k in range(K):
@@ -281,6 +280,11 @@ def training_units(
         sample = seeded.sample(seed, p, arithmetic.L, K)
         units.append(Unit(terms, store(p, books), clients, noise, sample, server_identity(p).sign))
     return units
+
+
+def _virtual(clocks: Clocks) -> Clocks:
+    """Virtual seconds count from the plan's start."""
+    return replace(clocks, begin=0.0)
 
 
 def _checked_sizes(plan: Plan, source: Problem | Trainer) -> list[int]:
@@ -317,4 +321,5 @@ def _client(
         peers = {n: bytes.fromhex(client.identity) for n, client in enumerate(plan.units[p].clients)}
         member = Member(k, client_identity(p, k), peers)
     terms, noise = ClientTerms.of_plan(plan, p, k), seeded.client_noise(seed, plan, p, k)
+    terms = replace(terms, clocks=_virtual(terms.clocks))
     return Client(terms, trains, record, member, noise=noise, config=config)
