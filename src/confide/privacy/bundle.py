@@ -39,7 +39,6 @@ from confide.privacy.ledger import (
     read,
     verify_lines,
 )
-from confide.secure.receipts import disputes, holds, of_dict
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -388,6 +387,8 @@ def _receipts(plan: Plan, book: Book, given: Sequence[Any]) -> list[Check]:
     if not given:
         reason = f"{made} releases, and no receipts of who was told which result: confide ledger --receipts"
         return [Check("results", None, reason)] if made and plan.deployment is not None else []
+    from confide.secure.receipts import disputes, holds, of_dict  # with pydantic: most bundles have none
+
     try:
         found = [of_dict(f"bundle.receipts[{n}]", receipt) for n, receipt in enumerate(given)]
     except InputError as e:

@@ -69,13 +69,13 @@ def one_of(weights, round, config):
             warnings.warn("the patient 4711")
             weights / np.array([0.0, 1.0, 1.0])
         case "gabble":
-            for fd in range(3, 20):
+            for fd in range(3, 1024):
                 try:
                     os.write(fd, b"\\0" * 7 + b"\\5abcde")
                 except OSError:
                     pass
         case "much":
-            for fd in range(3, 20):
+            for fd in range(3, 1024):
                 try:
                     os.write(fd, b"\\1" * 4096)
                 except OSError:
