@@ -43,7 +43,9 @@ def update(plan: Plan, path: Path) -> tuple[np.ndarray, list[tuple[int, int]]]:
     config: Any = SimpleNamespace(train=None, data=path.name, path=lambda name: path.parent / name)
     told: list[tuple[int, int]] = []
     try:
-        train = ClientSetup(config, plan, 0, 0, node=None, trust=None).trainer(1, lambda *n: told.append(n))  # type: ignore[arg-type]
+        train = ClientSetup(config, plan, 0, 0, node=None, passphrase=None, trust=None).trainer(
+            1, lambda *n: told.append(n)
+        )  # type: ignore[arg-type]
     except DataError:
         train = training.without_data(plan, 0, 0)
     return train(np.zeros(plan.algorithm.model.length), 1, {}), told
