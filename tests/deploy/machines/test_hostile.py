@@ -125,9 +125,11 @@ class Machine:
 
     def hear(self, sender: int, message: FromServer | bytes) -> None:
         self.server.from_server(self.now, sender, message if isinstance(message, bytes) else encode(message))
+        self.server.settle()
 
     def client(self, k: int, message: cm.FromClient | bytes) -> None:
         self.server.from_client(self.now, k, message if isinstance(message, bytes) else cm.encode(message))
+        self.server.settle()
 
     def copy(self) -> Machine:
         return taken(self.name, self.server)
@@ -143,6 +145,7 @@ def taken(name: str, server: Server) -> Machine:
     found = copy.deepcopy(server, same)
     if found.rounds.cohort is not None:
         found.rounds.cohort._send = out.to_client
+    found.settle()
     return Machine(name, found, out)
 
 

@@ -168,6 +168,7 @@ class Server(Desk):
             self.removal.tell(neighbour)
         if neighbour.status is Status.ADRIFT:
             self.rejoining.ask_balance(message)
+        self.rounds.advance()  # first, so that a round that opens now takes along what came in
         if message.ask:
             neighbour.say()
             self.ports.at("sync.replied")

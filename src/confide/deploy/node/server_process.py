@@ -294,6 +294,7 @@ class ServerProcess(NodeProcess):
             self._task(self._figures(self._metrics))
 
     async def _stop(self) -> None:
+        self._worker.submit(lambda _: self.server.settle())
         whole = await asyncio.to_thread(self._worker.stop, max(1.0, self.setup.config.grace))
         await asyncio.sleep(LAST)
         for task in self._tasks:

@@ -15,7 +15,7 @@ from typing import Final, Generic, NamedTuple, Never, TypeVar
 import numpy as np
 
 from confide.deploy.store.columns import BYTES, COUNT, FLAG, IDS, VECTOR, Vector, as_bytes, as_vector, word
-from confide.deploy.store.kept import Table, copied, kept, merge, tables
+from confide.deploy.store.kept import Table, copied, joined, kept, merge, tables
 from confide.privacy.ledger import Event
 
 __all__ = ["Vector", "as_bytes", "as_vector"]  # and what is defined here
@@ -104,6 +104,16 @@ class Changes(Durable[None]):
     def __bool__(self) -> bool:
         return any(bool(v) if isinstance(v, list | dict) else v is not None for v in vars(self).values())
 
+    def then(self, after: Changes) -> Changes:
+        """Both in one transaction. No row that this one makes may go in the other."""
+        both = Changes(entries=[*self.entries, *after.entries])
+        for name, change in vars(after).items():
+            if isinstance(change, dict):
+                setattr(both, name, joined(getattr(self, name), change))
+            elif name != "entries":
+                setattr(both, name, getattr(self, name) if change is None else change)
+        return both
+
     @property
     def opened(self) -> dict[tuple[int, int], Flow]:
         """Records that are new or have other flags, by neighbour and round."""
@@ -156,6 +166,12 @@ class Books(Durable[Never]):
                 setattr(self, name, change)
             elif change:  # most transitions change a few fields
                 merge(getattr(self, name), change)
+
+    def after(self, c: Changes) -> Books:
+        """A copy in which these changes are carried out."""
+        books = self.copy()
+        books.apply(c)
+        return books
 
     def copy(self) -> Books:
         return Books(**{name: copied(value) for name, value in vars(self).items()})

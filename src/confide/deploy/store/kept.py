@@ -164,6 +164,14 @@ def merge(into: dict[Any, Any], changes: Mapping[Any, Any]) -> None:
             into[key] = value
 
 
+def joined(first: dict[Any, Any], second: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Changes one after the other, as one."""
+    found = copied(first)
+    for key, value in second.items():
+        found[key] = joined(found.get(key) or {}, value) if isinstance(value, dict) else value
+    return dict(found)
+
+
 def copied(x: Any) -> Any:
     """Dictionaries all the way down are new; vectors and messages are shared, since nobody changes them in place."""
     return {key: copied(value) for key, value in x.items()} if isinstance(x, dict) else x
