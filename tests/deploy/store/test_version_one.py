@@ -1,4 +1,4 @@
-"""A store's tables are those that an older confide wrote: of a plan of today they open, whoever wrote them."""
+"""A store that an older confide wrote opens, with the first values of what it lacks, and is one of today then."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def test_a_file_of_version_one_opens_and_is_what_is_written_today(
     header = Header(h.DATASET, Promise.of(plan.privacy), "a run")
     start = as_bytes(h.make_books().contribution)
     version_one.write(tmp_path / "one.db", header, plan.text, h.SERVER, start, books, entries)
+    SqliteStore.open(tmp_path / "one.db").close()
     assert version_one.contents(tmp_path / "one.db") == version_one.contents(tmp_path / "today.db")
     with SqliteStore.open(tmp_path / "one.db", plan, h.SERVER) as store:
         assert h.plain(store.load()) == h.plain(books)

@@ -100,14 +100,14 @@ class SqliteStore(Closing):
         linked = {int(m) for m in the_plan.graph.graphs[0].neighbours(server)}
         if set(books.neighbours) != linked:
             raise InputError("store.books", books.neighbours, f"server {server} of this plan has {sorted(linked)}")
-        sqlite_file.create(path, lambda db: _fill(db, plan, server, dataset, run, books))
+        sqlite_file.create(path, lambda db, _: _fill(db, plan, server, dataset, run, books))
         return cls.open(path, the_plan, server)
 
     @classmethod
     def open(cls, path: str | Path, plan: Plan | None = None, server: int | None = None) -> SqliteStore:
         """The store in this file, locked for this process and checked; another plan's or server's is refused."""
         path = Path(os.path.realpath(path))  # the log stands beside the file itself, not beside a link to it
-        with closed_on_error(sqlite_file.connect(path)) as db:
+        with closed_on_error(sqlite_file.connect(path, lambda db, new: cls(path, db)._fill_new(new))) as db:
             store = cls(path, db)
             if plan is not None and plan.hash != store.plan.hash:
                 differences = "; ".join(store.plan.diff(plan))
@@ -134,7 +134,20 @@ class SqliteStore(Closing):
         with self._guard, translated(self.path):
             return self._load().books.copy()
 
-    def _load(self) -> _Marks:
+    def _fill_new(self, tables: frozenset[str]) -> None:
+        """The first rows of tables that the file did not have, and a seal over all, once the old one held."""
+        marks = self._load(tables)
+        for table in TABLES:
+            if table.name in tables:
+                for key, values in table.rows(marks.books).items():
+                    if not table.lacks(values):
+                        marks.put(self._db, table.name, *key, *table.write(values))
+        _put_state(self._db, marks)
+
+    def _load(self, new: frozenset[str] = frozenset()) -> _Marks:
+        """Args:
+        new: tables that were empty so far, and whose fields are as in fresh books.
+        """
         self._marks = None
         entries, marks = self._ledger()
         tables = {}
@@ -142,7 +155,7 @@ class SqliteStore(Closing):
             tables[table] = self._rows(table)
             if table != "state":
                 marks.rows.update({(table, *row[: len(keys)]): row[-1] for row in tables[table]})
-        if wrong := _follow(marks, entries, self._books(tables)):
+        if wrong := _follow(marks, entries, self._books(tables, new)):
             self._fail(*wrong)
         if tables["state"][0][-2] != marks.seal:
             self._fail("state", 0, "a row is missing, too many, or older than the others")
@@ -227,13 +240,14 @@ class SqliteStore(Closing):
         if problem:
             raise StoreError(self.path, f"refused: {problem}", remedy="this is a fault of confide; nothing was written")
 
-    def _books(self, tables: dict[str, list[tuple[Any, ...]]]) -> Books:
+    def _books(self, tables: dict[str, list[tuple[Any, ...]]], new: frozenset[str]) -> Books:
         books = Books.fresh(self.start, self.neighbours)
         for table in TABLES:
             rows = tables[table.name]
             if table.name in ("state", "contribution") and not rows:
                 self._fail(table.name, 0, "is missing")
-            if table.by == ("edge",) and table.since == 1 and {row[0] for row in rows} != set(self.neighbours):
+            by_edge = table.by == ("edge",) and table.name not in new
+            if by_edge and {row[0] for row in rows} != set(self.neighbours):
                 self._fail(table.name, None, f"has not one row for each of the neighbours {self.neighbours}")
             for row in rows:
                 key = row[: len(table.keys)]

@@ -12,8 +12,9 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 from confide.base.errors import InputError, RunError
 from confide.base.files import sync_folder
@@ -24,7 +25,8 @@ WAL_PAGES = 2**14  # 64 MiB of log before it is written back: that costs three m
 REJOIN = "keep the file, and rejoin with a new store (`confide server CONFIG --rejoin`): a copy publishes rounds twice"
 _EXISTS = "exists; a store is never overwritten, name another"
 
-_SCHEMA = """
+VERSION: Final = 2  # of the tables; a release that has more of them than the one before takes the next
+_ALWAYS = """
 CREATE TABLE identity (id INTEGER PRIMARY KEY CHECK (id = 0), plan TEXT, server INTEGER, dataset TEXT, run TEXT,
     neighbours TEXT, start BLOB, sha256 BLOB NOT NULL);
 CREATE TABLE ledger (n INTEGER PRIMARY KEY, line TEXT, hash TEXT, round INTEGER, kind TEXT, offered TEXT,
@@ -35,20 +37,8 @@ CREATE TRIGGER ledger_insert BEFORE INSERT ON ledger WHEN NEW.n IS NOT (SELECT c
     BEGIN SELECT raise(ABORT, 'the ledger is append-only'); END;
 """
 
-
-def _tables(version: int, db: sqlite3.Connection) -> None:
-    """Those that this version has first."""
-    for statement in _SCHEMA.split(";\n") if version == 1 else ():
-        db.execute(statement)
-    for table in TABLES:
-        if table.since == version:
-            db.execute(table.sql(*["seal BLOB"] * (table.name == "state")))
-
-
-# [v] takes a file from version v to v + 1
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = tuple(
-    partial(_tables, version) for version in range(1, 1 + max(table.since for table in TABLES))
-)
+Fill = Callable[[sqlite3.Connection, frozenset[str]], None]  # what goes into these tables, which are new in the file
+_Made = dict[tuple[str, str], str | None]  # (kind, name) -> the statement that made it, None if another one did
 
 
 class StoreError(RunError):
@@ -60,7 +50,7 @@ class StoreError(RunError):
         super().__init__(f"{path}: {where}{problem}; {remedy}")
 
 
-def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
+def create(path: Path, fill: Fill) -> None:
     """A new file with the tables and what `fill` puts into them, or no file; an existing one stays."""
     for file in (path, *side_files(path)):  # SQLite would read an old log into the new file
         if os.path.lexists(file):
@@ -71,8 +61,7 @@ def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
             _lock(path, db)
             with transaction(db):
                 db.execute(f"PRAGMA application_id = {APPLICATION}")
-                _upgrade(db, 0)
-                fill(db)
+                _complete(db, fill)
         try:
             os.link(temporary, path)  # unlike a rename it never replaces
         except FileExistsError:
@@ -86,15 +75,21 @@ def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
         sync_folder(path.parent)
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """The file, locked for the life of the connection, in this version, and whole as far as SQLite can tell."""
+def connect(path: Path, fill: Fill) -> sqlite3.Connection:
+    """The file, locked for the life of the connection, in this version, and whole as far as SQLite can tell.
+
+    An older one gets the tables that it lacks, and what `fill` puts into them, or stays as it was.
+    """
     _check_ours(path)
     with translated(path), closed_on_error(_connect(path, "rw")) as db:
         _check_application(path, db)
         _lock(path, db)
         _check_log(path, db)
-        _migrate(path, db)
-        _check_pages(path, db)
+        older = _version(path, db) < VERSION
+        _check_pages(path, db, lacking=older)
+        if older:
+            with transaction(db):
+                _complete(db, fill)
         return db
 
 
@@ -224,38 +219,49 @@ def _log_header_holds(header: bytes, page: int) -> bool:
     return known and struct.pack(">2I", a, b) == header[24:]
 
 
-def _migrate(path: Path, db: sqlite3.Connection) -> None:
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version > len(MIGRATIONS):
-        remedy = f"was made by a newer confide (version {version}; this one reads {len(MIGRATIONS)}); use that"
+def _version(path: Path, db: sqlite3.Connection) -> int:
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > VERSION:
+        remedy = f"was made by a newer confide (version {version}; this one reads {VERSION}); use that"
         raise InputError("store", str(path), remedy)
     if version < 1:
         raise StoreError(path, "was found damaged")
-    if version < len(MIGRATIONS):
-        _check_pages(path, db, version)
-        with transaction(db):
-            _upgrade(db, version)
+    return version
 
 
-def _upgrade(db: sqlite3.Connection, version: int) -> None:
-    for step in MIGRATIONS[version:]:
-        step(db)
-    db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+def _complete(db: sqlite3.Connection, fill: Fill) -> None:
+    """The tables that are not there yet, and what is in them."""
+    lacking = {key: statement for key, statement in _expected().items() if key not in _made(db)}
+    for statement in filter(None, lacking.values()):
+        db.execute(statement)
+    fill(db, frozenset(name for kind, name in lacking if kind == "table"))
+    db.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _check_pages(path: Path, db: sqlite3.Connection, version: int | None = None) -> None:
-    """SQLite's own check, and that tables and triggers are those that the migrations make."""
+def _check_pages(path: Path, db: sqlite3.Connection, *, lacking: bool) -> None:
+    """SQLite's own check, and that tables and triggers are ours; an older file may lack some, the seal is over all."""
     found = [row[0] for row in db.execute("PRAGMA integrity_check(1)")]
     if found != ["ok"]:
         raise StoreError(path, f"is damaged ({' '.join(found[0].split())})")
-    with _closed(sqlite3.connect(":memory:", isolation_level=None)) as model:
-        for step in MIGRATIONS[:version]:
-            step(model)
-        query = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
-        expected = model.execute(query).fetchall()
-        actual = db.execute(query).fetchall()
-    if actual != expected:
+    expected, actual = _expected(), _made(db)
+    if not (actual.items() <= expected.items() if lacking else actual == expected):
         raise StoreError(path, "its tables or triggers were changed", "sqlite_master")
+
+
+@cache
+def _expected() -> _Made:
+    """In the order in which they are made."""
+    statements = _ALWAYS.strip().rstrip(";").split(";\n")
+    statements += [table.sql(*["seal BLOB"] * (table.name == "state")) for table in TABLES]
+    with _closed(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        for statement in statements:
+            db.execute(statement)
+        return _made(db)
+
+
+def _made(db: sqlite3.Connection) -> _Made:
+    rows = db.execute("SELECT type, name, sql FROM sqlite_master ORDER BY rowid")
+    return {(kind, name): sql for kind, name, sql in rows}
 
 
 @contextmanager
