@@ -12,6 +12,7 @@ import pytest
 
 from confide.deploy.store import books
 from confide.deploy.store.sqlite import SqliteStore
+from confide.deploy.store.sqlite_file import VERSION
 
 SCRIPT = """
     import random, sqlite3, sys, types
@@ -26,8 +27,6 @@ SCRIPT = """
 
     import numpy as np
     import histories as h
-    from confide.deploy.store import sqlite_file
-    sqlite_file.VERSION += 1
     from confide.deploy.store.sqlite import SqliteStore, StoreError
     from confide.deploy.store.store import MemoryStore
 
@@ -76,13 +75,17 @@ SCRIPT = """
             print("found")
 """
 LINES = {
-    "one number": ("    taps: int | Gone = kept(0, taps=COUNT)", "7", "8"),
+    "one number": ("    taps: int | Gone = kept(0, since=NEXT, taps=COUNT)", "7", "8"),
     "a vector for each edge": (
-        "    taps: dict[int, Vector] = kept(lambda start: start, by=('edge',), secret=True, taps=VECTOR)",
+        "    taps: dict[int, Vector] = kept(lambda start: start, by=('edge',), since=NEXT, secret=True, taps=VECTOR)",
         "{2: np.arange(3)}",
         "{0: np.full(3, 9)}",
     ),
-    "words that may go": ("    taps: bytes | Gone = kept(b'', part='state', taps=BYTES)", "b'x' * 99", "b'y'"),
+    "words that may go": (
+        "    taps: bytes | Gone = kept(b'', since=NEXT, part='state', taps=BYTES)",
+        "b'x' * 99",
+        "b'y'",
+    ),
 }
 
 
@@ -92,7 +95,8 @@ def test_a_line_in_the_books_is_all_that_a_field_takes(histories: SimpleNamespac
     h, older, newer = histories, tmp_path / "older.db", tmp_path / "newer.db"
     text = h.make_plan().text
     SqliteStore.create(older, plan=text, server=h.SERVER, dataset=h.DATASET, books=h.make_books()).close()
-    arguments = (books.__name__, books.__file__, LINES[name][0], older, newer, *LINES[name][1:])
+    line = LINES[name][0].replace("NEXT", str(VERSION + 1))
+    arguments = (books.__name__, books.__file__, line, older, newer, *LINES[name][1:])
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SCRIPT), *map(str, arguments)],
         check=False,

@@ -253,35 +253,6 @@ def test_without_permission_it_says_which(make: Make, path: Path, what: str, tmp
 # --- versions ---
 
 
-def test_older_files_are_completed_whole_or_not_at_all(
-    histories: SimpleNamespace, lived: Books, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def crash(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    changed(path, "PRAGMA user_version = 1")
-    before = path.read_bytes()
-    with monkeypatch.context() as m:
-        m.setattr(sqlite, "_put_state", crash)
-        with pytest.raises(KeyboardInterrupt):
-            SqliteStore.open(path)
-    assert path.read_bytes() == before
-    for _ in range(2):
-        with SqliteStore.open(path) as store:
-            assert histories.plain(store.load()) == histories.plain(lived)
-    assert path.read_bytes() != before
-
-
-def test_an_older_file_that_is_damaged_is_not_sealed_anew(lived: Books, path: Path) -> None:
-    changed(path, "PRAGMA user_version = 1", "DELETE FROM epoch")
-    for _ in range(2):
-        with pytest.raises(StoreError, match="a row is missing"):
-            SqliteStore.open(path)
-    changed(path, "DROP TABLE transcript")
-    with pytest.raises(StoreError, match="a row is missing"):
-        SqliteStore.open(path)
-
-
 def test_newer_files_are_refused_and_left_as_they_are(lived: Books, path: Path) -> None:
     newer = sqlite_file.VERSION + 1
     changed(path, f"PRAGMA user_version = {newer}")

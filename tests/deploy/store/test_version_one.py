@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,8 +11,9 @@ import pytest
 
 import version_one
 from confide.base.errors import InputError
+from confide.deploy.store import sqlite, sqlite_file
 from confide.deploy.store.books import Attempt, Books, Changes, Entry, as_bytes
-from confide.deploy.store.sqlite import SqliteStore
+from confide.deploy.store.sqlite import SqliteStore, StoreError
 from confide.privacy.ledger import Header, Promise
 
 
@@ -53,6 +55,59 @@ def test_a_file_of_version_one_opens_and_is_what_is_written_today(
             books.apply(c)
     with SqliteStore.open(tmp_path / "one.db") as store:
         assert h.plain(store.load()) == h.plain(books)
+
+
+@pytest.fixture
+def one(histories: SimpleNamespace, tmp_path: Path) -> tuple[Path, Books]:
+    """A file of version 1, and its books."""
+    h, plan = histories, histories.make_plan()
+    books, entries = lived(h, tmp_path / "today.db", 1)
+    header, start = Header(h.DATASET, Promise.of(plan.privacy), "a run"), as_bytes(h.make_books().contribution)
+    version_one.write(tmp_path / "one.db", header, plan.text, h.SERVER, start, books, entries)
+    return tmp_path / "one.db", books
+
+
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is a version after one, if only in number."""
+    monkeypatch.setattr(sqlite_file, "VERSION", max(2, sqlite_file.VERSION))
+
+
+@pytest.mark.usefixtures("newer")
+def test_an_older_file_is_completed_whole_or_not_at_all(
+    histories: SimpleNamespace, one: tuple[Path, Books], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    (path, books), before = one, version_one.contents(one[0])
+    with monkeypatch.context() as m:
+        m.setattr(sqlite, "_put_state", crash)
+        with pytest.raises(KeyboardInterrupt):
+            SqliteStore.open(path)
+    assert version_one.contents(path) == before
+    for _ in range(2):
+        with SqliteStore.open(path) as store:
+            assert histories.plain(store.load()) == histories.plain(books)
+    assert version_one.contents(path)["version"] == [(sqlite_file.VERSION,)]
+
+
+@pytest.mark.usefixtures("newer")
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [("DELETE FROM epoch", "a row is missing"), ("DROP TABLE transcript", "tables or triggers were changed")],
+)
+def test_an_older_file_that_is_damaged_is_not_sealed_anew(
+    one: tuple[Path, Books], statement: str, problem: str
+) -> None:
+    path, _ = one
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute(statement)
+    db.close()
+    for _ in range(2):
+        with pytest.raises(StoreError, match=problem):
+            SqliteStore.open(path)
+    assert version_one.contents(path)["version"] == [(1,)]
 
 
 def test_a_plan_of_another_version_is_named_with_what_to_do(histories: SimpleNamespace, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ class Kept:
     by: tuple[str, ...]
     table: str
     part: str
+    since: int
     make: Any
     columns: Mapping[str, Column]
 
@@ -48,34 +49,35 @@ def kept(
     by: tuple[str, ...] = (),
     table: str = "",
     part: str = "gc",
+    since: int = 1,
     make: Any = None,
     secret: bool = False,
     **columns: Column,
 ) -> Any:
-    """Declare a durable field. One that a store does not have yet takes a table of its own, and
-    `sqlite_file.VERSION` its next number: older files are opened with its first value.
+    """Declare a durable field. A new one takes a table of its own: files that lack it are opened with its first value.
 
     Args:
         first: its value in fresh books, or a function of the vector from which the server starts; where the first key
             is an edge, that of each edge. A field with one row has none while it is at its first value.
         by: the columns that name its rows. By edge and round it is a dictionary of dictionaries.
-        table: where it stands in the file, if not under its own name. Fields of one table share its rows, and are all
-            as old.
+        table: where it stands in the file, if not under its own name. Fields of one table share its rows.
         part: of the transaction in which it is written (`store.parts`); rows with keys are removed in "gc".
+        since: the version of the file that has it first: of a new field, the one after the last release's.
         make: of the values of its columns, where it has several.
         secret: not to be shown.
         columns: of its table.
 
-    Example: `taps: dict[int, Vector] = kept(lambda start: start, by=("edge",), secret=True, taps=VECTOR)`.
+    Example: `taps: dict[int, Vector] = kept(lambda start: start, by=("edge",), since=2, secret=True, taps=VECTOR)`.
     """
     empty: dict[str, Any] = {"default_factory": dict} if by else {"default": None}
-    return field(**empty, repr=not secret, metadata={"kept": Kept(first, by, table, part, make, columns)})
+    return field(**empty, repr=not secret, metadata={"kept": Kept(first, by, table, part, since, make, columns)})
 
 
 class Table(NamedTuple):
     name: str
     by: tuple[str, ...]
     part: str
+    since: int
     fields: dict[str, Kept]
 
     @property
@@ -134,9 +136,9 @@ def tables(declared: type) -> list[Table]:
     for f in fields(declared):
         k: Kept = f.metadata["kept"]
         name = k.table or f.name
-        table = found.setdefault(name, Table(name, k.by, k.part, {}))
-        if table[1:3] != (k.by, k.part):
-            raise TypeError(f"{f.name}: fields of one table are written together, by the same keys")
+        table = found.setdefault(name, Table(name, k.by, k.part, k.since, {}))
+        if table[1:4] != (k.by, k.part, k.since):
+            raise TypeError(f"{f.name}: fields of one table are written together, by the same keys, since one version")
         table.fields[f.name] = k
     return list(found.values())
 

@@ -25,7 +25,7 @@ WAL_PAGES = 2**14  # 64 MiB of log before it is written back: that costs three m
 REJOIN = "keep the file, and rejoin with a new store (`confide server CONFIG --rejoin`): a copy publishes rounds twice"
 _EXISTS = "exists; a store is never overwritten, name another"
 
-VERSION: Final = 2  # of the tables; a release that has more of them than the one before takes the next
+VERSION: Final = max(table.since for table in TABLES)
 _ALWAYS = """
 CREATE TABLE identity (id INTEGER PRIMARY KEY CHECK (id = 0), plan TEXT, server INTEGER, dataset TEXT, run TEXT,
     neighbours TEXT, start BLOB, sha256 BLOB NOT NULL);
@@ -85,9 +85,9 @@ def connect(path: Path, fill: Fill) -> sqlite3.Connection:
         _check_application(path, db)
         _lock(path, db)
         _check_log(path, db)
-        older = _version(path, db) < VERSION
-        _check_pages(path, db, lacking=older)
-        if older:
+        version = _version(path, db)
+        _check_pages(path, db, version)
+        if version < VERSION:
             with transaction(db):
                 _complete(db, fill)
         return db
@@ -231,28 +231,27 @@ def _version(path: Path, db: sqlite3.Connection) -> int:
 
 def _complete(db: sqlite3.Connection, fill: Fill) -> None:
     """The tables that are not there yet, and what is in them."""
-    lacking = {key: statement for key, statement in _expected().items() if key not in _made(db)}
+    lacking = {key: statement for key, statement in _expected(VERSION).items() if key not in _made(db)}
     for statement in filter(None, lacking.values()):
         db.execute(statement)
     fill(db, frozenset(name for kind, name in lacking if kind == "table"))
     db.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _check_pages(path: Path, db: sqlite3.Connection, *, lacking: bool) -> None:
-    """SQLite's own check, and that tables and triggers are ours; an older file may lack some, the seal is over all."""
+def _check_pages(path: Path, db: sqlite3.Connection, version: int) -> None:
+    """SQLite's own check, and that tables and triggers are those of this version."""
     found = [row[0] for row in db.execute("PRAGMA integrity_check(1)")]
     if found != ["ok"]:
         raise StoreError(path, f"is damaged ({' '.join(found[0].split())})")
-    expected, actual = _expected(), _made(db)
-    if not (actual.items() <= expected.items() if lacking else actual == expected):
+    if _made(db) != _expected(version):
         raise StoreError(path, "its tables or triggers were changed", "sqlite_master")
 
 
 @cache
-def _expected() -> _Made:
+def _expected(version: int) -> _Made:
     """In the order in which they are made."""
     statements = _ALWAYS.strip().rstrip(";").split(";\n")
-    statements += [table.sql(*["seal BLOB"] * (table.name == "state")) for table in TABLES]
+    statements += [table.sql(*["seal BLOB"] * (table.name == "state")) for table in TABLES if table.since <= version]
     with _closed(sqlite3.connect(":memory:", isolation_level=None)) as db:
         for statement in statements:
             db.execute(statement)
