@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import sqlite3
 from pathlib import Path
@@ -14,7 +15,7 @@ from confide.base.errors import InputError
 from confide.deploy.store import sqlite, sqlite_file
 from confide.deploy.store.books import Attempt, Books, Changes, Entry, as_bytes
 from confide.deploy.store.sqlite import SqliteStore, StoreError
-from confide.privacy.ledger import Header, Promise
+from confide.privacy.ledger import Header, Promise, read
 
 
 def lived(h: SimpleNamespace, path: Path, seed: int) -> tuple[Books, list[Entry]]:
@@ -86,8 +87,13 @@ def test_an_older_file_is_completed_whole_or_not_at_all(
         with pytest.raises(KeyboardInterrupt):
             SqliteStore.open(path)
     assert version_one.contents(path) == before
+    with SqliteStore.open(path, look=True) as store:
+        assert store.version == 1
+        assert histories.plain(store.load()) == histories.plain(books)
+    assert version_one.contents(path) == before
     for _ in range(2):
         with SqliteStore.open(path) as store:
+            assert store.version == sqlite_file.VERSION
             assert histories.plain(store.load()) == histories.plain(books)
     assert version_one.contents(path)["version"] == [(sqlite_file.VERSION,)]
 
@@ -118,3 +124,28 @@ def test_a_plan_of_another_version_is_named_with_what_to_do(histories: SimpleNam
     version_one.write(tmp_path / "one.db", header, text, h.SERVER, start, h.make_books(), [])
     with pytest.raises(InputError, match=r"has a plan of version 2, .* export its ledger"):
         SqliteStore.open(tmp_path / "one.db", plan, h.SERVER)
+
+
+def test_a_store_of_the_release_before_is_read_and_goes_on(histories: SimpleNamespace, tmp_path: Path) -> None:
+    """A file that the first release with stores left behind: version 1, of a plan of protocol 1."""
+    path, ledger = tmp_path / "store.db", tmp_path / "ledger.jsonl"
+    path.write_bytes(gzip.decompress(Path(__file__).with_name("protocol_one.db.gz").read_bytes()))
+    head = "1bbefab5b741192a0501cc48f9fa3662b91a04ddbefc77a5eae5e6d7b44dacef"
+    for look in (True, False):
+        with SqliteStore.open(path, look=look) as store:
+            books = store.load()
+            store.export_ledger(ledger)
+            assert (store.server, store.run, store.head) == (1, "a run", head)
+        assert (books.decided, books.published, books.rejoined, books.seen) == (37, 14, 2, {0: 8, 2: 6})
+        assert books.contribution.tolist() == [7217640161438925556, 7352045119361723576, 1184132976382735851]
+        assert {m: balance.n for m, balance in books.balances.items()} == {0: 9, 2: 4}
+        assert {m: list(records) for m, records in books.open.items()} == {0: [24], 2: [13, 15, 16, 17]}
+        assert list(books.out) == [(13, 2), (15, 2), (16, 2), (17, -1), (24, -1)]
+        assert (books.epoch, books.release, books.attempt) == (b"epoch", b"release", Attempt(9, 1, (3, 1)))
+        paid = [e for e in read(ledger, head).events if e.kind == "message"]
+        assert len(paid) == books.published
+        ledger.unlink()
+    with SqliteStore.open(path) as store:
+        store.commit(histories.publish(store.load(), store.plan, random.Random(0)))  # noqa: S311 - a test
+    with SqliteStore.open(path) as store:
+        assert store.load().decided == 38

@@ -12,6 +12,7 @@ from typing import Final
 from confide.base.files import existing
 from confide.deploy.keys.certificates import SKEW, SOON, utc_now
 from confide.deploy.keys.node_keys import NodeKeys
+from confide.plans.plan import Plan
 from confide.privacy.price import Price
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
@@ -25,6 +26,11 @@ class Finding:
     check: str
     level: str
     said: str
+
+
+def spoken(plan: Plan) -> str:
+    """Which of the protocols; the plan names it, and all its nodes need a confide that speaks it."""
+    return f"protocol {plan.deployed().protocol}"
 
 
 def privacy(price: Price) -> Finding:

@@ -104,10 +104,16 @@ class SqliteStore(Closing):
         return cls.open(path, the_plan, server)
 
     @classmethod
-    def open(cls, path: str | Path, plan: Plan | None = None, server: int | None = None) -> SqliteStore:
-        """The store in this file, locked for this process and checked; another plan's or server's is refused."""
+    def open(
+        cls, path: str | Path, plan: Plan | None = None, server: int | None = None, *, look: bool = False
+    ) -> SqliteStore:
+        """The store in this file, locked for this process and checked; another plan's or server's is refused.
+
+        An older confide's is brought up to date, after which that one does not read it any more; `look` leaves it as
+        it is, and cannot commit.
+        """
         path = Path(os.path.realpath(path))  # the log stands beside the file itself, not beside a link to it
-        with closed_on_error(sqlite_file.connect(path, lambda db, new: cls(path, db)._fill_new(new))) as db:
+        with closed_on_error(sqlite_file.connect(path, lambda db, new: cls(path, db)._fill_new(new), look=look)) as db:
             store = cls(path, db)
             if plan is not None and plan.hash != store.plan.hash:
                 differences = "; ".join(store.plan.diff(plan))
@@ -123,6 +129,12 @@ class SqliteStore(Closing):
     def close(self) -> None:
         with self._guard, translated(self.path):
             self._db.close()
+
+    @property
+    def version(self) -> int:
+        """Of the file."""
+        with self._guard, translated(self.path):
+            return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     @property
     def head(self) -> str:
@@ -314,12 +326,11 @@ def _plan(path: Path, text: str) -> Plan:
     try:
         return Plan.from_text(text)
     except InputError as e:
-        if e.field != "plan.version":
+        what = {"plan.version": "version", "deployment.protocol": "protocol"}.get(e.field)
+        if what is None:
             raise
-        remedy = (
-            f"has a plan of version {e.value}, for which it takes the confide that wrote it; export its ledger with "
-        )
-        raise InputError("store", str(path), f"{remedy}that one, and begin a new plan with a new store") from None
+        remedy = f"has a plan of {what} {e.value}, for which it takes the confide that wrote it; export its ledger with"
+        raise InputError("store", str(path), f"{remedy} that one, and begin a new plan with a new store") from None
 
 
 def _follow(marks: _Marks, entries: Iterable[Entry], books: Books) -> tuple[str, object, str] | None:

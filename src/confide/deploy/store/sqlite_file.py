@@ -62,6 +62,7 @@ def create(path: Path, fill: Fill) -> None:
             with transaction(db):
                 db.execute(f"PRAGMA application_id = {APPLICATION}")
                 _complete(db, fill)
+                db.execute(f"PRAGMA user_version = {VERSION}")
         try:
             os.link(temporary, path)  # unlike a rename it never replaces
         except FileExistsError:
@@ -75,10 +76,11 @@ def create(path: Path, fill: Fill) -> None:
         sync_folder(path.parent)
 
 
-def connect(path: Path, fill: Fill) -> sqlite3.Connection:
+def connect(path: Path, fill: Fill, *, look: bool = False) -> sqlite3.Connection:
     """The file, locked for the life of the connection, in this version, and whole as far as SQLite can tell.
 
-    An older one gets the tables that it lacks, and what `fill` puts into them, or stays as it was.
+    An older one gets the tables that it lacks, and what `fill` puts into them, or stays as it was. Where one only
+    looks, it gets them in a transaction that never ends.
     """
     _check_ours(path)
     with translated(path), closed_on_error(_connect(path, "rw")) as db:
@@ -87,9 +89,13 @@ def connect(path: Path, fill: Fill) -> sqlite3.Connection:
         _check_log(path, db)
         version = _version(path, db)
         _check_pages(path, db, version)
-        if version < VERSION:
+        if version < VERSION and look:
+            db.execute("BEGIN")
+            _complete(db, fill)
+        elif version < VERSION:
             with transaction(db):
                 _complete(db, fill)
+                db.execute(f"PRAGMA user_version = {VERSION}")
         return db
 
 
@@ -235,7 +241,6 @@ def _complete(db: sqlite3.Connection, fill: Fill) -> None:
     for statement in filter(None, lacking.values()):
         db.execute(statement)
     fill(db, frozenset(name for kind, name in lacking if kind == "table"))
-    db.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _check_pages(path: Path, db: sqlite3.Connection, version: int) -> None:
