@@ -1,7 +1,8 @@
 """A disk that fails: writes that are refused, cut short or never return, one step after the other, in real files.
 
 `disk.c` stands below everything that a process links (LD_PRELOAD) and counts what is written and synced under one
-folder. A step can end with no space, with an error, with half of its bytes, or with the process.
+folder. A step can end with no space, with an error, with half of its bytes, or with the process; from there on the disk
+can refuse to grow, to sync, or to do anything.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-FAULTS: Final = {"full": 1, "error": 2, "short": 3, "kill": 4, "torn": 5}
+FAULTS: Final = {"full": 1, "error": 2, "short": 3, "kill": 4, "torn": 5, "unsynced": 6, "dead": 7}
 _FAILED: Final = 9  # how a child ends that could not go on, in its own words
 
 

@@ -190,6 +190,8 @@ class SqliteStore(Closing):
 
     def commit(self, changes: Changes, at: At = nowhere, name: str = "") -> None:
         with self._guard, translated(self.path):
+            if self._marks is None:  # what a failed commit has left in the log could be taken for damage
+                sqlite_file.empty_log(self._db)
             draft = replace(self._marks or self._load())
             rows = [(table, *row) for table in TABLES for row in table.rows(changes).items()]
             self._check(changes, rows, draft)

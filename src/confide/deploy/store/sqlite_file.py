@@ -5,6 +5,7 @@ Nothing here knows what the tables mean; `books` and `sqlite` do.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
@@ -63,12 +64,13 @@ def create(path: Path, fill: Fill) -> None:
                 db.execute(f"PRAGMA application_id = {APPLICATION}")
                 _complete(db, fill)
                 db.execute(f"PRAGMA user_version = {VERSION}")
+            empty_log(db)  # closing would do it, and would not say if it cannot
         try:
             os.link(temporary, path)  # unlike a rename it never replaces
         except FileExistsError:
             raise InputError("store", str(path), _EXISTS) from None
         except OSError as e:
-            raise InputError("store", str(path), f"cannot be made ({e.strerror}); name another folder") from None
+            raise _not_made(path, e) from e
     finally:
         for file in (temporary, *side_files(temporary)):
             file.unlink(missing_ok=True)
@@ -118,9 +120,15 @@ def _temporary(path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as e:
-        raise InputError("store", str(path), f"cannot be made ({e.strerror}); name another folder") from None
+        raise _not_made(path, e) from e
     os.close(handle)
     return Path(name)
+
+
+def _not_made(path: Path, error: OSError) -> InputError | StoreError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return StoreError(path, f"cannot be made ({error.strerror})", remedy="make room, or check the disk")
+    return InputError("store", str(path), f"cannot be made ({error.strerror}); name another folder")
 
 
 def side_files(path: Path) -> list[Path]:
@@ -209,7 +217,12 @@ def _check_log(path: Path, db: sqlite3.Connection) -> None:
     if lost:
         db.execute("PRAGMA user_version = -1")  # or the next start would believe what is left
         raise StoreError(path, "its log (-wal) is damaged: steps that had left are lost")
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    empty_log(db)
+
+
+def empty_log(db: sqlite3.Connection) -> None:
+    """Write the log back; nothing is left in it, nor of transactions that failed."""
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
 def _log_header_holds(header: bytes, page: int) -> bool:
