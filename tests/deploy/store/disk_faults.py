@@ -2,6 +2,7 @@
 
     python disk_faults.py FOLDER store|record FAULT EVERY FIRST
     python disk_faults.py FOLDER twice
+    python disk_faults.py FOLDER small DISK
 
 prints one line for each life after which something was lost, or was told in the wrong words.
 """
@@ -65,7 +66,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.places = closed, killed, _ = [folder / name for name in ("closed", "killed", "new")]
         for place in self.places:
-            place.mkdir()
+            place.mkdir(parents=True)
         for place in (closed, killed):
             path = place / self.file
             disk.forked(lambda say, path=path: commits(opened(path), SEED, BEFORE, say))  # type: ignore[misc]
@@ -98,7 +99,7 @@ class Record:
     def __init__(self, folder: Path) -> None:
         self.places = closed, _ = [folder / name for name in ("closed", "new")]
         for place in self.places:
-            place.mkdir()
+            place.mkdir(parents=True)
         FileRecord(closed / self.file, OWNER).close()
 
     def life(self, path: Path, say: Say) -> None:
@@ -171,6 +172,24 @@ def failing_twice(folder: Path) -> None:
         print(f"seen {store.load().seen[0]}")
 
 
+def small(folder: Path, small_disk: Path) -> None:
+    """The same lives on a disk that is full but for ever more bytes; then there is room again."""
+    for kept in (Store(folder / "store"), Record(folder / "record")):
+        for place in kept.places:
+            for room in range(0, 400_000, 40_000):
+                shutil.rmtree(work := small_disk / "work", ignore_errors=True)
+                shutil.copytree(place, work)
+                with disk.all_but(room, small_disk):
+                    said, _ = disk.forked(lambda say: kept.life(work / kept.file, say))  # noqa: B023
+                lines = said.splitlines()
+                problems = [x for x in lines if x.startswith("!") and (not x.startswith(kept.own) or "damaged" in x)]
+                acknowledged = lines.count("+")
+                said, status = disk.forked(lambda say: kept.after(place, work / kept.file, acknowledged, say))  # noqa: B023
+                if problems or status:
+                    print(f"{place}, {room} bytes of room: {problems}; afterwards {said.strip()}")
+                print(f"lives 1 {acknowledged}")
+
+
 def main(folder: Path, which: str, fault: str, every: int, first: int) -> None:
     kept = {"store": Store, "record": Record}[which](folder)
     for place in kept.places:
@@ -188,5 +207,7 @@ def main(folder: Path, which: str, fault: str, every: int, first: int) -> None:
 if __name__ == "__main__":
     if sys.argv[2] == "twice":
         failing_twice(Path(sys.argv[1]))
+    elif sys.argv[2] == "small":
+        small(Path(sys.argv[1]), Path(sys.argv[3]))
     else:
         main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
