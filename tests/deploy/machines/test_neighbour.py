@@ -103,12 +103,13 @@ def test_an_early_offer_waits_for_its_round() -> None:
     assert neighbour.early == {1: OFFER}
     with pytest.raises(OtherBytesError):
         neighbour.hear(desk.hears(2, decided=1, open=((1, False),), offer=(1, OFFER[::-1])))
-    assert not neighbour.take_early(desk.books)
-    assert neighbour.early
-    published(desk)
-    changes = neighbour.take_early(desk.books)
+    x = np.array([1, 2])
+    changes = publish(desk.books, desk.rules, x, {0: x, 2: x}, desk.terms.costs[0], 0)
+    assert desk.neighbours[0].take_early(desk.books, changes) is changes
+    changes = neighbour.take_early(desk.books, changes)
     assert changes.opened[2, 1].applied
-    assert (neighbour.early, changes.balances[2].n) == ({}, 1)
+    assert not changes.opened[0, 1].applied
+    assert (neighbour.early, changes.balances[2].n, changes.decided) == ({}, 1, 1)
 
 
 def test_one_that_is_heard_again_is_up_again_and_what_it_may_not_say_changes_nothing() -> None:

@@ -131,9 +131,11 @@ class Neighbour:
         if i in self.early or len(self.early) < self.desk.rules.window:
             self.early[i] = blob
 
-    def take_early(self, books: Books) -> Changes:
-        """What its offer of the last round of these books leads to, if that came before the round was decided here."""
-        i = books.decided
+    def take_early(self, books: Books, published: Changes) -> Changes:
+        """With what its offer of this round leads to, if that came before the round was decided here."""
+        i = books.decided + 1
         blob = self.early.get(i)
         self.early = {j: other for j, other in self.early.items() if j > i}
-        return Changes() if blob is None else exchange.on_early(books, self.desk.rules, self.m, i, blob)
+        if blob is None:
+            return published
+        return published.then(exchange.on_early(books.after(published), self.desk.rules, self.m, i, blob))

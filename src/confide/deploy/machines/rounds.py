@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
-from functools import reduce
 from math import inf as NEVER
 
 from confide.base.randomness import Purpose
@@ -255,15 +254,15 @@ class Rounds:
         ports.at("publish.drawn")
         cost = None if terms.sums_cost else terms.costs[books.published]
         present, changes = self.present, exchange.publish(books, desk.rules, own, sent, cost, int(desk.now))
-        after = books.after(changes)
-        early = [c for n in present if (c := n.take_early(after))]  # so that the offers say which flows are in
-        desk.commit(reduce(Changes.then, early, changes), "publish")
+        for neighbour in present:
+            changes = neighbour.take_early(books, changes)  # so that the offers say which flows are in
+        desk.commit(changes, "publish")
         self.cohort = None
         ports.at("publish.committed")
         offered = [n.m for n in present if i in books.open[n.m]]
         suspended = [n.m for n in present if i not in books.open[n.m]]
         ports.log("published", round=i, clients=len(found.survivors), offered=offered, suspended=suspended)
-        for m in (m for each in early for m in each.balances):
+        for m in changes.balances:
             ports.log("applied", neighbour=m, round=i)
         for n, neighbour in enumerate(present):
             neighbour.say(offer=i if neighbour.m in offered else None, ask=neighbour.m in offered)

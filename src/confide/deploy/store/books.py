@@ -8,7 +8,7 @@ A transition (`exchange`) reads the `Books` and gives `Changes`; the store makes
 # ruff: noqa: RUF009 - `kept` gives a dataclass field, as `dataclasses.field` does
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Generic, NamedTuple, Never, TypeVar
 
@@ -106,12 +106,13 @@ class Changes(Durable[None]):
 
     def then(self, after: Changes) -> Changes:
         """Both in one transaction. No row that this one makes may go in the other."""
-        both = Changes(entries=[*self.entries, *after.entries])
+        both = replace(self, entries=[*self.entries, *after.entries])
         for name, change in vars(after).items():
             if isinstance(change, dict):
-                setattr(both, name, joined(getattr(self, name), change))
-            elif name != "entries":
-                setattr(both, name, getattr(self, name) if change is None else change)
+                if change:
+                    setattr(both, name, joined(getattr(self, name), change))
+            elif change is not None and name != "entries":
+                setattr(both, name, change)
         return both
 
     @property
