@@ -1,6 +1,6 @@
 """A client that trains with plain NumPy: Poisson regression, for counts such as visits or claims.
 
-In the client's TOML, with this file's folder on PYTHONPATH (or the file in a package of yours):
+In the client's TOML, with this file beside it (or in a package that is installed):
 
     train = "train_numpy:train"
     dataset = "visits 2026"

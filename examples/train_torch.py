@@ -1,6 +1,6 @@
 """A client that trains with PyTorch (extra `torch`): a small network that separates a ring from what is inside it.
 
-In the client's TOML, with this file's folder on PYTHONPATH (or the file in a package of yours):
+In the client's TOML, with this file beside it (or in a package that is installed):
 
     train = "train_torch:train"
     dataset = "scans 2026"

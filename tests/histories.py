@@ -122,5 +122,7 @@ def make_changes(
 def plain(b: Books) -> dict[str, Any]:
     """Books that can be compared."""
     balances = {m: (x.n, x.total.tolist()) for m, x in b.balances.items()}
+    released = {attempt: (x.servers, x.total.tolist()) for attempt, x in b.released.items()}
     types = {type(x) for x in (b.decided, b.published, *b.seen.values())}, [type(s) for s in b.status.values()]
-    return vars(b) | {"contribution": b.contribution.tolist(), "balances": balances, "types": types}
+    shown = {"contribution": b.contribution.tolist(), "balances": balances, "released": released}
+    return vars(b) | shown | {"types": types}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from confide.base.errors import RunError
-from confide.deploy.machines.training import entry_point
+from confide.deploy.machines.own_training import entry_point
 from confide.rounds.clipping import Clip
 
 FOLDER = Path(__file__).parents[1] / "examples"

@@ -13,6 +13,7 @@ from confide.commands import pki as cli_pki
 from confide.deploy.keys.authority import DAYS, Authority
 from confide.deploy.keys.certificates import fingerprint
 from confide.deploy.keys.node_keys import NodeKeys
+from confide.secure.keys import Secret
 
 Outcome = tuple[int, str, str]
 
@@ -48,7 +49,8 @@ def test_the_command_for_people(tmp_path: Path, command: Callable[..., Outcome])
     said = ""
     for line in ("init alpha", "issue alpha server one", "issue alpha client c1 --days 3", "renew alpha one --keep"):
         code, out, err = command("pki", *line.split(), "--dir", tmp_path)
-        assert (code, err) == (0, "")
+        assert code == 0
+        assert ("this authority knew the node's keys" in err) == line.startswith("issue")
         said += out
     entries = Authority.open(tmp_path / "alpha").entries()
     assert all(e.identity in said for e in entries)
@@ -58,6 +60,50 @@ def test_the_command_for_people(tmp_path: Path, command: Callable[..., Outcome])
     assert command("pki", "revoke", "alpha", entries[0].serial, "--dir", tmp_path)[0] == 0
     assert "good until" in command("pki", "crl", "alpha", "--dir", tmp_path)[1]
     assert "PRIVATE" not in said
+
+
+def test_a_node_makes_its_keys_and_its_authority_signs(tmp_path: Path, command: Callable[..., Outcome]) -> None:
+    def pki(line: str, code: int = 0) -> tuple[str, str]:
+        found, out, err = command("pki", *line.split())
+        assert found == code, err
+        return out, err
+
+    place, node = f"--dir {tmp_path}", tmp_path / "node/server"
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_text("correct horse battery staple\n")
+    hidden = f"--passphrase file:{secret}"
+    pki(f"init alpha {place} {hidden}")
+    asked, _ = pki(f"request alpha server one --host a.example --out {node} {hidden}")
+    _, err = pki(f"sign alpha {node}.csr {place} {hidden}", 2)
+    assert "say --yes" in err
+    assert command("pki", "list", "alpha", *place.split(), "--passphrase", f"file:{secret}")[1].count("\n") == 1
+    shown, _ = pki(f"sign alpha {node}.csr {place} {hidden} --yes")
+    assert "server one of alpha, a new node" in shown
+    assert "reached at   a.example" in shown
+    identity = next(line for line in asked.splitlines() if line.startswith("identity"))
+    assert identity in shown
+    assert sorted(path.name for path in (tmp_path / "alpha").glob("server-*")) == ["server-one.crt"]
+    assert [path.stat().st_mode & 0o777 for path in sorted(node.parent.iterdir())] == [0o644, 0o600, 0o600, 0o600]
+    copied = tmp_path / "alpha/server-one.crt"
+    copied.rename(f"{node}.crt")
+    passphrase = Secret(b"correct horse battery staple")
+    first = NodeKeys.load(node, passphrase)
+
+    next_one = tmp_path / "next/server"
+    pki(f"request alpha server one --host a.example --out {next_one} --renew {node} {hidden}")
+    shown, _ = pki(f"sign alpha {next_one}.csr {place} {hidden} --yes")
+    assert "renews the one until" in shown
+    assert "the old certificate is revoked" in shown
+    copied.rename(f"{next_one}.crt")
+    renewed = NodeKeys.load(next_one, passphrase)
+    assert (renewed.identity.public, renewed.key != first.key) == (first.identity.public, True)
+    _, err = pki(f"renew alpha one {place} {hidden}", 2)
+    assert "made its keys itself" in err
+    _, err = pki(f"request alpha server one --out {node} {hidden}", 2)
+    assert "keys are never replaced" in err
+    _, err = pki(f"list alpha {place}", 2)
+    assert "is encrypted; say where its passphrase is" in err
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +126,8 @@ def authorities(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("revoke alpha x", "name"),
         ("renew alpha x", "name"),
         ("list gamma", "organisation"),
+        ("list alpha --passphrase stdin", "passphrase"),
+        ("sign alpha /dev/null", "request"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(

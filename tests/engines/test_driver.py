@@ -24,6 +24,7 @@ from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import scheme
+from confide.secure.settings import Secure
 from work import lines
 
 Maker = Callable[..., Problem]
@@ -292,3 +293,9 @@ def test_the_engine_is_chosen_by_what_it_can_do(ragged: Maker) -> None:
         if expected == "reference":
             with pytest.raises(InputError, match="use 'reference'"):
                 confide.simulate(ragged(), GRAPH, alg, rounds=2, engine="compiled")
+
+
+def test_corrupted_clients_who_are_nobody_are_noted(ragged: Maker) -> None:
+    secure = replace(ALG, clip=Clip("example", 1.0), arithmetic="fixed", aggregation=Secure(dropped=0.0), dropout=0.0)
+    told = [note for note in confide.simulate(ragged(), GRAPH, secure, rounds=1).notes if "is nobody" in note]
+    assert told == [secure.aggregation.doubt(3)]  # type: ignore[union-attr]

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builders import a_shared_plan
+from builders import a_deployed_plan, a_shared_plan, forged_units, units
 from confide.base import canonical
 from confide.base.errors import InputError, RunError
 from confide.graph.graph import Graph
@@ -42,7 +42,11 @@ from confide.privacy.bundle import (
 from confide.privacy.data_ledger import DataLedger
 from confide.privacy.ledger import FREE, Book, Cost, Event, dataset_id, lines, paid_by, read, write_events
 from confide.privacy.price import price
+from confide.rounds.arithmetic import on_grid
 from confide.rounds.schemes import Scheme, scheme
+from confide.secure import receipts
+from confide.secure.receipts import Receipt
+from confide.testing.rehearsal import server_identity
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
@@ -190,7 +194,7 @@ def test_every_field_is_signed(good: Path, name: str) -> None:
     content[name] = changed(content[name])
     good.write_text(canonical.dumps(content) + "\n")
     if name == "format":
-        with pytest.raises(InputError, match="has format 3"):
+        with pytest.raises(InputError, match="has format 4"):
             verify_bundle(good)
     else:
         report = verify_bundle(good)
@@ -710,3 +714,88 @@ def test_a_statement_must_say_first_what_has_no_price(tmp_path: Path) -> None:
     make_bundle(p, tmp_path / "l", said, VERSIONS, KEY)
     with pytest.raises(InputError, match="unprotected has 0 entries, by the plan 1"):
         make_bundle(p, tmp_path / "l", said | {"unprotected": []}, VERSIONS, KEY)
+
+
+# ---- receipts of released results
+
+
+def deployed() -> Plan:
+    """Of two units whose servers can sign."""
+    announced = [one._replace(identity=server_identity(p).public.hex()) for p, one in enumerate(forged_units([3, 3]))]
+    terms = {"release": "centroid:0.5", "level": "unit", "rounds": 1}
+    return a_deployed_plan(graph=on_grid(Graph.parse("path:2")), units=units(announced), **terms)
+
+
+def told(p: Plan, relay: int, server: int, result: bytes = bytes(32), attempt: int = 1) -> Receipt:
+    hash = bytes.fromhex(p.hash)
+    signature = receipts.sign(server_identity(relay), hash, attempt, relay, result)
+    own = receipts.countersign(server_identity(server), hash, attempt, relay, server, result)
+    return Receipt(attempt, relay, server, result, signature, own)
+
+
+def audited(folder: Path, given: list[dict[str, Any]]) -> dict[str, tuple[bool | None, str]]:
+    """The checks that are about receipts, of a bundle of a unit that has released once."""
+    p = deployed()
+    cost = price(p)
+    made = [
+        Event(p.hash, "message", 1, 0, cost.messages[0], "0" * 64, 1),
+        Event(p.hash, "release", 1, 0, cost.release_after(1), None, 2),
+    ]
+    write_events(folder / "l", DATA, p, made)
+    text = make_bundle(p, folder / "l", {"words": ""}, VERSIONS, KEY, (), given)
+    save_bundle(folder / "bundle.json", text)
+    (folder / "l").unlink()
+    report = verify_bundle(folder / "bundle.json")
+    assert {"signature", "prices"}.isdisjoint(report.failed)
+    return {c.name: (c.ok, c.reason) for c in report.checks if c.name in ("receipts", "results")}
+
+
+def test_receipts_show_who_was_told_the_same(tmp_path: Path) -> None:
+    p = deployed()
+    names = [unit.name for unit in p.units]
+    both = [receipts.to_dict(told(p, 0, server)) for server in (0, 1)]
+    found = audited(tmp_path, both)
+    assert found["receipts"] == (True, "2 are signed by the server that told and the one that was told")
+    alike = "were told alike, which does not show that the sum is right"
+    assert found["results"] == (True, f"{alike} (attempt 1: 2 of 2 servers)")
+    assert audited(tmp_path, both[:1])["results"] == (
+        True, f"{alike} (attempt 1: 1 of 2 servers, not known of {names[1]})",
+    )  # fmt: skip
+    ok, reason = audited(tmp_path, [])["results"]
+    assert (ok, reason.split(",")[0]) == (None, "1 releases")
+
+
+def test_different_results_are_signed_for_the_auditor_to_see(tmp_path: Path) -> None:
+    p = deployed()
+    names = [unit.name for unit in p.units]
+    other = bytes([1]) * 32
+    one_lied = [receipts.to_dict(r) for r in (told(p, 0, 0), told(p, 0, 1, other))]
+    assert audited(tmp_path, one_lied)["results"] == (
+        False,
+        f"{names[0]} told different results of attempt 1, and lied",
+    )
+    which = [receipts.to_dict(r) for r in (told(p, 0, 0), told(p, 1, 1, other))]
+    ok, reason = audited(tmp_path, which)["results"]
+    assert (ok, reason.startswith(f"{names[0]} and {names[1]} told different")) == (False, True)
+    later = [receipts.to_dict(r) for r in (told(p, 0, 0), told(p, 0, 1, other, attempt=2))]
+    assert audited(tmp_path, later)["results"][0]  # of another attempt
+
+
+def test_forged_receipts_are_not_signed(tmp_path: Path) -> None:
+    p = deployed()
+    good = receipts.to_dict(told(p, 0, 1))
+    for wrong in (
+        good | {"sha256": "11" * 32}, good | {"server": 0}, good | {"relay": 7}, good | {"attempt": True},
+        good | {"signature": "zz"}, good | {"more": 1}, {}, 7,
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=r"bundle\.receipts"):
+            audited(tmp_path, [wrong])  # type: ignore[list-item]
+        (tmp_path / "l").unlink()
+
+
+def test_a_bundle_from_before_there_were_receipts_is_read(tmp_path: Path) -> None:
+    p = plan()
+    assert verify_bundle(bundled(tmp_path, p, events(p))).ok
+    assert json.loads(bundled(tmp_path, p, events(p)).read_text())["format"] == 2
+    with pytest.raises(InputError, match="receipts"):
+        verify_bundle(bundled(tmp_path, p, events(p), format=3))

@@ -18,7 +18,7 @@ from confide.laws.law import DISCRETE_GAUSSIAN, DISCRETE_LAPLACE
 from confide.plans.config import Experiment, parse
 from confide.plans.plan import Model, Plan, SecureSum
 from confide.privacy.ledger import FREE
-from confide.privacy.price import Price, agreed
+from confide.privacy.price import IN_RANGE, Price, agreed
 from confide.privacy.sum_noise import release_rho
 from confide.rounds.arithmetic import WEIGHT_BITS, FixedArithmetic, check_range
 from confide.rounds.schemes import Noise, Place, scheme
@@ -334,6 +334,19 @@ def test_noise_inside_the_sums_prices_what_the_messages_do_not() -> None:
     assert p.release == FREE
     noisy = deploy(**secure)  # here the messages' own noise is the better proof
     assert noisy.messages[0].sigma == 0.3
+
+
+def test_a_row_that_rests_on_messages_of_masked_sums_says_that_clients_send_in_range() -> None:
+    """A liar among them is inside the noise of a sum, but before that of a message; in clear the server sees it."""
+    secure: dict[str, Any] = {"algorithm": {"aggregation": "secure", "sampled": 8}}
+    silent = {"scheme": {"name": "none", "sigma": 0.0}, "privacy": {"release": "centroid:0.1"}}
+    masked, noisy = deploy(**secure), deploy(**secure, secure={"sigma": 0.05})
+    by_sums = deploy(**secure, **silent, secure={"sigma": 0.05})
+    for p, said in ((plain(), set()), (masked, {"messages"}), (noisy, {"messages"}), (by_sums, set())):
+        rows = [a for a in p.statement().accounts if not a.leak]
+        assert {a.by for a in rows if IN_RANGE in a.assumptions} == said
+        assert all(IN_RANGE in a.assumptions for a in rows if a.by in said)
+    assert {a.by for a in noisy.statement().accounts} == {"messages", "sum"}
 
 
 def test_the_range_counts_updates_noise_and_rounding() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from builders import changed, deployed
 from confide.base.errors import DataError, InputError
-from confide.deploy.machines import training
+from confide.deploy.machines import own_training, training
 from confide.deploy.node.client_setup import ClientSetup
 from confide.plans.config import parse
 from confide.plans.plan import Plan
@@ -128,4 +128,4 @@ def test_a_training_of_ones_own_is_never_at_level_example() -> None:
     with pytest.raises(InputError, match="needs per-example clipping"):
         plan_of(clip="update")
     with pytest.raises(InputError, match="clipped as a whole"):
-        training.entry_point("math:fsum", Clip("example", 1.0), 0.1)
+        own_training.entry_point("math:fsum", Clip("example", 1.0), 0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -366,3 +367,15 @@ def test_bad_settings(field: str, bad: object) -> None:
     good: dict[str, Any] = {"ring_bits": 32, "fraction_bits": 10, "bound": 1.0, "clients": 4}
     with pytest.raises(InputError, match=f"^{field} = "):
         Encoding(**{**good, field: bad})
+
+
+def test_one_that_lies_can_turn_the_update_of_another_round() -> None:
+    """Why a number that rests on the noise in messages assumes that all clients send in range: at the ring's edge one
+    quantum of an honest client is the whole range. Noise that is added before, in the ring, is as wide as ever."""
+    e = Encoding(32, 20, bound=1.0, clients=5)
+    liar = words_of(np.array([e.largest]), 32)
+    low, high = (int(e.decode(liar + e.encode(np.array([x])).words)[0]) for x in (0.0, 2.0**-20))
+    assert (low, high) == (e.largest, -e.largest - 1)
+    assert 5 * e.summand <= e.largest  # no sum of honest clients is clamped
+    assert e.summand == 2**20
+    assert replace(e, noise=7).summand == 2**20 + 7

@@ -18,7 +18,7 @@ import sessions
 from confide.base.errors import InputError
 from confide.secure import client, masks, server
 from confide.secure.client import Advertised, Answered, Consented, Sent, Shared
-from confide.secure.keys import Identity, KeyPair, self_mask_key
+from confide.secure.keys import Identity, KeyPair, pair_mask_key, self_mask_key
 from confide.secure.messages import (
     UNSIGNED,
     Advertise,
@@ -316,6 +316,25 @@ def relay(state: Shared, sealed: dict[int, bytes]) -> Inbox:
     return Inbox(state.session.id, tuple(sealed.items()))
 
 
+def goes_without(state: Shared, inbox: Inbox, *unopened: int) -> Sent:
+    """What cannot be opened is not held; the masks are those that its sender has as well."""
+    before = snapshot(state)
+    after, reply = client.receive(state, inbox, 0)
+    assert isinstance(after, Sent)
+    assert after.unopened == set(unopened)
+    assert after.held.keys() == {state.me.client, *(j for j, _ in inbox.sealed)} - set(unopened)
+    assert isinstance(reply, Masked)
+    words = np.frombuffer(reply.words, state.task.dtype).copy()
+    agreed = {j: state.mask.agree([state.session.entries[j].mask_key])[0] for j, _ in inbox.sealed}
+    me, session = state.me.client, state.session.id
+    keys = {j: pair_mask_key(secret, session, me, j) for j, secret in agreed.items()}
+    own, above = self_mask_key(state.seed, session, me), [key for j, key in keys.items() if j > me]
+    masks.apply(words, [key for j, key in keys.items() if j < me], [own, *above])
+    assert words.tolist() == state.words.tolist()
+    assert snapshot(state) == before
+    return after
+
+
 def shares_from(said: dict[int, Shares], to: int) -> dict[int, bytes]:
     return {i: sealed for i, message in said.items() for j, sealed in message.sealed if j == to}
 
@@ -334,11 +353,11 @@ def test_other_clients_keys_are_swapped_by_a_curious_server(change: str) -> None
     }[change]
     deceived, said = client.receive(state, listing(state, entries | changed), 0)
     assert isinstance(said, Shares)
-    aborts(deceived, relay(deceived, shares_from(trace.said[Shares], 0)), Why.BAD_SHARE)
+    aborts(deceived, relay(deceived, shares_from(trace.said[Shares], 0)), Why.TOO_FEW_SHARED)
     for i in range(1, 7):  # and the others cannot open what it sealed
         honest = trace.clients[Shared][i]
         theirs = shares_from(trace.said[Shares], i) | {0: dict(said.sealed)[i]}
-        aborts(honest, relay(honest, theirs), Why.BAD_SHARE)
+        goes_without(honest, relay(honest, theirs), 0)
         del theirs[0]
         assert isinstance(client.receive(honest, relay(honest, theirs), 0)[1], Masked)
 
@@ -431,7 +450,7 @@ def test_different_clients_are_handed_different_models_or_rules(parameters: Para
     said = {i: message for i, (_, message) in shared.items()}
     for i, (state, _) in shared.items():
         theirs = shares_from(said, i)
-        aborts(state, relay(state, theirs), Why.BAD_SHARE)
+        aborts(state, relay(state, theirs), Why.TOO_FEW_SHARED)
         alike = {j: sealed for j, sealed in theirs.items() if tasks[j] == tasks[i]}
         aborts(state, relay(state, alike), Why.TOO_FEW_SHARED)  # four of a kind are below the threshold
 
@@ -499,8 +518,8 @@ def opened(trace: Trace, to: int = 0) -> tuple[Shared, dict[int, bytes]]:
 @both
 def test_sealed_shares_are_swapped_between_senders(parameters: Parameters) -> None:
     state, sealed = opened(play(a_task(parameters)))
-    aborts(state, relay(state, sealed | {1: sealed[2], 2: sealed[1]}), Why.BAD_SHARE)
-    aborts(state, relay(state, sealed | {1: sealed[2]}), Why.BAD_SHARE)
+    goes_without(state, relay(state, sealed | {1: sealed[2]}), 1)
+    aborts(state, relay(state, sealed | {1: sealed[2], 2: sealed[1]}), Why.TOO_FEW_SHARED)
 
 
 @both
@@ -508,9 +527,9 @@ def test_sealed_shares_are_given_to_another_or_sent_back(parameters: Parameters)
     trace = play(a_task(parameters))
     state, sealed = opened(trace)
     for_another = dict(trace.said[Shares][1].sealed)[2]
-    aborts(state, relay(state, sealed | {1: for_another}), Why.BAD_SHARE)
+    goes_without(state, relay(state, sealed | {1: for_another}), 1)
     sent_back = dict(trace.said[Shares][0].sealed)[1]
-    aborts(state, relay(state, sealed | {1: sent_back}), Why.BAD_SHARE)
+    goes_without(state, relay(state, sealed | {1: sent_back}), 1)
 
 
 @both
@@ -520,8 +539,8 @@ def test_sealed_shares_are_replayed_from_another_session(parameters: Parameters)
     state, sealed = opened(play(task))
     for old in (play(task, draw="b"), play(a_task(parameters, round=ROUND + 1)), play(task, ((6, Advertise),))):
         assert old.clients[Sent][0].session.id != state.session.id
-        aborts(state, relay(state, sealed | {1: opened(old)[1][1]}), Why.BAD_SHARE)
-        aborts(state, relay(state, opened(old)[1]), Why.BAD_SHARE)
+        goes_without(state, relay(state, sealed | {1: opened(old)[1][1]}), 1)
+        aborts(state, relay(state, opened(old)[1]), Why.TOO_FEW_SHARED)
 
 
 @both
@@ -530,10 +549,26 @@ def test_a_sealed_share_is_tampered_with(parameters: Parameters) -> None:
     for place in range(len(sealed[1])):
         bad = bytearray(sealed[1])
         bad[place] ^= 1 << (place % 8)
-        after, reply = client.receive(state, relay(state, sealed | {1: bytes(bad)}), 0)
-        assert isinstance(after, client.Aborted)
-        assert (after.why, reply) == (Why.BAD_SHARE, None)
-    aborts(state, relay(state, sealed | {1: bytes(len(sealed[1]))}), Why.BAD_SHARE)
+        goes_without(state, relay(state, sealed | {1: bytes(bad)}), 1)
+    goes_without(state, relay(state, sealed | {1: bytes(len(sealed[1]))}), 1)
+
+
+@both
+def test_who_sealed_what_cannot_be_opened_is_in_the_question_and_gets_no_share(parameters: Parameters) -> None:
+    """Its masks are in the update, so that a question without it would not give a sum."""
+    state, sealed = opened(play(a_task(parameters)))
+    sent = goes_without(state, relay(state, sealed | {1: bytes(len(sealed[1]))}), 1)
+    without = Question(state.session.id, (0, 2, 3, 5, 6), ())
+    aborts(sent, without, Why.BAD_QUESTION)
+    alive, dead = (0, 2, 3, 4, 5), (1,)
+    after, said = client.receive(sent, Question(state.session.id, alive, dead), 0)
+    if parameters is ACTIVE:
+        consents = tuple((i, IDENTITIES[i].sign(consent(state.session.id, alive, dead))) for i in alive)
+        after, said = client.receive(after, Consents(state.session.id, consents), 0)
+    assert isinstance(after, Answered)
+    assert isinstance(said, Answer)
+    assert [j for j, _ in said.seeds] == list(alive)
+    assert said.keys == ()
 
 
 @both

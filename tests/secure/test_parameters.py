@@ -25,6 +25,7 @@ from confide.secure.parameters import (
     choose,
     hypergeometric,
 )
+from confide.secure.settings import Secure
 from exploring import more
 
 # Exact integers: P[x of the k drawn among `total` are among the `marked`] = ways(...) / comb(total, k)
@@ -381,3 +382,8 @@ def test_the_search_tries_few_degrees(corrupted: float, dropped: float, monkeypa
     with pytest.raises(InputError) if dropped > 0.5 else nullcontext():
         choose(16_000, corrupted, dropped)
     assert 0 < len(tried) < 4 * math.log2(16_000)
+
+
+def test_a_fraction_that_is_nobody_is_said() -> None:
+    assert "secure.corrupted = 0.1 of 9 clients is nobody" in Secure().doubt(9)
+    assert [Secure().doubt(10), Secure(corrupted=0.0).doubt(9)] == ["", ""]

@@ -112,8 +112,8 @@ def check(task: Task, words: dict[int, Words], state: server.State, wanted: Expe
     else:
         assert isinstance(state, server.Aborted), (state, wanted)
         assert state.why is wanted.why
-        assert state.client is None
-        assert {f.name for f in fields(state)} == {"task", "why", "client"}  # nothing is left to release
+        assert not state.liars
+        assert {f.name for f in fields(state)} == {"task", "why", "liars"}  # nothing is left to release
 
 
 # --- every dropout pattern ------------------------------------------------------------------------------------------

@@ -304,7 +304,7 @@ def everything(trace: Trace) -> Iterator[Any]:
     for state in trace.clients[client.Advertised].values():
         yield from (state.task, state.me, state.mask, state.channel, state.mask.secret)
         yield client.Aborted(state.task, state.me, Why.BAD_KEY)
-        yield server.Aborted(state.task, Why.WRONG_SHARE, 1)
+        yield server.Aborted(state.task, Why.WRONG_SHARE, (1,))
         if state.me.identity is not None:
             yield from (state.me.identity, state.me.identity.secret)
     for state in trace.clients[client.Shared].values():

@@ -16,7 +16,19 @@ from scipy import stats
 
 from confide.base.errors import InputError
 from confide.secure import shares
-from confide.secure.shares import PRIME, SHARE_BYTES, WORDS, combine, lagrange, multiply, pack, share, uniform, unpack
+from confide.secure.shares import (
+    PRIME,
+    SHARE_BYTES,
+    WORDS,
+    agreeing,
+    combine,
+    lagrange,
+    multiply,
+    pack,
+    share,
+    uniform,
+    unpack,
+)
 from exploring import more
 
 Field = NDArray[np.int64]
@@ -342,3 +354,63 @@ def test_secrets_of_another_length_are_refused_and_not_shown(secret: bytes) -> N
 def test_nothing_to_unpack() -> None:
     assert unpack([]).shape == (0, WORDS)
     assert pack(np.empty((0, WORDS), np.int64)) == []
+
+
+# Shares of which some are wrong
+
+
+def lying(r: random.Random, share: bytes, how: str, word: int) -> bytes:
+    """Wrong in one number, the same for all liars; in all of them; or in a way that agrees with other liars."""
+    values = unpack([share])
+    match how:
+        case "one number":
+            values[0, word] = (values[0, word] + 1 + r.randrange(PRIME - 1)) % PRIME
+        case "all numbers":
+            values = (values + 1 + np.array(r.choices(range(PRIME - 1), k=WORDS))) % PRIME
+        case "together":
+            values = (values + 1) % PRIME
+    return pack(values)[0]
+
+
+HOW = ("one number", "all numbers", "together")
+
+
+@settings(max_examples=more(40, 400))
+@given(st.data())
+def test_half_of_the_spare_shares_may_be_wrong(data: st.DataObject) -> None:
+    t = data.draw(st.integers(2, 9))
+    m = t + data.draw(st.integers(0, 8))
+    r = random.Random(data.draw(st.integers(0, 2**32)))  # noqa: S311
+    points = tuple(r.sample(range(1, 3 * m), m))
+    rows = share([SECRET], 3 * m, t, dice(r.randrange(2**32)))
+    given_ = [rows[x - 1][0] for x in points]
+    wrong = set(r.sample(range(m), data.draw(st.integers(0, (m - t) // 2))))
+    how = data.draw(st.sampled_from(HOW))
+    for n in wrong:
+        given_[n] = lying(r, given_[n], how, 3)
+    found = agreeing(points, given_, t)
+    assert found == [n for n in range(m) if n not in wrong]
+    assert combine(tuple(points[n] for n in found[:t]), [[given_[n]] for n in found[:t]]) == [SECRET]
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("wrong", [1, 2, 3])
+def test_more_wrong_ones_are_none_or_another_polynomial(how: str, wrong: int) -> None:
+    """It says nothing, or places that agree: what they give is for the caller to check."""
+    r = random.Random(wrong)  # noqa: S311
+    rows = share([SECRET], 5, 3, dice(4))
+    given_ = [lying(r, row[0], how, 7) if x < wrong else row[0] for x, row in enumerate(rows)]
+    found = agreeing((1, 2, 3, 4, 5), given_, 3)
+    if wrong == 1:
+        assert found == [1, 2, 3, 4]
+    else:
+        assert not found or len(found) >= 3
+
+
+@pytest.mark.parametrize(("m", "t"), [(3, 3), (4, 3)])
+def test_without_two_spare_ones_an_error_is_seen_and_not_found(m: int, t: int) -> None:
+    points = tuple(range(1, m + 1))
+    rows = [row[0] for row in share([SECRET], m, t, dice(4))]
+    assert agreeing(points, rows, t) == list(range(m))
+    rows[1] = lying(random.Random(1), rows[1], "one number", 0)  # noqa: S311
+    assert agreeing(points, rows, t) == (list(range(m)) if m == t else [])

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from confide.base.errors import InputError, RunError
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk
+
 
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[Path]:
@@ -140,7 +142,7 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        if e.errno in FULL:
             raise RunError(f"{path}: the disk is full; nothing half-written was left") from e
         raise InputError("output.folder", str(path), f"cannot be written ({e.strerror or e}); name another") from e
     except Exception as e:
@@ -162,7 +164,10 @@ def existing(folder: Path) -> Path:
 
 def sync_folder(folder: Path) -> None:
     """New names in it outlive a power cut."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:  # a folder that may not be read cannot be synced; the file is whole
+        return
     try:
         os.fsync(fd)
     except OSError as e:

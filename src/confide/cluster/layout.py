@@ -222,6 +222,7 @@ class Layout:
             "ledger": "spent.jsonl",
             "data": "data.npz",
             "authority": f"../../pki/{unit}/ca.crt",
+            "crl": f"../../pki/{unit}/crl.pem",
             "grace": 5.0,
         }
         return f"{_table(general | dict(options))}\n[server]\n{self._peer(node, unit, via)}"

@@ -86,7 +86,7 @@ class Cluster(Closing):
         if crash is not None and self.test_seed is None:
             raise InputError("crash", crash, "needs a test seed")
         kind = "server" if node in self.layout.units else "client"
-        line = [sys.executable, "-X", "no_debug_ranges", "-m", "confide.cluster.leash", str(self._held), kind]
+        line = [sys.executable, "-P", "-X", "no_debug_ranges", "-m", "confide.cluster.leash", str(self._held), kind]
         line += [str(self.layout.toml(node)), *options]
         if self.test_seed is not None:
             line += ["--test-seed", str(self.test_seed)]
@@ -172,7 +172,7 @@ class Cluster(Closing):
 
     def release(self, unit: str, *, again: bool = False, patience: float = 240.0) -> dict[str, Any]:
         """What `confide release --json` says."""
-        found = self._ask(unit, {"ask": "release", "again": again}, patience)
+        found = self._ask(unit, {"ask": "release", "again": again, "anyway": False}, patience)
         if found is None:
             raise RunError(f"{unit}: the server does not run, or did not answer: {self.last_line(unit)}")
         return found

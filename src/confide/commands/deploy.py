@@ -40,13 +40,14 @@ def agree(
 ) -> None:
     """Make the plan of a deployment, and say what it protects whom from."""
     from confide.deploy.keys import announcement
-    from confide.plans.config import load
+    from confide.plans.config import doubt, load
     from confide.privacy.price import price
 
     parsed = load(config, change or [])
     units = [announcement.read(path) for path in unit]
-    if note := announcement.other_sizes(parsed, units):
-        print(f"note: {note}", file=sys.stderr)
+    for note in (announcement.other_sizes(parsed, units), doubt(parsed), announcement.known_keys(parsed, unit)):
+        if note:
+            print(f"note: {note}", file=sys.stderr)
     plan = announcement.agree(
         parsed, units, model=model, features=features, rho=rho,
         window=window, adapt=adapt, tick=tick, exchange=exchange, drain=drain, start=start,
@@ -117,7 +118,16 @@ def client(config: Config, until_finished: Finished = False, test_seed: Seed = N
     _warn(test_seed)
     sys.stderr.flush()
     # The same process without the command line's libraries: a client is to be small.
-    line = [sys.executable, "-X", "no_debug_ranges", "-m", "confide.deploy.node.client_main", str(config), *options]
+    line = [
+        sys.executable,
+        "-P",
+        "-X",
+        "no_debug_ranges",
+        "-m",
+        "confide.deploy.node.client_main",
+        str(config),
+        *options,
+    ]
     os.execv(sys.executable, line)  # noqa: S606
 
 
@@ -151,6 +161,12 @@ def _lines(s: dict[str, Any]) -> list[str]:
         f"spent     {s['published']} messages, {s['releases']} releases{earlier}",
         f"epsilon   {number(s['epsilon'])} so far, {promise(s)}",
     ]
+    if (r := s.get("relaying")) is not None:
+        attempt = f", attempt {r['attempt']}" if r["attempt"] else ""
+        lines.append(f"release   {r['stage']}{attempt}" + (f": {r['failed']}" if r["failed"] else ""))
+    for r in s["results"]:
+        told = f"{len(r['told'])} of {r['servers']} were told the same: {', '.join(r['told'])}"
+        lines.append(f"released  attempt {r['attempt']}, {r['sha256'][:16]}, {told}")
     for p in s["peers"]:
         way = "" if "dialed" not in p else ", connected" if p["dialed"] else f", not connected ({p['why']})"
         state = "" if "up" not in p else "up" if p["up"] else "down"
@@ -173,18 +189,29 @@ def _lines(s: dict[str, Any]) -> list[str]:
 def ledger(
     config: Config,
     out: Annotated[Path, typer.Option(help="Where to write it.")] = Path("ledger.jsonl"),
+    receipts: Annotated[
+        Path | None, typer.Option(help="Where to write who was told which released result, signed; for the bundle.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a server's ledger to a file: for an auditor, and as `ledgers` of the next plan on the same data."""
+    from confide.base import canonical
+    from confide.base.files import atomic_file
     from confide.deploy.node import asking
     from confide.privacy.ledger import read
 
     if os.path.lexists(out):
         raise InputError("--out", str(out), "exists; a ledger is never replaced, name another")
-    asking.export_ledger(config, out)
+    told = asking.export_ledger(config, out)
     book = read(out)
-    facts = {"file": str(out), "events": len(book.events), "head": book.head}
-    answer(as_json, facts, str(out), f"{len(book.events)} events, the last line is {book.head}")
+    facts: dict[str, Any] = {"file": str(out), "events": len(book.events), "head": book.head}
+    lines = [str(out), f"{len(book.events)} events, the last line is {book.head}"]
+    if receipts is not None:
+        with atomic_file(receipts) as temporary:
+            temporary.write_text(canonical.dumps(told) + "\n", encoding="utf-8")
+        facts |= {"receipts_file": str(receipts), "receipts": len(told)}
+        lines += [str(receipts), f"{len(told)} receipts of released results"]
+    answer(as_json, facts, *lines)
 
 
 @app.command()
@@ -192,6 +219,9 @@ def release(
     config: Config,
     again: Annotated[
         bool, typer.Option("--again", help="A further one, if the plan allows more, with fresh noise.")
+    ] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Although no server has published a round: noise alone, and paid for.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -204,11 +234,22 @@ def release(
         at = f"attempt {attempt}" if attempt else "is everybody ready?"
         print(f"{time.monotonic() - began:6.1f} s  {stage}: {at}", file=sys.stderr)
 
-    found = asking.release(config, again=again, told=told)
+    try:
+        found = asking.release(config, again=again, anyway=anyway, told=told)
+    except KeyboardInterrupt:
+        print(_interrupted(asking.stop_release(config), config), file=sys.stderr)
+        raise
     line = f"attempt {found['attempt']}, mean of {found['servers']} servers, noise sigma {found['sigma']:g}"
     answer(as_json, found, found["file"], line)
     if found["unheard"] and not as_json:
         print(f"not heard of: {', '.join(found['unheard'])}", file=sys.stderr)
+
+
+def _interrupted(left: dict[str, Any], config: Path) -> str:
+    if left["stopped"]:
+        return "stopped: nothing was begun, and nothing is paid for"
+    what = f"attempt {left['attempt']} may be paid for, so the server goes on with it ({left['stage']})"
+    return f"{what}; `confide status {config}` says how far it is, and a model comes to its folder"
 
 
 @app.command()

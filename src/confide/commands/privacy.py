@@ -427,17 +427,21 @@ def bundle(
     run: Annotated[Path | None, typer.Argument(help="Folder of an accounted run.")] = None,
     plan: Annotated[Path | None, typer.Option(help="Of a deployment, instead of RUN: plan.json.")] = None,
     ledger: Annotated[Path | None, typer.Option(help="Of a deployment: what `confide ledger` wrote.")] = None,
+    receipts: Annotated[
+        Path | None, typer.Option(help="Of a deployment: what `confide ledger --receipts` wrote.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="bundle.json, in RUN or beside the ledger, by default.")] = None,
     as_json: Json = False,
 ) -> None:
     """Sign plan, ledger and statement of a run or of a deployed unit, for an auditor."""
+    from confide.base import canonical
     from confide.engines.run import Run, versions
     from confide.plans.plan import Plan
-    from confide.privacy.bundle import generate_key, load_key, make_bundle, public_hex, save_bundle
+    from confide.privacy.bundle import LARGEST, generate_key, load_key, make_bundle, public_hex, save_bundle
     from confide.privacy.ledger import read
     from confide.privacy.run_ledger import LEDGER, plans_in
 
-    if run is not None and plan is None and ledger is None:
+    if run is not None and plan is None and ledger is None and receipts is None:
         loaded = Run.load(run)
         if loaded.privacy is None or loaded.privacy["ledger"] is None:
             raise InputError(
@@ -455,7 +459,10 @@ def bundle(
     if not key.exists():
         generate_key(key)
     secret = load_key(key)
-    text = make_bundle(agreed, ledger, said, versions(), secret, others)
+    told = []
+    if receipts is not None:
+        told = canonical.loads(canonical.read_text(receipts, "--receipts", LARGEST), "--receipts")
+    text = make_bundle(agreed, ledger, said, versions(), secret, others, told)
     path = out or ledger.parent / "bundle.json"
     save_bundle(path, text)
     public = public_hex(secret.public_key())

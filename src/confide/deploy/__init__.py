@@ -2,9 +2,10 @@
 
     from confide.deploy import Authority, agree, announce, price
 
-    authority = Authority.create("pki/alpha")      # on alpha's own machine
-    authority.issue("server", "one")
-    authority.issue("client", "c1")
+    authority = Authority.create("pki/alpha")      # on a machine of alpha that is not on the network
+    request("server", "alpha", "server", "one")    # on the node's own machine: its keys, and server.csr
+    authority.sign(read_request("server.csr"))     # the certificate: pki/alpha/server-one.crt
+    authority.issue("client", "c1")                # keys and certificate in one step, for a try-out
     unit = announce(authority, "alpha", out=Path("alpha.json"))
     plan = agree("run.toml", ["alpha.json", "beta.json"])
     print(price(plan).statement())
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from confide.deploy.keys.announcement import agree as agree
     from confide.deploy.keys.announcement import announce as announce
     from confide.deploy.keys.authority import Authority as Authority
+    from confide.deploy.keys.request import read_request as read_request
+    from confide.deploy.keys.request import request as request
     from confide.deploy.node.asking import release as release
     from confide.deploy.node.asking import status as status
     from confide.deploy.node.client_main import Client as Client
@@ -48,6 +51,8 @@ _HOME = {
     "agree": "confide.deploy.keys.announcement",
     "announce": "confide.deploy.keys.announcement",
     "price": "confide.privacy.price",
+    "read_request": "confide.deploy.keys.request",
+    "request": "confide.deploy.keys.request",
     "release": "confide.deploy.node.asking",
     "status": "confide.deploy.node.asking",
 }

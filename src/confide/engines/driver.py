@@ -134,6 +134,8 @@ def simulate(
         notes += (unstable if course.broke else f"{unstable}. {MAY_LOOK_FINE}",)
     if rounds < planned:
         notes += (f"budget: stopped before round {rounds + 1} of {planned}, which would have passed it",)
+    if algorithm.aggregation is not None and (doubt := algorithm.aggregation.doubt(algorithm.sampled)):
+        notes += (doubt,)
     notes += () if paid is None else paid.notes
     notes += () if unended is None else (unended,)
     metrics = course.metrics()

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from confide.base.durable_files import create_file
 from confide.base.errors import InputError
 from confide.engines.run import RECORD, Run, versions
 from confide.graph.graph import Graph
@@ -28,9 +29,8 @@ BLOCK: Final = 1 << 16  # rows at a time: data may be mapped from a file
 def keep(folder: Path, problem: Problem, graphs: Sequence[Graph]) -> str:
     """Beside a finished run: by what the same data will be known. Returns the file's path."""
     key = os.urandom(32)
-    fd = os.open(folder / SAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        json.dump({"key": key.hex(), "digest": _digest(key, problem, graphs)}, file)
+    same = {"key": key.hex(), "digest": _digest(key, problem, graphs)}
+    create_file(folder / SAME, json.dumps(same).encode(), 0o600)
     return str(folder / SAME)
 
 

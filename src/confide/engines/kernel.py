@@ -301,30 +301,29 @@ def add_clipped(s, v, bound, l1, total):
         total[m] += math.copysign(bound / size, s) * (v[m] / largest)
 
 
-@compiled
-def local_sgd(
-    key, model, rho, eta, E, B, replacement, bound, l1, X, d, norms, first, N, phi, grad, rows, swaps, picked
-):
-    """E steps of size eta from phi, in place, on the N samples from row `first` on  (3).
-
-    `bound` is infinite without clipping.
-    """
+@inlined
+def local_sgd(key, rule, data, c, scratch):
+    """E steps of size mu/E from scratch.phi, in place, on the samples of client c  (3)."""
+    X, phi, grad = data.X, scratch.phi, scratch.grad
+    first, E, B = data.client_offsets[c], data.E[c], data.batch[c]
+    N, eta = data.client_offsets[c + 1] - first, rule.step / E
+    bound = rule.bound if rule.clip == CLIP_EXAMPLE else math.inf
     for _ in range(E):
-        if not replacement:
-            key = pick_distinct(key, N, B, rows, swaps, picked)
+        if not rule.replacement:
+            key = pick_distinct(key, N, B, scratch.rows, scratch.row_swaps, scratch.picked)
         for m in range(phi.shape[0]):
-            grad[m] = 2.0 * rho * B * phi[m]
+            grad[m] = 2.0 * rule.rho * B * phi[m]
         for b in range(B):
-            if replacement:
+            if rule.replacement:
                 key += _GAMMA
                 row = first + below(mix(key), N)
             else:
-                row = first + picked[b]
-            s = slope(model, dot(X, row, phi), d[row])
+                row = first + scratch.picked[b]
+            s = slope(rule.model, dot(X, row, phi), data.d[row])
             if bound < math.inf:
-                size = abs(s) * norms[row]
+                size = abs(s) * data.norms[row]
                 if not size < math.inf:
-                    add_clipped(s, X[row], bound, l1, grad)
+                    add_clipped(s, X[row], bound, rule.l1, grad)
                     continue
                 if size > bound:
                     s *= bound / size
@@ -340,22 +339,7 @@ def adapt(source, i, p, rule, data, w, drawn, scratch):
 
     Under a cap `drawn` counts how often each client was drawn; beyond it one gives no data.
     """
-    X, d, norms, client_offsets, E, batch = (
-        data.X,
-        data.d,
-        data.norms,
-        data.client_offsets,
-        data.E,
-        data.batch,
-    )
-    phi, grad, rows, row_swaps, picked = (
-        scratch.phi,
-        scratch.grad,
-        scratch.rows,
-        scratch.row_swaps,
-        scratch.picked,
-    )
-    M, total = w.shape[1], scratch.psi[p]
+    M, phi, total = w.shape[1], scratch.phi, scratch.psi[p]
     start = data.unit_offsets[p]
     K = data.unit_offsets[p + 1] - start
     root = source.root
@@ -363,7 +347,6 @@ def adapt(source, i, p, rule, data, w, drawn, scratch):
     batches = fold(fold(fold(root, _BATCHES), i), p)
     dropouts = fold(fold(fold(root, _DROPOUT), i), p)
     noises = fold(fold(fold(root, _CLIENT_NOISE), i), p)
-    bound = rule.bound if rule.clip == CLIP_EXAMPLE else math.inf
     total[:] = 0.0
     took_part = 0
     pick_distinct(key, K, rule.sampled, scratch.clients[start : start + K], scratch.swaps, scratch.chosen)
@@ -380,14 +363,10 @@ def adapt(source, i, p, rule, data, w, drawn, scratch):
             phi[m] = w[p, m]
         if rule.cap == 0 or drawn[c] <= rule.cap:
             took_part += 1
-            a, b = client_offsets[c], client_offsets[c + 1]
             own = draw_key(source, fold(batches, k), _BATCHES, i, p, k)
-            local_sgd(
-                own, rule.model, rule.rho, rule.step / E[c], E[c], batch[c], rule.replacement, bound,
-                rule.l1, X, d, norms, a, b - a, phi, grad, rows, row_swaps, picked,
-            )  # fmt: skip
+            local_sgd(own, rule, data, c, scratch)
         elif rule.clip != CLIP_UPDATE:  # no data; nothing bounds its regulariser's part, which stays
-            left = (1.0 - 2.0 * rule.rho * rule.step / E[c]) ** E[c]
+            left = (1.0 - 2.0 * rule.rho * rule.step / data.E[c]) ** data.E[c]
             for m in range(M):
                 phi[m] *= left
         scale = 1.0

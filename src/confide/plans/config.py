@@ -294,6 +294,12 @@ def make_algorithm(config: Config) -> GFL:
     )
 
 
+def doubt(config: Config) -> str:
+    """What the settings of the secure sum mean with so few clients, where nobody would expect it; "" for nothing."""
+    secure = make_algorithm(config).aggregation
+    return "" if secure is None else secure.doubt(config.algorithm.sampled)
+
+
 def make_scheme(s: SchemeConfig) -> Scheme:
     silent = scheme(s.name).places.isdisjoint(KEYS["sigma"])
     sigma = s.sigma if s.sigma is not None else 0.0 if silent else math.sqrt(0.1)

@@ -3,6 +3,9 @@
 The ledger is whole: all runs of its file, each priced anew by its own plan. `plan` is that of the run which the
 statement is about, `others` are those of the other runs.
 
+Of a deployment there may be receipts: which server was told which result of a release, by whom, signed by both. They
+show whether all were told the same, not that it was the sum.
+
 The file is canonical JSON; the Ed25519 signature is over the canonical JSON of everything but itself. A valid
 signature says that the holder of the key vouches for the whole: compare the key with one received another way.
 """
@@ -14,14 +17,14 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confide.base import canonical
+from confide.base.durable_files import create_file
 from confide.base.errors import InputError, RunError
-from confide.base.files import atomic_file
+from confide.base.files import FULL, atomic_file
 from confide.plans.plan import Plan
 from confide.plans.text import encoded
 from confide.plans.words import Nothing
@@ -36,6 +39,7 @@ from confide.privacy.ledger import (
     read,
     verify_lines,
 )
+from confide.secure.receipts import disputes, holds, of_dict
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
     from confide.privacy.price import Price
 
 
-FORMAT = 2
+FORMAT = 3
 LARGEST = 256 * 2**20  # bytes of a bundle
 LARGEST_KEY = 2**14
 OF_DATA = "is the ledger of a data set, which has no messages; a bundle is about the ledger of a run"
@@ -55,6 +59,7 @@ _PARTS = {  # the fields of a bundle and their types
     "ledger": list,
     "versions": dict,
     "statement": dict,
+    "receipts": list,  # since format 3
     "public_key": str,
     "signature": str,
 }
@@ -102,19 +107,20 @@ def make_bundle(
     versions: Mapping[str, str],
     key: Ed25519PrivateKey,
     others: Sequence[Plan] = (),
+    receipts: Sequence[Any] = (),
 ) -> str:
     """The text of a signed bundle; `others` are the plans of the other runs in the ledger.
 
     `statement` may hold anything; its "totals", the ledger's sums for each unit, are added if absent. What does not
-    hold together is not signed; a budget that was passed is, for the auditor to see.
+    hold together is not signed; a budget that was passed is, for the auditor to see, and so are different results.
     """
     book = read(ledger_path)
     if book.header.of_data:
         raise InputError("bundle.ledger", str(ledger_path), OF_DATA)
     statement = {"totals": unit_totals(book)} | dict(statement)
     checks, _ = _by_the_plans([plan, *others], book, statement)
-    for check in checks:
-        if check.ok is False and check.name != "budget":
+    for check in (*checks, *_receipts(plan, book, receipts)):
+        if check.ok is False and check.name not in ("budget", "results"):
             raise InputError(f"bundle.{check.name}", str(ledger_path), check.reason)
     content = {
         "format": FORMAT,
@@ -123,6 +129,7 @@ def make_bundle(
         "ledger": list(book_lines(book)),
         "versions": dict(versions),
         "statement": statement,
+        "receipts": list(receipts),
         "public_key": public_hex(key.public_key()),
     }
     signature = key.sign(canonical.dumps(content, "bundle").encode())
@@ -143,16 +150,18 @@ def verify_bundle(path: str | Path, trusted_key: str | Ed25519PublicKey | None =
     trusted = None if trusted_key is None else _public(trusted_key)
     try:
         content = canonical.loads(canonical.read_text(path, "bundle", LARGEST), "bundle")
-        canonical.check_keys("bundle", content, _PARTS)
+        older = isinstance(content, dict) and content.get("format") == 2
+        parts = {name: kind for name, kind in _PARTS.items() if not (older and name == "receipts")}
+        canonical.check_keys("bundle", content, parts)
     except InputError as e:
         problem = e.remedy if e.field == "bundle" else str(e)
         raise InputError("bundle", str(path), problem) from None
-    for name, kind in _PARTS.items():
+    for name, kind in parts.items():
         if type(content[name]) is not kind:
             raise InputError(
                 "bundle", str(path), f"its {name} is a {type(content[name]).__name__}, not a {kind.__name__}"
             )
-    if content["format"] != FORMAT:
+    if content["format"] != FORMAT and not older:
         raise InputError("bundle", str(path), f"has format {content['format']}; this confide reads {FORMAT}")
 
     signer = content["public_key"]
@@ -162,7 +171,7 @@ def verify_bundle(path: str | Path, trusted_key: str | Ed25519PublicKey | None =
     said, spent = None, None
     if plans and book is not None:
         found, said = _by_the_plans(plans, book, content["statement"])
-        checks += [*found, *_skips(book)]
+        checks += [*found, *_skips(book), *_receipts(plans[0], book, content.get("receipts", []))]
         spent = _spent(book, plans[0].privacy.delta)
     else:
         reason = f"needs a valid {'ledger' if plans else 'plan'}"
@@ -222,22 +231,14 @@ def generate_key(path: str | Path) -> str:
     key = Ed25519PrivateKey.generate()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        create_file(Path(path), pem, 0o600)
     except FileExistsError:
         raise InputError("key", str(path), "exists; a key is never overwritten, name another") from None
     except (OSError, ValueError) as e:
-        raise InputError("key", str(path), f"cannot be written ({getattr(e, 'strerror', None) or e})") from None
-    try:
-        with open(fd, "wb") as file:
-            file.write(pem)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException as e:
-        with suppress(OSError):
-            os.unlink(path)
-        if isinstance(e, OSError):
-            raise RunError(f"{path}: the key could not be written ({e.strerror or e})") from None
-        raise
+        why = getattr(e, "strerror", None) or e
+        if isinstance(e, OSError) and e.errno in FULL:
+            raise RunError(f"{path}: the key could not be written ({why})") from None
+        raise InputError("key", str(path), f"cannot be written ({why}); name another place") from None
     return public_hex(key.public_key())
 
 
@@ -379,6 +380,38 @@ def _skips(book: Book) -> list[Check]:
         return []
     reason = f"{skips} rounds are written as skipped, and cost nothing: that no message left in them is the unit's word"
     return [Check("skips", None, f"{reason}; ask its neighbours, whose logs say whose rounds they applied")]
+
+
+def _receipts(plan: Plan, book: Book, given: Sequence[Any]) -> list[Check]:
+    """Do the receipts hold, and was everybody told the same result?"""
+    made = sum(event.kind == "release" for event in book.events)
+    if not given:
+        reason = f"{made} releases, and no receipts of who was told which result: confide ledger --receipts"
+        return [Check("results", None, reason)] if made and plan.deployment is not None else []
+    try:
+        found = [of_dict(f"bundle.receipts[{n}]", receipt) for n, receipt in enumerate(given)]
+    except InputError as e:
+        return [Check("receipts", False, str(e))]
+    identities = [bytes.fromhex(unit.identity) for unit in plan.units]
+    for n, receipt in enumerate(found, 1):
+        if not holds(receipt, bytes.fromhex(plan.hash), identities):
+            return [Check("receipts", False, f"receipt {n}: its signatures are not those of the servers that it names")]
+    held = Check("receipts", True, f"{len(found)} are signed by the server that told and the one that was told")
+    if wrong := next(disputes(found), None):
+        attempt, relays = wrong
+        who = " and ".join(plan.units[p].name for p in relays)
+        lie = "and lied" if len(relays) == 1 else "and one of them lied, or was sent other words"
+        return [held, Check("results", False, f"{who} told different results of attempt {attempt}, {lie}")]
+    told = {
+        attempt: {r.server for r in found if r.attempt == attempt} for attempt in sorted({r.attempt for r in found})
+    }
+    each = "; ".join(f"attempt {attempt}: {_units(plan, servers)}" for attempt, servers in told.items())
+    return [held, Check("results", True, f"were told alike, which does not show that the sum is right ({each})")]
+
+
+def _units(plan: Plan, servers: set[int]) -> str:
+    missing = [plan.units[p].name for p in range(plan.P) if p not in servers]
+    return f"{len(servers)} of {plan.P} servers" + (f", not known of {', '.join(missing)}" if missing else "")
 
 
 def _priced(plan: Plan) -> Price | str:

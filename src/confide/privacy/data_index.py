@@ -12,13 +12,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from confide.base.durable_files import replace_file
 from confide.base.errors import InputError
-from confide.base.files import atomic_file, locked, sync_folder
+from confide.base.files import locked
 from confide.privacy.ledger import Book, dataset_id, random_id
 
 INDEX: Final = "index.json"
@@ -128,7 +129,7 @@ def changing() -> Iterator[Index]:
         before = json.dumps(vars(index))
         yield index
         if json.dumps(vars(index)) != before:
-            write(path, json.dumps(vars(index), indent=1) + "\n")
+            replace_file(path, f"{json.dumps(vars(index), indent=1)}\n".encode(), 0o600)
 
 
 def known(name: str | Path) -> Path | None:
@@ -148,18 +149,6 @@ def held(path: Path) -> Iterator[None]:
     except OSError as e:
         remedy = f"cannot be kept ({e.strerror or e}); name another file, or set CONFIDE_STATE to a folder of yours"
         raise InputError("ledger", str(path), remedy) from None
-
-
-def write(path: Path, text: str) -> None:
-    """All of it or nothing, on the disk, its owner's alone."""
-    with atomic_file(path) as temporary:
-        os.chmod(temporary, 0o600)
-        with open(temporary, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-    with suppress(OSError):  # a folder that may not be read cannot be synced; the file is whole
-        sync_folder(path.parent)
 
 
 def _seen(source: Path | None) -> tuple[str, str | None]:

@@ -19,10 +19,11 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
+from confide.base.durable_files import replace_file
 from confide.base.errors import InputError
 from confide.plans.plan import Plan
 from confide.plans.privacy import Privacy
-from confide.privacy.data_index import Index, changing, held, ledger_of, write
+from confide.privacy.data_index import Index, changing, held, ledger_of
 from confide.privacy.ledger import SEED, Book, Header, Promise, Spending, lines, random_id, read, sharing, verify_lines
 from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, Terms, adversary, least
 from confide.privacy.price import Price, price
@@ -158,7 +159,7 @@ class DataLedger:
             plan.save(kept)
         before = () if book is None else book.spendings
         texts = list(lines(header, (*before, spending)))
-        write(self.path, "".join(f"{text}\n" for text in texts))
+        replace_file(self.path, "".join(f"{text}\n" for text in texts).encode(), 0o600)
         if self.path == ledger_of(self.path.stem):
             with changing() as index:
                 index.heads[self.path.stem] = verify_lines(texts, str(self.path)).head

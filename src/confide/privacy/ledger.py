@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, Self
 
 from confide.base import canonical
+from confide.base.durable_files import flush
 from confide.base.errors import InputError
 from confide.base.files import atomic_file, sync_folder
 from confide.base.validation import number, one_of, whole
@@ -641,12 +642,9 @@ def _create(path: Path, text: str) -> None:
     """A new file with this text, whole or not at all; an existing one stays."""
     with atomic_file(path) as temporary:
         with open(temporary, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
+            flush(file, text.encode())
         try:
             os.link(temporary, path)  # unlike a rename it never replaces; the rename that follows does nothing
         except FileExistsError:
             raise InputError("ledger", str(path), "exists; a ledger is never overwritten, name another") from None
-    with suppress(OSError):  # a folder that may not be read cannot be synced; the file is whole
-        sync_folder(path.parent)
+    sync_folder(path.parent)

@@ -44,6 +44,11 @@ PAIRS: Final = (
     "repeats it, and differences of messages are without it; make another plan for another run"
 )
 
+IN_RANGE: Final = (
+    "all clients of the unit send in range: masks hide what they send, and one that lies can put the sum at the edge "
+    "of its ring, where the update of another turns it round"
+)
+
 
 def price(plan: Plan) -> Price:
     """What a plan costs.
@@ -173,7 +178,7 @@ class Price:
         """
         whole("rounds", rounds, 1, self.plan.rounds)
         found = self._bound(threat or self.plan.privacy.threat, releases > 0, with_sums).at(rounds, releases)
-        return replace(found, assumptions=(*found.assumptions, *self._beside()))
+        return replace(found, assumptions=(*found.assumptions, *self._in_range(found), *self._beside()))
 
     def known(
         self, rounds: int, releases: int, threat: Threat | None = None, *, with_sums: bool = True
@@ -412,6 +417,12 @@ class Price:
             secure=plan.secure is not None,
         )
         return accountant.bound(question)
+
+    def _in_range(self, found: Account) -> tuple[str, ...]:
+        """What masks leave to be assumed; noise inside the sum needs it not (docs/design/privacy.md, 7)."""
+        if self.plan.secure is None or found.by == "sum" or found.leak:
+            return ()
+        return (IN_RANGE,)
 
     def _beside(self) -> tuple[str, ...]:
         """What the plan's clocks leave to be assumed."""

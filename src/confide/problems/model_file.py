@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -35,10 +35,24 @@ def write(folder: Path, weights: NDArray[np.float64], meta: Mapping[str, Any]) -
     return folder / LATEST
 
 
+def holds(folder: Path, models: Sequence[tuple[NDArray[np.float64], Mapping[str, Any]]]) -> bool:
+    """Whether these, of which the last is the latest, are what the folder has."""
+    names = [f"attempt-{meta['attempt']}.npz" for _, meta in models]
+    for name, (weights, meta) in zip([*names, LATEST], [*models, *models[-1:]], strict=bool(models)):
+        try:
+            found, said = read(folder / name)
+        except InputError:
+            return False
+        if said != meta or not np.array_equal(found, weights):
+            return False
+    return True
+
+
 def read(path: str | Path) -> tuple[NDArray[np.float64], dict[str, Any]]:
     """Weights and what is known of them."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        # Opened here: NumPy leaves open what is no archive.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             weights, meta = arrays["weights"], json.loads(str(arrays["meta"]))
         if meta["format"] != FORMAT or weights.ndim != 1 or weights.dtype != np.float64:
             raise ValueError("another format")

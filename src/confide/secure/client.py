@@ -77,6 +77,7 @@ class Shared(State):
 class Sent(State):
     session: Session
     held: dict[int, Secret]  # by owner: its share of the owner's mask key, then of the owner's seed
+    unopened: frozenset[int]  # who shared, but what cannot be opened
 
 
 @dataclass(frozen=True, repr=False)
@@ -183,16 +184,21 @@ def _check_signatures(task: Task, me: Member, session: Session) -> None:
 
 
 def _mask(state: Shared, inbox: messages.Inbox) -> tuple[Sent, messages.Masked]:
-    """Open the neighbours' shares and send  words + PRG(b) + sum_{j>i} PRG(s_ij) - sum_{j<i} PRG(s_ij)."""
+    """Open the neighbours' shares and send  words + PRG(b) + sum_{j>i} PRG(s_ij) - sum_{j<i} PRG(s_ij).
+
+    One who sealed what cannot be opened is in the session all the same: it shares masks with everybody, and others may
+    hold what puts its secrets together.
+    """
     me, session = state.me.client, state.session
     held: dict[int, Secret] = {} if state.own is None else {me: state.own}
+    others = [sender for sender, _ in inbox.sealed]
+    if len(set(others)) != len(others) or not state.incoming.keys() >= set(others):
+        raise _AbortError(Why.BAD_SHARE)
     for sender, sealed in inbox.sealed:
-        if sender in held or sender not in state.incoming:
-            raise _AbortError(Why.BAD_SHARE)
-        held[sender] = _open(state.incoming[sender], sealed, session.id)
+        if (opened := _opened(state.incoming[sender], sealed, session.id)) is not None:
+            held[sender] = opened
     if len(held) < state.task.parameters.threshold:
         raise _AbortError(Why.TOO_FEW_SHARED)
-    others = [j for j in held if j != me]
     try:
         agreed = state.mask.agree([session.entries[j].mask_key for j in others])
     except BadKeyError:
@@ -201,7 +207,8 @@ def _mask(state: Shared, inbox: messages.Inbox) -> tuple[Sent, messages.Masked]:
     plus = [self_mask_key(state.seed, session.id, me), *(key for j, key in keys.items() if j > me)]
     words = state.words.copy()
     masks.apply(words, plus, [key for j, key in keys.items() if j < me])
-    return Sent(state.task, state.me, session, held), messages.Masked(session.id, me, words.tobytes())
+    sent = Sent(state.task, state.me, session, held, frozenset(others) - held.keys())
+    return sent, messages.Masked(session.id, me, words.tobytes())
 
 
 def _consider(state: Sent, question: messages.Question, answered: int) -> tuple[State, messages.FromClient]:
@@ -210,8 +217,9 @@ def _consider(state: Sent, question: messages.Question, answered: int) -> tuple[
     alive, dead = set(question.alive), set(question.dead)
     if len(alive) + len(dead) != len(question.alive) + len(question.dead) or alive & dead:
         raise _AbortError(Why.ALIVE_AND_DEAD)
-    unheard = set(session.neighbours(me.client)) - set(state.held)  # they never shared
-    if not set(state.held) <= alive | dead | {me.client} or not alive | dead <= set(session.entries) - unheard:
+    shared = state.held.keys() | state.unopened
+    unheard = set(session.neighbours(me.client)) - shared
+    if not shared <= alive | dead | {me.client} or not alive | dead <= set(session.entries) - unheard:
         raise _AbortError(Why.BAD_QUESTION)
     if me.client not in alive:
         raise _AbortError(Why.LEFT_OUT)
@@ -222,7 +230,7 @@ def _consider(state: Sent, question: messages.Question, answered: int) -> tuple[
     if me.identity is None:  # `start` has refused an active server then
         raise _AbortError(Why.BAD_SIGNATURE)
     signature = me.identity.sign(consent(session.id, question.alive, question.dead))
-    consented = Consented(state.task, me, session, state.held, question)
+    consented = Consented(state.task, me, session, state.held, state.unopened, question)
     return consented, messages.Consent(session.id, me.client, signature)
 
 
@@ -252,8 +260,8 @@ def _answer(state: Sent, question: messages.Question, answered: int) -> tuple[An
     return done, messages.Answer(state.session.id, state.me.client, seeds, keys)
 
 
-def _open(key: Secret, sealed: bytes, session: bytes) -> Secret:
+def _opened(key: Secret, sealed: bytes, session: bytes) -> Secret | None:
     try:
         return Secret(ChaCha20Poly1305(key).decrypt(NONCE, sealed, session))
     except InvalidTag:
-        raise _AbortError(Why.BAD_SHARE) from None
+        return None

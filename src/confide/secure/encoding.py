@@ -100,6 +100,11 @@ class Encoding:
         """Largest sum that is read back as what it is."""
         return (1 << (self.ring_bits - 1)) - 1
 
+    @property
+    def summand(self) -> int:
+        """Largest absolute coordinate of one client's words."""
+        return self._quanta(self.fraction_bits) + self.noise
+
     def _quanta(self, fraction_bits: int) -> int:
         """The largest coordinate, as an integer."""
         return math.floor(Fraction(self.bound) * (1 << fraction_bits))

@@ -34,6 +34,7 @@ COMPLETE_UP_TO = 100
 LARGEST_COHORT = 1 << 16  # shares are points of a field with 2^16 + 1 elements
 FEWEST_HONEST = 3
 LEAK, FAILURE = 2.0**-40, 2.0**-20
+FRAMED = 2.0**-10
 REDRAWS = 2.0**40  # rosters that an active server can try
 
 
@@ -80,6 +81,15 @@ class Parameters:
     def holders(self) -> int:
         """Clients with a share of one client's secrets: its neighbours, on the complete graph also itself."""
         return self.degree + 1 if self.complete else self.degree
+
+    @property
+    def lies(self) -> int:
+        """Of one client's holders as many may lie, and one at least: the corrupted, on the sparse graph all but the
+        2^-10 unlikeliest of those that a draw makes neighbours."""
+        if self.complete:
+            return max(1, self.corrupted)
+        each = hypergeometric(self.clients - 1, self.corrupted, self.degree)
+        return max(1, int(np.sum(each[::-1].cumsum() > FRAMED)) - 1)
 
     @property
     def honest_survivors(self) -> int:

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from confide.base.errors import InputError
-from confide.secure import masks, messages, shares
+from confide.secure import masks, messages
 from confide.secure.encoding import Words
-from confide.secure.keys import KeyPair, pair_mask_key, self_mask_key, signed_by, usable
+from confide.secure.keys import KeyPair, Secret, pair_mask_key, self_mask_key, signed_by, usable
+from confide.secure.recovery import Recovery
 from confide.secure.session import RefusedError, Session, Task, Why, advertisement, commitment, consent
 
 Outgoing = dict[int, messages.FromServer]
@@ -85,10 +86,10 @@ class Summed(State):
 @dataclass(frozen=True, repr=False)
 class Aborted(State):
     why: Why
-    client: int | None = None  # whose shares were wrong
+    liars: tuple[int, ...] = ()  # whose shares are wrong beyond doubt, see `recovery`
 
     def __repr__(self) -> str:
-        who = "" if self.client is None else f", client {self.client}"
+        who = "".join(f", client {liar}" for liar in self.liars)
         return f"{super().__repr__()[:-1]}: {self.why}{who})"
 
 
@@ -184,13 +185,18 @@ def _consented(state: Consenting, sender: int, message: messages.Consent) -> Con
 
 
 def _answered(state: Unmasking, sender: int, message: messages.Answer) -> Unmasking:
-    """Exactly the shares that were asked for: of the seed of everyone alive, of the key of everyone dead."""
+    """Shares of what was asked for: of the seed of those alive, of the key of those dead. One that the client could not
+    open is missing."""
     alive, dead = set(state.question.alive), set(state.question.dead)
     owned = {j for j in state.session.neighbours(sender) if j in state.commitments}
     if state.task.parameters.complete:
         owned.add(sender)
-    if [j for j, _ in message.seeds] != sorted(owned & alive) or [j for j, _ in message.keys] != sorted(owned & dead):
-        raise RefusedError("an answer has one share for every neighbour, of the seed if alive and of the key if dead")
+    for told, asked in ((message.seeds, owned & alive), (message.keys, owned & dead)):
+        owners = [j for j, _ in told]
+        if owners != sorted(asked.intersection(owners)):
+            raise RefusedError(
+                "an answer has at most one share of every neighbour, of the seed if alive, else of the key"
+            )
     return replace(state, answers=state.answers | {sender: message})
 
 
@@ -255,20 +261,24 @@ def _send_consents(state: Consenting) -> tuple[State, Outgoing]:
 def _unmask(state: Unmasking) -> Summed | Aborted:
     """Put together the seeds of the survivors and the keys of the dead, and subtract every mask left in the total."""
     task, session, alive = state.task, state.session, state.question.alive
-    seeds = _secrets(state, alive, {c: dict(a.seeds) for c, a in state.answers.items()})
-    keys = _secrets(state, state.question.dead, {c: dict(a.keys) for c, a in state.answers.items()})
-    if seeds is None or keys is None:
-        return Aborted(task, Why.TOO_FEW_ANSWERS)
+
+    def mask_of(owner: int, seed: bytes) -> Secret | None:
+        right = commitment(session.id, seed) == state.commitments[owner]
+        return self_mask_key(seed, session.id, owner) if right else None
+
+    def pair_of(owner: int, key: bytes) -> KeyPair | None:
+        pair = KeyPair.of(key)
+        return pair if pair.public == session.entries[owner].mask_key else None
+
+    recovery = Recovery(session)
+    masked = recovery.secrets(alive, {c: dict(a.seeds) for c, a in state.answers.items()}, mask_of)
+    pairs = recovery.secrets(state.question.dead, {c: dict(a.keys) for c, a in state.answers.items()}, pair_of)
+    if recovery.lost:
+        return Aborted(task, recovery.why, recovery.liars)
     plus: list[bytes] = []
-    minus: list[bytes] = []
-    for owner, seed in seeds.items():
-        if seed is None or commitment(session.id, seed) != state.commitments[owner]:
-            return Aborted(task, Why.WRONG_SHARE, owner)
-        minus.append(self_mask_key(seed, session.id, owner))
+    minus: list[bytes] = [*masked.values()]
     living = set(alive)
-    for owner, key in keys.items():
-        if key is None or (pair := KeyPair.of(key)).public != session.entries[owner].mask_key:
-            return Aborted(task, Why.WRONG_SHARE, owner)
+    for owner, pair in pairs.items():
         others = [j for j in session.neighbours(owner) if j in living]
         agreed = pair.agree([session.entries[j].mask_key for j in others])  # all keys were usable when they came
         for j, secret in zip(others, agreed, strict=True):  # j added its mask with the owner if owner > j
@@ -276,23 +286,3 @@ def _unmask(state: Unmasking) -> Summed | Aborted:
     total = state.total.copy()
     masks.apply(total, plus, minus)
     return Summed(task, total, alive)
-
-
-def _secrets(
-    state: Unmasking, owners: Iterable[int], held: Mapping[int, Mapping[int, bytes]]
-) -> dict[int, bytes | None] | None:
-    """The owners' secrets from the first t shares of each; None where one has fewer.
-
-    Owners with the same holders in the same places share their Lagrange coefficients and one matrix product.
-    """
-    t, together = state.task.parameters.threshold, {}  # type: int, dict[tuple[int, ...], list[tuple[int, list[int]]]]
-    for owner in owners:
-        places = [(x, j) for x, j in enumerate(state.session.holders(owner), 1) if j in held][:t]
-        if len(places) < t:
-            return None
-        together.setdefault(tuple(x for x, _ in places), []).append((owner, [j for _, j in places]))
-    found: dict[int, bytes | None] = {}
-    for points, group in together.items():
-        rows = [[held[holders[n]][owner] for owner, holders in group] for n in range(t)]
-        found.update(zip((owner for owner, _ in group), shares.combine(points, rows), strict=True))
-    return found

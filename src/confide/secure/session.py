@@ -38,7 +38,7 @@ class Why(StrEnum):
     BAD_ROSTER = "the roster is too large or too small, or lists a client or a key twice"
     BAD_SIGNATURE = "a signature is missing or not of the client that it names"
     BAD_KEY = "a public key admits no secret"
-    BAD_SHARE = "a sealed share is not from a neighbour, comes twice or cannot be opened"
+    BAD_SHARE = "a sealed share is not from a neighbour or comes twice"
     ALIVE_AND_DEAD = "the question lists a client twice"
     BAD_QUESTION = "the question names clients who did not share, or leaves out one who did"
     LEFT_OUT = "the sum is taken without this client"

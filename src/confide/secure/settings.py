@@ -54,6 +54,13 @@ class Secure:
             field = "algorithm.sampled" if e.field == "clients" else f"secure.{e.field}"
             raise InputError(field, e.value, e.remedy) from None
 
+    def doubt(self, cohort: int) -> str:
+        """What this many clients make of the fractions that a reader would not expect; "" for nothing."""
+        if not self.corrupted or self.parameters(cohort).corrupted:
+            return ""
+        said = "what is promised holds if no client tells the server its keys"
+        return f"secure.corrupted = {self.corrupted:g} of {cohort} clients is nobody: {said}"
+
     def sums(self, cohort: int) -> SecureSum:
         """The secure sum of a cohort of this size, with all its numbers worked out."""
         return SecureSum(self.parameters(cohort), self.ring_bits, float(self.sigma))

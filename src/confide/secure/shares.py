@@ -61,6 +61,58 @@ def combine(points: tuple[int, ...], shares: Sequence[Sequence[bytes]]) -> list[
     return [w.tobytes() if fine else None for w, fine in zip(found, possible, strict=True)]
 
 
+def readable(share: bytes) -> bool:
+    """Whether these are numbers of the field."""
+    return bool(np.all(unpack([share]) < PRIME))
+
+
+def agreeing(points: tuple[int, ...], shares: Sequence[bytes], threshold: int) -> list[int]:
+    """Places of at least t shares without an error, or none; all errors are found if they are at most (m - t) / 2 of m.
+
+    Berlekamp and Welch's decoding, for sixteen words at once. For a polynomial f of degree t - 1 and j < m - t, the sum
+    of l_x x^(j+1) f(x) over the points is what x^(j+1) f(x) is at 0: nothing. So these sums S_j of the shares see their
+    errors d_x alone. Let L(z) = sum over k <= e of L_k z^k, not zero, with e = (m - t) // 2, make
+
+        sum over k of L_k S_(j+k)  =  sum over x of l_x x^(j+1) L(x) d_x  =  0        for all j < m - t - e, every word.
+
+    These are at least e equations with different powers of x, so with at most e errors every L(x) d_x is 0: L vanishes
+    at every error, and at e points at most. (The product of z - x over the errors is such an L.)
+    """
+    m = len(points)
+    spare = m - threshold
+    e = spare // 2
+    x, powers = np.array(points, np.int64), np.empty((spare, m), np.int64)
+    power = lagrange(points)
+    for j in range(spare):
+        powers[j] = power = power * x % PRIME
+    S = multiply(powers, unpack(shares))  # a row for each j, a column for each word
+    equations = np.stack([S[k : spare - e + k].ravel() for k in range(e + 1)], axis=1)
+    locator = _solution(equations)
+    if locator is None:
+        return []
+    at = np.zeros(m, np.int64)
+    for coefficient in locator[::-1]:
+        at = (at * x + coefficient) % PRIME
+    return np.flatnonzero(at).tolist()
+
+
+def _solution(equations: Field) -> Field | None:
+    """Numbers, not all zero, with equations @ numbers = 0 modulo the prime, the last ones zero where possible."""
+    a = equations.copy()
+    for column in range(a.shape[1]):
+        pivots = np.flatnonzero(a[column:, column])
+        if not len(pivots):
+            found = np.zeros(a.shape[1], np.int64)
+            found[:column], found[column] = -a[:column, column] % PRIME, 1
+            return found
+        pivot = column + int(pivots[0])
+        row = a[pivot] * pow(int(a[pivot, column]), -1, PRIME) % PRIME
+        a[pivot] = a[column]
+        a = (a - a[:, column : column + 1] * row) % PRIME
+        a[column] = row
+    return None
+
+
 def multiply(a: Field, b: Field) -> Field:
     """The matrix product modulo the prime, exact in doubles."""
     return np.rint(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64) % PRIME

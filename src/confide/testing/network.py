@@ -210,11 +210,11 @@ class Network:
         """Whether the weather is over."""
         return self.now >= self.weather.calm
 
-    def release(self, p: int, *, again: bool = False) -> None:
+    def release(self, p: int, *, again: bool = False, anyway: bool = False) -> None:
         """An operator asks server p, if it lives, to relay a release."""
         server = self.units[p].server
         if server is not None:
-            self._live(p, partial(server.release, self.now, again=again))
+            self._live(p, partial(server.release, self.now, again=again, anyway=anyway))
 
     # Machines that live and die
 

@@ -19,7 +19,7 @@ from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, below, key, words
 from confide.deploy.machines import client_messages as messages
-from confide.deploy.machines import training
+from confide.deploy.machines import own_training, training
 from confide.deploy.machines.client import Client, ClientTerms
 from confide.deploy.machines.exchange import Rules
 from confide.deploy.machines.terms import Terms, integer_weights, neighbours, of_plan
@@ -135,7 +135,7 @@ class Rehearsal:
         if problem is not None and train is None:
             source = problem
         elif problem is None and train is not None:
-            source = training.entry_point(train, plan.algorithm.clip, plan.algorithm.step)
+            source = own_training.entry_point(train, plan.algorithm.clip, plan.algorithm.step)
         else:
             raise InputError("train", train, "give either a problem, or train = 'package.module:function'")
         units = training_units(self.price, source, seed, train_config=train_config)

@@ -10,8 +10,9 @@ import pytest
 
 from builders import deployed, forged_units
 from confide.base.errors import InputError
-from confide.deploy.keys.announcement import agree, announce, described, other_sizes, read
+from confide.deploy.keys.announcement import agree, announce, described, known_keys, other_sizes, read
 from confide.deploy.keys.authority import Authority
+from confide.deploy.keys.request import request
 from confide.plans.build import Announced
 from confide.plans.config import parse
 from confide.plans.plan import Model
@@ -95,10 +96,10 @@ def test_a_model_of_ones_own_and_one_whose_data_are_elsewhere() -> None:
 
 def test_a_unit_announces_its_live_nodes_in_order(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "alpha")
-    with pytest.raises(InputError, match="pki issue alpha server"):
+    with pytest.raises(InputError, match="pki request alpha server"):
         announce(authority, "unit a")
     authority.issue("server", "one")
-    with pytest.raises(InputError, match="pki issue alpha client"):
+    with pytest.raises(InputError, match="pki request alpha client"):
         announce(authority, "unit a")
     keys = {name: authority.issue("client", name).identity for name in ("c", "a", "b", "gone")}
     authority.revoke("gone")
@@ -130,3 +131,17 @@ def test_a_unit_announces_its_live_nodes_in_order(tmp_path: Path) -> None:
     path.write_text("[" * 100_000)
     with pytest.raises(InputError, match="is no announcement"):
         read(path)
+
+
+def test_a_plan_that_counts_on_keys_which_an_authority_made_says_so(alpha: Authority, tmp_path: Path) -> None:
+    alpha.issue("server", "one")
+    alpha.issue("client", "c1")
+    alpha.sign(request(tmp_path / "c2", "alpha", "client", "c2"))
+    announced = tmp_path / "alpha.json"
+    announce(alpha, "alpha", out=announced)
+    secure = {"aggregation": "secure", "replacement": False}
+    active = config(algorithm=secure, privacy={"level": "example"}, secure={"server": "active"})
+    assert known_keys(active, [announced]).startswith("authorities made the keys of c1 of alpha: against a server")
+    assert known_keys(config(algorithm=secure, privacy={"level": "example"}), [announced]) == ""
+    announce(alpha, "alpha", clients=["c2"], out=announced)
+    assert known_keys(active, [announced]) == ""

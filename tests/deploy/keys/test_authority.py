@@ -232,3 +232,14 @@ def test_a_lock_that_is_held_too_long_is_told(alpha: Authority, monkeypatch: pyt
     monkeypatch.setattr("confide.deploy.keys.authority.LOCK_SECONDS", 0.05)
     with alpha._locked(), pytest.raises(InputError, match="another process"):
         alpha.entries()
+
+
+def test_an_index_of_before_requests_is_read(alpha: Authority) -> None:
+    alpha.issue("client", "c1")
+    path = alpha.folder / "index.json"
+    table = json.loads(path.read_text())
+    del table["certificates"][0]["requested"]
+    path.write_text(json.dumps(table | {"format": 1}))
+    assert [entry.requested for entry in alpha.entries()] == [False]
+    alpha.issue("client", "c2")
+    assert json.loads(path.read_text())["format"] == 2

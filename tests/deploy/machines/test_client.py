@@ -801,7 +801,7 @@ def test_invitations_that_are_declined_change_nothing(raw: bytes, why: str, aggr
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
 @pytest.mark.parametrize("aggregation", [SECURE, None], ids=["secure", "clear"])
-def test_an_update_that_is_not_finite(bad: float, aggregation: Secure | None) -> None:
+def test_an_update_that_is_not_finite(bad: float, aggregation: Secure | None, caplog: pytest.LogCaptureFixture) -> None:
     client = a_client(a_reference(aggregation), 0, trainer=lambda w, i, c: np.array([0.0, bad, 0.0]))
     zeros = a_client(a_reference(aggregation), 0, trainer=lambda w, i, c: np.zeros(3), entropy=lambda n: bytes(n))
     client._entropy = zeros._entropy
@@ -809,6 +809,8 @@ def test_an_update_that_is_not_finite(bad: float, aggregation: Secure | None) ->
     assert [raw] == zeros.receive(invitation())  # nobody can tell it from a client that has nothing to say
     assert client.receive(invitation()) == [raw]
     assert client.failed == 1  # it was not trained again for the repetition
+    line = caplog.records[0]
+    assert line.getMessage().endswith("zeros: the update is not finite, or far beyond its bound: the training diverged")
     assert [(model, w.tolist()) for model, w in client._words] == [(model, w.tolist()) for model, w in zeros._words]
     assert not client.declined
 
@@ -833,10 +835,25 @@ def test_the_owners_exception_stays_on_the_machine(
         (raw,) = client.receive(invitation())
     assert isinstance(heard(raw), Reply)
     assert client.failed == 1
+    (line,) = caplog.records
+    assert line.getMessage() == f"the training of round 1 failed, this client adds zeros: {error.__name__}"
     assert b"patient" not in raw
     assert "the patient" in caplog.text
     client.receive(invitation(attempt=2))
     assert len(answers) == 1  # the same words: what was encoded once stays
+
+
+def test_an_update_that_ends_as_zeros_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Below the grid, or since a built-in training overflowed; where no data are asked for there is nothing to say."""
+    quantum = 2.0 ** -a_client(a_reference(), 0).terms.fraction_bits
+    for update, told in ((0.99 * quantum, 1), (-1.01 * quantum, 0), (0.0, 1)):
+        client = a_client(a_reference(), 0, trainer=lambda w, i, c, x=update: np.array([0.0, x, 0.0]))
+        caplog.clear()
+        client.receive(invitation())
+        lines = [record.getMessage() for record in caplog.records]
+        assert len(lines) == told
+        assert all(line.startswith("numbers of the update of round 1 end as zero: all of them") for line in lines)
+    assert client.failed == 0
 
 
 def test_a_failed_training_does_not_forget_what_was_encoded() -> None:

@@ -293,6 +293,32 @@ def test_the_sum_is_that_of_the_survivors(silent: dict[int, int]) -> None:
     assert room.result == (plain_sum(alive), alive)
 
 
+@pytest.mark.parametrize("silent", [{}, {4: 1}, {0: 0, 3: 2}])
+def test_a_sum_is_clamped_to_what_its_survivors_can_add_up_to(silent: dict[int, int]) -> None:
+    """Also if fewer survive than the ring allows for. What it is clamped from nobody is told."""
+    alive = [k for k in range(K) if k not in silent]
+    largest = max(map(abs, plain_sum(alive))) // (2 * len(alive))
+    for terms, clamped in ((SECURE_TERMS, False), (replace(SECURE_TERMS, largest_update=largest), True)):
+        room, most = Room(terms).run(silent), len(alive) * terms.largest_update
+        assert room.result == ([min(max(x, -most), most) for x in plain_sum(alive)], alive)
+        assert room.cohort.sum is not None
+        assert room.cohort.sum.out_of_range is clamped
+
+
+def test_who_is_left_out_is_not_asked_and_not_heard() -> None:
+    room = Room(SECURE_TERMS)
+    desk = a_desk(SECURE_TERMS, MODEL, BEGIN, room.send, b"")
+    room.take()
+    room.cohort = Cohort(desk, ATTEMPT, room.keep, {1})
+    assert [k for k, _ in room.inbox] == [0, 2, 3, 4]
+    room.clients[1].receive(room.inbox[0][1])
+    room.cohort.enrolled(1)
+    assert 1 not in [k for k, _ in room.inbox]
+    while not room.cohort.done:
+        room.deliver()
+    assert room.result == (plain_sum([0, 2, 3, 4]), [0, 2, 3, 4])
+
+
 @pytest.mark.parametrize("silent", [{0: 0}, {4: 1}, {2: 2}, {1: 3}, {3: 4}])
 def test_the_sum_with_an_active_server(silent: dict[int, int]) -> None:
     room = Room(ACTIVE_TERMS).run(silent)

@@ -64,6 +64,9 @@ class World:
     def listening(self, own: node_keys.NodeKeys) -> Credentials:
         return Credentials(own, self.trust("alpha", "beta"), self.revoked("alpha", "beta"))
 
+    def dialing(self, own: node_keys.NodeKeys, org: str = "alpha") -> Credentials:
+        return Credentials(own, self.trust(org), self.revoked(org))
+
     def target(self, org: str = "alpha", name: str = "one") -> Target:
         return Target(org, name, self.node(org, "server", name).identity.public, ("x:1",))
 
@@ -111,6 +114,7 @@ class Heard:
             lambda node: self.events.append(("connected", node)),
             lambda node: self.events.append(("disconnected", node)),
             lambda node, lines: self.events.append(("differs", node, lines)),
+            lambda node, who: self.events.append(("two", node, who)),
             **{"limits": LIMITS} | settings,
         )
 
@@ -141,7 +145,7 @@ class Dialed:
         own = own or world.node("alpha", "client", "c0")
         target = settings.pop("target", None) or world.target()
         self.dialer = Dialer(
-            Credentials(own, world.trust(target.org)),
+            world.dialing(own, target.org),
             replace(target, addresses=tuple(addresses)),
             settings.pop("common", COMMON),
             self.messages.append,
@@ -190,15 +194,15 @@ async def calling(
         yield made.stream_stream(f"/{SERVICE}/{METHODS[role]}")()
 
 
-async def hello(call: Any) -> None:
-    await call.write(next(cut(handshake.encode(COMMON.hello(bytes(32))))))
+async def hello(call: Any, life: bytes = bytes(16)) -> None:
+    await call.write(next(cut(handshake.encode(COMMON.hello(bytes(32), life)))))
     await call.read()
 
 
-async def greet(call: Any, server: Heard) -> None:
+async def greet(call: Any, server: Heard, life: bytes = bytes(16)) -> None:
     """Until the listener knows it too."""
     before = len(server.events)
-    await hello(call)
+    await hello(call, life)
     await until(lambda: ("connected", Node("client", 0)) in server.events[before:])
 
 

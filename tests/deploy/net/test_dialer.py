@@ -7,6 +7,8 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import grpc
@@ -15,10 +17,11 @@ from cryptography import x509
 from grpc import StatusCode
 
 from confide.base.errors import InputError
+from confide.deploy.keys import certificates
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.net import dialer, handshake
 from confide.deploy.net.dialer import Dialer
-from confide.deploy.net.endpoints import SERVICE, Credentials
+from confide.deploy.net.endpoints import SERVICE
 from confide.deploy.net.frames import FRAME, cut
 from confide.secure.keys import Identity
 from ports import own_ports
@@ -140,6 +143,62 @@ def test_a_stolen_tls_key_does_not_make_a_server(net: Any, world: Any) -> None:
     net.run(talk)
 
 
+def test_a_server_that_was_revoked_is_left_and_not_dialed_again(net: Any, tmp_path: Path) -> None:
+    world = net.World.make(tmp_path)
+
+    async def talk() -> None:
+        server = net.Heard(world)
+        async with net.running(server):
+            client = net.Dialed(world, [server.address])
+            async with net.running(client):
+                await net.until(lambda: client.up)
+                world.authorities["alpha"].revoke("one")
+                client.dialer.renew(world.dialing(world.node("alpha", "client", "c0")))
+                await net.until(lambda: client.dialer.counts["refused"] >= 2)  # the open stream, and a new one
+                assert client.dialer.why == "server one of alpha: the certificate was revoked"
+                assert client.events == ["connected", "disconnected"]
+
+    net.run(talk)
+
+
+def test_a_server_whose_certificate_expires_is_left(net: Any, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def talk() -> None:
+        server = net.Heard(world)
+        async with net.running(server):
+            client = net.Dialed(world, [server.address])
+            async with net.running(client):
+                await net.until(lambda: client.up)
+                year = certificates.utc_now() + timedelta(days=366)
+                monkeypatch.setattr(certificates, "utc_now", lambda: year)
+                client.dialer.renew(world.dialing(world.node("alpha", "client", "c0")))
+                await net.until(lambda: "has expired" in client.dialer.why)
+
+    net.run(talk)
+
+
+def test_a_thief_of_a_certificate_that_was_replaced_cannot_show_the_new_one(net: Any, tmp_path: Path) -> None:
+    """Whoever took all files of a node before it was renewed has its identity, but not the key that counts now."""
+    world = net.World.make(tmp_path)
+    stolen = world.node("alpha", "server", "one")
+    world.authorities["alpha"].renew("one")
+    thief = replace(stolen, certificate=world.node("alpha", "server", "one").certificate)
+
+    async def talk() -> None:
+        async def lie(_: Any, context: Any) -> None:
+            hello = cast(handshake.Hello, handshake.decode(await context.read(), handshake.Hello))
+            agreed = net.COMMON.agreed(thief, hello.nonce, "confide://alpha/client/c0", 0.0)
+            await context.write(next(cut(handshake.encode(agreed))))
+            await context.read()
+
+        async with serving(world, stolen, lie) as address:
+            client = net.Dialed(world, [address])
+            async with net.running(client):
+                await net.until(lambda: client.dialer.counts["refused"])
+                assert client.events == []
+
+    net.run(talk)
+
+
 @asynccontextmanager
 async def serving(world: Any, own: NodeKeys, handler: Callable[[Any, Any], Any]) -> AsyncIterator[str]:
     """A listener without our code."""
@@ -200,7 +259,7 @@ def test_whatever_status_a_listener_gives_the_dialer_goes_on(
                     return
                 hello = cast(handshake.Hello, handshake.decode(frame, handshake.Hello))
             if when == "after the answer":
-                proof = net.COMMON.agreed(own.identity, hello.nonce, "confide://alpha/client/c0", 0.0)
+                proof = net.COMMON.agreed(own, hello.nonce, "confide://alpha/client/c0", 0.0)
                 await context.write(next(cut(handshake.encode(proof))))
             context.set_code(given[-1])
 
@@ -226,7 +285,7 @@ def test_a_dialer_goes_on_when_a_machine_fails(net: Any, world: Any) -> None:
 
 
 def test_a_dialer_is_told_whom_to_believe(net: Any, world: Any) -> None:
-    own, target = Credentials(world.node("alpha", "client", "c0"), world.trust("alpha")), world.target("beta", "two")
+    own, target = world.dialing(world.node("alpha", "client", "c0")), world.target("beta", "two")
     with pytest.raises(InputError, match="give that of beta and no other"):
         Dialer(own, target, net.COMMON, *[print] * 4)
     with pytest.raises(InputError, match="one address at least"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +15,7 @@ from confide.deploy.net.handshake import (
     LARGEST_ANSWER,
     LARGEST_HELLO,
     LARGEST_TEXT,
+    LIFE,
     Agreed,
     Common,
     Differs,
@@ -21,7 +25,7 @@ from confide.deploy.net.handshake import (
 )
 from confide.secure.keys import Identity
 
-LISTENER, NONCE, DIALER = Identity.of(bytes(32)), b"n" * 32, "confide://alpha/client/c0"
+NONCE, DIALER = b"n" * 32, "confide://alpha/client/c0"
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +34,32 @@ def here() -> Common:
 
 
 def test_the_same_plan_and_protocol_agree(here: Common) -> None:
-    hello = here.hello(NONCE)
+    hello = here.hello(NONCE, LIFE)
     assert hello.plan.hex() == a_plan().hash
     assert here.agrees(hello)
     assert not Common(2, here.text).agrees(hello)
     assert not Common(1, a_plan(rounds=7).text).agrees(hello)
 
 
-def test_a_proof_is_the_listeners_for_this_dialer_now(here: Common) -> None:
-    agreed = here.agreed(LISTENER, NONCE, DIALER, 1e9)
-    assert here.proves(agreed, LISTENER.public, NONCE, DIALER)
+def test_a_proof_is_the_listeners_for_this_dialer_now(here: Common, world: Any) -> None:
+    own, other = world.node("alpha", "server", "one"), world.node("alpha", "server", "other")
+    listener, agreed = own.identity.public, here.agreed(own, NONCE, DIALER, 1e9)
+    assert here.proves(agreed, listener, NONCE, DIALER)
     assert not here.proves(agreed, Identity.of(b"1" * 32).public, NONCE, DIALER)
-    assert not here.proves(agreed, LISTENER.public, b"m" * 32, DIALER)
-    assert not here.proves(Agreed(1e9 + 1, agreed.proof), LISTENER.public, NONCE, DIALER)
-    assert not here.proves(agreed, LISTENER.public, NONCE, "confide://alpha/client/c1")
-    assert not Common(2, here.text).proves(agreed, LISTENER.public, NONCE, DIALER)
-    assert not here.proves(Agreed(1e9, bytes(64)), b"no key", NONCE, DIALER)
+    assert not here.proves(agreed, listener, b"m" * 32, DIALER)
+    assert not here.proves(replace(agreed, time=1e9 + 1), listener, NONCE, DIALER)
+    assert not here.proves(agreed, listener, NONCE, "confide://alpha/client/c1")
+    assert not Common(2, here.text).proves(agreed, listener, NONCE, DIALER)
+    assert not here.proves(replace(agreed, identity=bytes(64)), b"no key", NONCE, DIALER)
+    assert not here.proves(replace(agreed, certificate=other.certificate), listener, NONCE, DIALER)
+    assert not here.proves(replace(agreed, certificate=b"none"), listener, NONCE, DIALER)
+
+
+def test_the_identity_alone_does_not_show_a_certificate(here: Common, world: Any) -> None:
+    """A thief of a certificate that was replaced has the identity and the older key."""
+    own, other = world.node("alpha", "server", "one"), world.node("alpha", "server", "other")
+    thief = replace(own, key=other.key)
+    assert not here.proves(here.agreed(thief, NONCE, DIALER, 1e9), own.identity.public, NONCE, DIALER)
 
 
 def test_what_differs_is_named(here: Common) -> None:
@@ -62,7 +76,7 @@ def test_a_plan_that_is_too_long_is_not_sent(here: Common) -> None:
     assert here.lines(long.differs) == ["plan: another one, too long to be sent; compare the files"]
     longest = Common(1, "x" * LARGEST_TEXT)
     assert len(encode(longest.differs)) <= LARGEST_ANSWER
-    assert len(encode(here.hello(NONCE))) <= LARGEST_HELLO
+    assert len(encode(here.hello(NONCE, LIFE))) <= LARGEST_HELLO
 
 
 @given(st.text() | st.sampled_from(["[" * 100_000, '{"graph": {}}', "1e999", "\x1b[2J"]))

@@ -94,7 +94,8 @@ def test_a_first_word_that_is_no_hello_closes_the_stream(net: Any, world: Any, b
     async def talk() -> None:
         server = net.Heard(world)
         async with net.running(server), bystander(server):
-            for raw in (b"x", handshake.encode(net.COMMON.differs), handshake.encode(net.COMMON.hello(bytes(32)))[:-1]):
+            hello = handshake.encode(net.COMMON.hello(bytes(32), bytes(16)))
+            for raw in (b"x", handshake.encode(net.COMMON.differs), hello[:-1]):
                 async with net.calling(world, server.address) as call:
                     await call.write(next(cut(raw)))
                     assert (await net.status(call))[0] is StatusCode.INVALID_ARGUMENT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from confide.base.errors import InputError
 from confide.deploy.keys import certificates, node_keys
 from confide.deploy.keys.authority import Authority, Entry
+from confide.deploy.net import dialer
 from confide.deploy.net.endpoints import METHODS, SERVICE, Node
 from confide.deploy.net.frames import cut
 from confide.secure.keys import Secret
@@ -64,6 +65,45 @@ def test_a_newer_stream_takes_the_place_of_an_older_one(net: Any, world: Any) ->
             assert server.listener.send(node, b"to the new one")
             assert await new.read() == next(cut(b"to the new one"))
             assert server.events == [("connected", node)] * 2
+
+    net.run(talk)
+
+
+def lives(server: Any) -> list[Any]:
+    return [event for event in server.events if event[0] == "two"]
+
+
+def test_two_processes_with_the_keys_of_one_node_are_told(
+    net: Any, world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take the stream from each other, each dialing again; both are honest programs."""
+    monkeypatch.setattr(dialer, "delay", lambda *_: 0.0)
+
+    async def talk() -> None:
+        server = net.Heard(world)
+        async with net.running(server):
+            both = [net.Dialed(world, [server.address], life=bytes([n]) * 16) for n in range(2)]
+            async with net.running(*both):
+                await net.until(lambda: [one.dialer.send(b"a client says hello") for one in both] and lives(server))
+        assert lives(server)[0] == ("two", Node("client", 0), "client c0 of alpha")
+
+    net.run(talk)
+
+
+def test_reconnecting_and_starting_anew_are_no_second_process(net: Any, world: Any) -> None:
+    async def talk() -> None:
+        server = net.Heard(world)
+        async with net.running(server), AsyncExitStack() as calls:
+            for life in (b"1", b"1", b"2", b"2", b"3"):  # an older stream is still open each time
+                call = await calls.enter_async_context(net.calling(world, server.address))
+                await net.greet(call, server, life * 16)
+                await call.write(next(cut(b"a message")))
+                await net.until(lambda: server.messages)
+                server.messages.clear()
+            late = await calls.enter_async_context(net.calling(world, server.address))
+            await net.greet(late, server, b"1" * 16)  # a hello that was on its way when its process ended
+            await net.status(call)
+            assert not lives(server)
 
     net.run(talk)
 

@@ -15,7 +15,7 @@ import pytest
 from cryptography import x509
 
 from builders import a_plan
-from confide.deploy.net.endpoints import Credentials, Node
+from confide.deploy.net.endpoints import Node
 from confide.deploy.net.frames import ROOM
 from confide.deploy.net.handshake import Common
 from exploring import more
@@ -214,7 +214,7 @@ def test_a_certificate_is_rotated_and_the_old_one_revoked(net: Any, tmp_path: Pa
                 server.listener.renew(world.listening(world.node("alpha", "server", "one")))
                 await net.until(lambda: "the certificate was revoked" in client.dialer.why)
                 await net.until(lambda: server.listener.counts["refused"] >= 2)  # it came again, in vain
-                client.dialer.renew(Credentials(world.node("alpha", "client", "c0"), world.trust("alpha")))
+                client.dialer.renew(world.dialing(world.node("alpha", "client", "c0")))
                 await net.until(lambda: client.up)
 
     net.run(talk)

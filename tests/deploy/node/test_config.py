@@ -44,6 +44,7 @@ node = "keys/client-c7"
 record = "c7.record"
 data = "c7.npz"
 authority = "alpha.crt"
+crl = "alpha.pem"
 
 [server]
 organisation = "alpha"
@@ -84,7 +85,7 @@ def test_paths_are_relative_to_the_config(folder: Path, monkeypatch: pytest.Monk
 
 SERVER_MISTAKES: list[tuple[Callable[[str], str], str, str]] = [
     (lambda s: s.replace("plan.json", "paln.json"), "plan", "confide agree"),
-    (lambda s: s.replace("server-one", "server-two"), "node", "confide pki issue"),
+    (lambda s: s.replace("server-one", "server-two"), "node", "confide pki sign"),
     (lambda s: s.replace('listen = "0.0.0.0:7001"\n', ""), "listen", "missing: HOST:PORT"),
     (lambda s: s.replace("listen", "lisen"), "listen", "missing"),
     (lambda s: 'lisen = "a:1"\n' + s, "lisen", "did you mean 'listen'"),
@@ -130,7 +131,7 @@ CLIENT_MISTAKES: list[tuple[Callable[[str], str], str, str]] = [
     (lambda s: s.replace("alpha.crt", "gone.crt"), "authority", "ca.crt"),
     (lambda s: s.replace('record = "c7.record"', ""), "record", "never copied back"),
     (lambda s: s.split("[server]", maxsplit=1)[0], "server", "missing: [server]"),
-    (lambda s: s.replace('name = "one"', ""), "server.name", "confide pki issue"),
+    (lambda s: s.replace('name = "one"', ""), "server.name", "as in its certificate"),
     (lambda s: s + "[train_config]\nx = 1\n", "train_config", "train function"),
     (lambda s: s.replace("keys/client-c7", "keys/client-c9"), "node", "copy all files"),
 ]

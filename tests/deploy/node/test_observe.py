@@ -44,6 +44,7 @@ from ports import own_ports
 
 SOURCES = Path(confide.deploy.__file__).parent
 STREAM_SOURCES = ("streams.py", "listener.py", "dialer.py")
+CLIENT_SOURCES = ("client.py", "client_process.py", "own_training.py", "training_process.py", "warned.py")
 ROUNDS = 12
 
 
@@ -213,7 +214,7 @@ def test_the_list_has_every_event_and_field_that_the_sources_log() -> None:
 
 def test_the_list_has_every_line_of_text_that_the_sources_log() -> None:
     found = set()
-    for path in (source(name) for name in (*STREAM_SOURCES, "client.py", "client_process.py")):
+    for path in (source(name) for name in (*STREAM_SOURCES, *CLIENT_SOURCES)):
         for node in ast.walk(ast.parse(path.read_text())):
             if (
                 isinstance(node, ast.Call)
@@ -262,6 +263,10 @@ release: an invitation to a session that is over
 release: declined
 release: the result of an attempt in which this server is not
 release: another result
+release: a result from a server to which none of the answers went that make it
+release: a result that its relay did not sign
+release: receipts from a server that is no neighbour
+release: a receipt that does not hold
 """.strip().splitlines()
 
 
@@ -361,7 +366,9 @@ def test_an_exception_is_shown_without_its_words(make: Any) -> None:
         except KeyError as e:
             raise ValueError("could not convert 'patient 4711'") from e
     except ValueError:
-        log.logger.exception("the training of round %d failed; this client adds zeros", 5, stack_info=True)
+        log.logger.exception(
+            "the training of round %d failed, this client adds zeros: %s", 5, "ValueError", stack_info=True
+        )
         log.logger.exception("whatever 4711")
     assert "4711" not in log.text
     assert len(log.text.splitlines()) == 2
@@ -376,7 +383,7 @@ def test_a_formatter_of_somebody_else_has_no_words_of_an_exception_either() -> N
     try:
         raise ValueError("patient 4711")
     except ValueError:
-        logger.exception("the training of round %d failed; this client adds zeros", 5)
+        logger.exception("the training of round %d failed, this client adds zeros: %s", 5, "ValueError")
     assert stream.getvalue() == "training failed\n"
 
 

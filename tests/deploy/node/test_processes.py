@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
@@ -31,8 +32,9 @@ from confide.deploy.node.client_process import ClientProcess
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import load_client, load_server
 from confide.deploy.node.observing import Observer
-from confide.deploy.node.server_process import open_store
+from confide.deploy.node.server_process import TWICE, open_store
 from confide.deploy.node.server_setup import ServerSetup
+from confide.deploy.node.training_process import TrainingProcess
 from confide.deploy.store.sqlite import SqliteStore
 from confide.plans.config import Experiment, load
 from confide.plans.plan import Plan
@@ -79,6 +81,13 @@ rho = {BUDGET}
 """
 
 
+def alive(port: int) -> bytes:
+    """What a probe without a certificate is told."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=LIMIT) as answer:
+        found: bytes = answer.read()
+    return found
+
+
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     """One of the commands, in a process of its own."""
     line = [sys.executable, "-m", "confide", *map(str, arguments)]
@@ -104,6 +113,10 @@ class Site:
     folder: Path
     ports: dict[str, int] = field(default_factory=lambda: dict(zip(UNITS, own_ports(len(UNITS)), strict=True)))
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    probes: dict[str, int] = field(default_factory=lambda: dict(zip(("alpha", "alpha-c0"), own_ports(2), strict=True)))
+
+    def health(self, name: str) -> str:
+        return f'health = "127.0.0.1:{self.probes[name]}"\n' if name in self.probes else ""
 
     @property
     def experiment(self) -> Experiment:
@@ -121,13 +134,15 @@ class Site:
             (self.folder / f"{name}.toml").write_text(
                 f'plan = "plan.json"\nnode = "{name}/server-one"\nlisten = "127.0.0.1:{self.ports[name]}"\n'
                 f'store = "{name}.db"\ndataset = "{name} 2026"\nreleased = "{name}-released"\npatience = {LONG}\n'
-                f'reload = 0.3\ngrace = 3\n{authorities}[servers.{other}]\norganisation = "{other}"\nname = "one"\n'
+                f"reload = 0.3\ngrace = 3\n{self.health(name)}{authorities}"
+                f'[servers.{other}]\norganisation = "{other}"\nname = "one"\n'
                 f'addresses = ["127.0.0.1:{self.ports[other]}"]\n'
             )
             for k in range(CLIENTS):
                 (self.folder / f"{name}-c{k}.toml").write_text(
                     f'plan = "plan.json"\nnode = "{name}/client-c{k}"\nrecord = "{name}-c{k}.record"\n'
-                    f'data = "{name}-c{k}.npz"\nauthority = "{name}/ca.crt"\nlog = "json"\n[server]\n'
+                    f'data = "{name}-c{k}.npz"\nauthority = "{name}/ca.crt"\ncrl = "{name}/crl.pem"\nlog = "json"\n'
+                    f"reload = 0.3\n{self.health(f'{name}-c{k}')}[server]\n"
                     f'organisation = "{name}"\nname = "one"\naddresses = ["127.0.0.1:{self.ports[name]}"]\n'
                 )
 
@@ -261,6 +276,8 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site, m
     assert told["test_seed"]
     assert (site.folder / "alpha.db.sock").stat().st_mode & 0o777 == 0o600
 
+    assert [alive(port) for port in site.probes.values()] == [b"alive\n"] * 2
+
     small = {name: _resident(p.pid) for name, p in site.processes.items() if "-" in name}
     assert max(small.values()) < 80 * 1024, small  # KiB
 
@@ -296,9 +313,23 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site, m
     code, out, err = run_here("ledger", site.toml("alpha"), "--out", site.folder / "led.jsonl", "--json")
     assert (code, json.loads(out)["events"]) == (0, ROUNDS + 1), err
     assert run_here("ledger", site.toml("alpha"), "--out", site.folder / "led.jsonl")[0] == 2
+    audited(site)
+
+    copied = site.toml("beta-c1").read_text().replace("beta-c1.record", "second.record")
+    site.toml("second-c1").write_text('ledger = "second.jsonl"\n' + copied)
+    site.start("second-c1", *seed)  # on another machine, perhaps, with the same keys
+    told = until(lambda: (s := site.status("beta")) and s["alarms"], lambda: site.log("second-c1"))
+    assert told == [f"client c1 of beta runs twice: {TWICE}"]
+    site.processes["second-c1"].terminate()
+    assert site.ended("second-c1") == 0
 
     site.authority("beta").revoke("c2")  # its list is read again now and then
     until(lambda: (s := site.status("beta")) and s["clients"]["connected"] == CLIENTS - 1, "c2 is shown the door")
+    site.authority("beta").revoke("one")  # its neighbour and its clients leave it
+    why = "the certificate was revoked"
+    until(lambda: (s := site.status("alpha")) and why in s["peers"][0]["why"], "alpha leaves beta")
+    until(lambda: why in site.log("beta-c0"), "c0 leaves beta")
+    until(lambda: (s := site.status("beta")) and s["clients"]["connected"] == 0, "all clients leave beta")
 
     assert set(site.stop().values()) == {0}
     code, out, _ = run_here("status", site.toml("beta"), "--json")  # of the store
@@ -321,6 +352,30 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site, m
         assert ("NOTHING OF THIS RUN IS PRIVATE" in text) == (not name.endswith(("-c1", "-c2")))  # the command says so
     lines = [line for line in site.log("alpha-c0").splitlines() if line.startswith("{")]
     assert {"started", "connected", "enrolled", "ended"} <= {json.loads(line)["event"] for line in lines}
+
+
+def audited(site: Site) -> None:
+    """What an auditor gets: that both servers were told the same by both relays, as they and the relays signed it."""
+    folder = site.folder
+
+    def told() -> int:
+        (folder / "b.jsonl").unlink(missing_ok=True)
+        said = run_here(
+            "ledger", site.toml("beta"), "--out", folder / "b.jsonl", "--receipts", folder / "told.json", "--json"
+        )
+        return int(json.loads(said[1])["receipts"])
+
+    until(lambda: told() == 4, "beta knows what two relays told two servers")
+    files = ("--plan", folder / "plan.json", "--ledger", folder / "b.jsonl", "--receipts", folder / "told.json")
+    code, _, err = run_here("bundle", *files, "--key", folder / "audit.pem", "--out", folder / "bundle.json")
+    assert code == 0, err
+    code, out, err = run_here("verify", folder / "bundle.json", "--json")
+    assert code == 0, err
+    found = {check["name"]: (check["ok"], check["reason"]) for check in json.loads(out)["checks"]}
+    assert found["receipts"] == (True, "4 are signed by the server that told and the one that was told")
+    assert found["results"] == (
+        True, "were told alike, which does not show that the sum is right (attempt 1: 2 of 2 servers)",
+    )  # fmt: skip
 
 
 def _resident(pid: int) -> int:
@@ -452,8 +507,8 @@ def test_check_of_a_client(site: Site) -> None:
     code, found = checked()
     assert code == 0
     assert {name: level for name, (level, _) in found.items()} == {
-        "plan": "ok", "privacy": "ok", "certificate": "ok", "data": "ok", "ledger": "ok", "record": "ok",
-        "server": "warn",
+        "plan": "ok", "privacy": "ok", "certificate": "ok", "revocations": "ok", "data": "ok", "ledger": "ok",
+        "record": "ok", "server": "warn",
     }  # fmt: skip
     assert "not reached" in found["server"][1]
     assert not (site.folder / "alpha-c0.record").exists()
@@ -696,17 +751,20 @@ def test_a_client_whose_parts_do_not_fit_is_refused(site: Site) -> None:
         load('data = "alpha-c1.npz"', 'train = "math:fsum"\ndataset = "none"').trainer(None)
 
 
-def test_a_train_function_of_ones_own(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_train_function_of_ones_own(site: Site) -> None:
     (site.folder / "plan.json").unlink()
     changes = ("algorithm.clip=update", "privacy.level=unit", "privacy.proof=none", "privacy.rho=500")
     agree(site.folder, "--model", "own", "--features", 5, *(x for change in changes for x in ("--set", change)))
     (site.folder / "mine.py").write_text("def train(weights, round, config):\n    return weights * 0 + config['x']\n")
-    monkeypatch.syspath_prepend(str(site.folder))
     path = edited(site, "alpha-c1", 'data = "alpha-c1.npz"', 'train = "mine:train"\ndataset = "ones"')
     path.write_text(path.read_text() + "[train_config]\nx = 0.02\n")
     setup = ClientSetup.load(load_client(path))
-    update = setup.trainer(None)(np.ones(5), 1, setup.config.train_config)
+    with TrainingProcess.of(setup.config) as process:  # it finds the function beside the TOML
+        update = setup.trainer(None, process=process)(np.ones(5), 1, setup.config.train_config)
+        assert process.timeout == setup.plan.deployed().clocks.adapt / 2  # zeros come in time
     assert np.allclose(update, 0.02)
+    code, out, err = run_here("check", path)
+    assert (code, "ok    data         mine:train fits the plan" in out) == (0, True), out + err
     with pytest.raises(InputError, match="no built-in model"):
         ClientSetup.load(load_client(site.toml("alpha-c1"))).trainer(None)
 

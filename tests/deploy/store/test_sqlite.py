@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from confide.base.errors import InputError, RunError
 from confide.deploy.store import sqlite, sqlite_file
-from confide.deploy.store.books import TO_ALL, Attempt, Balance, Books, Changes, Flow
+from confide.deploy.store.books import TO_ALL, Attempt, Balance, Books, Changes, Flow, Outcome, Told
 from confide.deploy.store.sqlite import SqliteStore, StoreError
 from confide.deploy.store.store import parts
 from confide.privacy import ledger
@@ -73,7 +73,14 @@ def live(h: SimpleNamespace, store: SqliteStore, steps: int, seed: int = 1) -> B
         store.commit(c)
         books.apply(c)
     last = Changes(
-        epoch=b"epoch", transcript=b"t" * 5000, release=b"release", attempt=Attempt(9, 1, (3, 1)), rejoined=2
+        epoch=b"epoch",
+        transcript=b"t" * 5000,
+        release=b"release",
+        attempt=Attempt(9, 1, (3, 1)),
+        rejoined=2,
+        relays={(1, 2): 0},
+        released={1: Outcome(4, store.start)},
+        receipts={(1, 2, 0, 0): Told(b"s", b"r", b"c")},
     )
     for c in (h.publish(books, store.plan, r), last):
         store.commit(c)
@@ -403,6 +410,9 @@ TABLES = {
     "transcript": "words = x'00'",
     "epoch": "words = x'00'",
     "release": "record = x'00'",
+    "relays": "epoch = epoch + 1",
+    "released": "servers = servers + 1",
+    "receipts": "signature = x'00'",
     "ledger": "offered = '[]'",
 }
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from confide.deploy.keys.authority import Authority, Entry
 
 FORMAT: Final = 1
+ISSUED: Final = "issued"  # of a client's keys: by its authority, which knew them
 LARGEST: Final = 2**26  # bytes of an announcement
 _FIELDS = ("format", "unit", "organisation", "authority", "server", "identity", "exchange_key", "clients")
 
@@ -112,7 +113,7 @@ def described(authority: Authority, unit: str, server: str | None, clients: Sequ
         remedy = (
             f"{authority.org} has several, name one with --server: {names}"
             if servers
-            else f"no such server; `confide pki issue {authority.org} server NAME` makes one"
+            else f"no such server; `confide pki request {authority.org} server NAME` at the node asks for one"
         )
         raise InputError("server", server, remedy)
     known = {e.name: e for e in live.values() if e.role == "client"}
@@ -122,7 +123,7 @@ def described(authority: Authority, unit: str, server: str | None, clients: Sequ
             raise InputError("client", name, remedy)
     chosen = [known[name] for name in dict.fromkeys(clients)] if clients else list(known.values())
     if not chosen:
-        remedy = f"a unit needs clients; `confide pki issue {authority.org} client NAME` makes one"
+        remedy = f"a unit needs clients; `confide pki request {authority.org} client NAME` at the node asks for one"
         raise InputError("client", None, remedy)
     return {
         "format": FORMAT,
@@ -132,12 +133,30 @@ def described(authority: Authority, unit: str, server: str | None, clients: Sequ
         "server": servers[0].name,
         "identity": servers[0].identity,
         "exchange_key": servers[0].exchange_key,
-        "clients": [{"name": e.name, "identity": e.identity} for e in chosen],
+        "clients": [
+            {"name": e.name, "identity": e.identity} | ({} if e.requested else {"keys": ISSUED}) for e in chosen
+        ],
     }
 
 
 def read(path: Path) -> Announced:
     """An announcement as a unit of a plan."""
+    return _unit(_table(path))
+
+
+def known_keys(config: Config, paths: Sequence[Path]) -> str:
+    """Whose keys an authority made, by its own words, where a plan counts on clients whose keys nobody knows; or ""."""
+    if config.algorithm.aggregation != "secure" or config.secure.server != "active":
+        return ""
+    found = []
+    for table in map(_table, paths):
+        names = [client["name"] for client in table["clients"] if client.get("keys") == ISSUED]
+        found += [f"{', '.join(names)} of {table['organisation']}"] if names else []
+    why = "against a server with which that authority is, the truth is 'curious'; `confide pki request` makes keys anew"
+    return f"authorities made the keys of {'; '.join(found)}: {why}" if found else ""
+
+
+def _table(path: Path) -> Mapping[str, Any]:
     text = canonical.read_text(path, "unit", LARGEST)
     try:
         table: Mapping[str, Any] = canonical.check_keys("unit", json.loads(text), _FIELDS)
@@ -152,7 +171,7 @@ def read(path: Path) -> Announced:
     for name, key in (*named.items(), *(("clients", key) for key in keys)):
         if not canonical.is_digest(key):
             raise InputError(f"unit.{name}", key, f"in {path}: must be 64 small hex digits")
-    return _unit(table)
+    return table
 
 
 def _unit(table: Mapping[str, Any]) -> Announced:

@@ -9,6 +9,9 @@ from typing import Final, NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from confide.base import canonical
 from confide.base.errors import InputError
@@ -25,6 +28,7 @@ from confide.deploy.keys.certificates import (
 )
 
 LARGEST_LIST: Final = 2**26  # bytes of a CRL, and of the index that it is made from
+FRESH: Final = "run `confide pki crl ORG` at that organisation and copy its crl.pem here"
 
 
 def authenticate(
@@ -69,6 +73,18 @@ def authenticate(
     return peer
 
 
+def shown_by_owner(certificate: bytes, signature: bytes, statement: bytes) -> bool:
+    """Whether the key of this certificate (PEM or DER) signed the statement; no bytes whatever raise anything."""
+    try:
+        key = claim(certificate)[0].public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            return False
+        key.verify(signature, statement, ec.ECDSA(hashes.SHA256()))
+    except Exception:  # a wrong signature, and whatever a parser says of a stranger's bytes
+        return False
+    return True
+
+
 def _vouching(org: str, pem: bytes, now: datetime) -> x509.Certificate:
     """The certificate of this organisation's authority, if it is one and is valid."""
     try:
@@ -83,33 +99,48 @@ def _vouching(org: str, pem: bytes, now: datetime) -> x509.Certificate:
 
 
 class Revoked(NamedTuple):
-    """What a CRL says, and until when."""
+    """What a CRL says.
+
+    Attributes:
+        until: it counts before this moment.
+        number: of the list; an authority gives each a higher one.
+        pem: the list itself.
+    """
 
     serials: frozenset[int]
+    since: datetime
     until: datetime
+    number: int
+    pem: bytes
 
 
 def load_revoked(path: str | Path, ca: bytes, now: datetime | None = None) -> Revoked:
     """A CRL that the authority `ca` (its certificate in PEM) has signed and that is not out of date."""
     now = now or utc_now()
-    fresh = "run `confide pki crl ORG` at that organisation and copy its crl.pem here"
+    found = read_revoked(canonical.read_bytes(path, "crl", LARGEST_LIST), ca, path)
+    if now >= found.until:
+        raise InputError("crl", str(path), f"was to be replaced by {found.until}; {FRESH}")
+    if found.since > now + SKEW:
+        raise InputError("crl", str(path), f"is of {found.since}, in the future; compare the clocks")
+    return found
+
+
+def read_revoked(pem: bytes, ca: bytes, path: str | Path) -> Revoked:
+    """A CRL that this authority has signed, whether or not it still counts; `path` is where it is from."""
     try:
-        crl = x509.load_pem_x509_crl(canonical.read_bytes(path, "crl", LARGEST_LIST))
+        crl = x509.load_pem_x509_crl(pem)
         serials = frozenset(r.serial_number for r in crl)
         since, until = crl.last_update_utc, crl.next_update_utc
-    except InputError:
-        raise
+        number = crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+        if until is None:
+            raise ValueError("it has no end")
     except Exception:  # of many types
-        raise InputError("crl", str(path), f"is damaged, or no CRL in PEM; {fresh}") from None
+        raise InputError("crl", str(path), f"is damaged, or no CRL in PEM with a number and an end; {FRESH}") from None
     authority = given_authority(ca)
     try:
         signed = crl.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
     except (TypeError, ValueError, UnsupportedAlgorithm):
         signed = False
     if not signed:
-        raise InputError("crl", str(path), f"was not signed by the authority {organisation_of(authority)}; {fresh}")
-    if until is None or now >= until:
-        raise InputError("crl", str(path), f"was to be replaced by {until}; {fresh}")
-    if since > now + SKEW:
-        raise InputError("crl", str(path), f"is of {since}, in the future; compare the clocks")
-    return Revoked(serials, until)
+        raise InputError("crl", str(path), f"was not signed by the authority {organisation_of(authority)}; {FRESH}")
+    return Revoked(serials, since, until, number, crl.public_bytes(Encoding.PEM))

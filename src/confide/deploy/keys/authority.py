@@ -35,7 +35,7 @@ from confide.base.durable_files import create_file, replace_file
 from confide.base.errors import InputError, RunError
 from confide.base.files import sync_folder
 from confide.base.validation import one_of, whole
-from confide.deploy.keys.authentication import LARGEST_LIST
+from confide.deploy.keys.authentication import LARGEST_LIST, Revoked, read_revoked
 from confide.deploy.keys.certificates import (
     CA_DAYS,
     LARGEST_PEM,
@@ -54,18 +54,24 @@ from confide.deploy.keys.certificates import (
     utc_now,
 )
 from confide.deploy.keys.node_keys import private_pem, read_private_key
+from confide.deploy.keys.request import Request
+from confide.secure.keys import Secret
 
 DAYS: Final = 365  # of a node's certificate
 CRL_DAYS: Final = 30  # after them servers ask for a new list: an old one cannot be passed off for ever
 LOCK_SECONDS: Final = 30.0
-FORMAT: Final = 1
+FORMAT: Final = 2
 CA_CERT, CA_KEY, INDEX, CRL, LOCK, PENDING = "ca.crt", "ca.key", "index.json", "crl.pem", ".lock", ".pending-"
 Staged = dict[str, tuple[bytes, int]]  # by the file's name: content and mode
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One certificate in the index; keys as 64 hex digits, the serial as 40, times in ISO 8601."""
+    """One certificate in the index; keys as 64 hex digits, the serial as 40, times in ISO 8601.
+
+    Attributes:
+        requested: the node made its identity and exchange key itself, so that this authority never knew them.
+    """
 
     serial: str
     role: str
@@ -75,6 +81,7 @@ class Entry:
     revoked: str | None
     identity: str
     exchange_key: str | None
+    requested: bool = False
 
     def state(self, now: datetime) -> str:
         """revoked, expired, expires soon or valid."""
@@ -101,8 +108,10 @@ class Authority:
     clock: Callable[[], datetime] = field(repr=False)
 
     @classmethod
-    def create(cls, folder: str | Path, clock: Callable[[], datetime] = utc_now) -> Self:
-        """A new authority, whose organisation is the folder's name."""
+    def create(
+        cls, folder: str | Path, clock: Callable[[], datetime] = utc_now, *, passphrase: Secret | None = None
+    ) -> Self:
+        """A new authority, whose organisation is the folder's name; a passphrase encrypts its key."""
         folder = Path(folder)
         org = check_name("organisation", folder.name)
         if os.path.lexists(folder):
@@ -115,7 +124,7 @@ class Authority:
             stage = Path(tempfile.mkdtemp(prefix=f".{org}.", dir=folder.parent))  # made 0700
             try:
                 made = cls(stage, org, pem, ca, key, clock)
-                create_file(stage / CA_KEY, private_pem(key), 0o600)
+                create_file(stage / CA_KEY, private_pem(key, passphrase), 0o600)
                 create_file(stage / CA_CERT, pem, 0o644)
                 made._write_index([])
                 made._sign_crl([])
@@ -130,11 +139,13 @@ class Authority:
         return replace(made, folder=folder)
 
     @classmethod
-    def open(cls, folder: str | Path, clock: Callable[[], datetime] = utc_now) -> Self:
+    def open(
+        cls, folder: str | Path, clock: Callable[[], datetime] = utc_now, *, passphrase: Secret | None = None
+    ) -> Self:
         """The authority that `create` made in this folder.
 
         Raises:
-            InputError: there is none, or its key and certificate do not belong together.
+            InputError: there is none, its key needs another passphrase, or key and certificate do not belong together.
         """
         folder = Path(folder)
         if not (folder / CA_CERT).exists():
@@ -145,7 +156,7 @@ class Authority:
             ca = read_authority_certificate(pem)
         except ValueError as e:
             raise InputError("authority", str(folder / CA_CERT), f"{e}; restore it from a copy") from None
-        _, key = read_private_key(folder / CA_KEY, "authority key", "P-256")
+        _, key = read_private_key(folder / CA_KEY, "authority key", "P-256", passphrase)
         org = organisation_of(ca)
         if key.public_key() != ca.public_key() or org is None:
             raise InputError("authority key", str(folder / CA_KEY), f"does not belong to {CA_CERT}; restore both")
@@ -165,7 +176,10 @@ class Authority:
             return tuple(entries)
 
     def issue(self, role: str, name: str, *, hosts: Sequence[str] = (), days: int = DAYS) -> Entry:
-        """A certificate and keys for a new node.
+        """A certificate and keys for a new node, for a try-out: this authority knows its keys.
+
+        A secure sum holds against an active server only if nobody who is with that server knew its clients' keys. So in
+        earnest a node makes its own (`request`), and the authority signs (`sign`).
 
         Args:
             role: "server" or "client".
@@ -180,10 +194,7 @@ class Authority:
         check_name("name", name)
         checked = check_hosts(role, hosts)
         with self._locked() as entries:
-            taken = next((e for e in entries if e.name == name and e.revoked is None), None)
-            if taken is not None:
-                remedy = f"is a {taken.role} with a certificate; `confide pki renew {self.org} {name}`, or revoke it"
-                raise InputError("name", name, f"{remedy}, or choose another: servers and clients share their names")
+            self._free(name, entries)
             identity, exchange = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
             own: Staged = {".identity": (private_pem(identity), 0o600)}
             exchange_key = None
@@ -196,6 +207,53 @@ class Authority:
             self._commit([*entries, entry], entry, made | own)
         return entry
 
+    def sign(self, asked: Request, *, days: int = DAYS, keep: bool = False) -> Entry:
+        """A certificate for a node that made its own keys, new or with a new TLS key.
+
+        Args:
+            asked: of the node, by `read_request`; show it to a person first (`outlook`).
+            keep: where it renews a certificate, the old one is not revoked.
+        """
+        with self._locked() as entries:
+            before = self._of(asked, entries)
+            requested = True if not before else before[-1].requested
+            exchange = None if asked.exchange is None else asked.exchange.hex()
+            node = Entry("", asked.role, asked.name, asked.hosts, "", None, asked.identity.hex(), exchange, requested)
+            entry, made = self._certify(node, days, asked.key)
+            if not keep:
+                entries = self._marked(entries, before)
+            self._commit([*entries, entry], entry, made)
+        return entry
+
+    def outlook(self, asked: Request) -> tuple[Entry, ...]:
+        """The certificates that this request renews, none for a new node; an `InputError` where it is not signed."""
+        with self._locked() as entries:
+            return tuple(self._of(asked, entries))
+
+    def _of(self, asked: Request, entries: Sequence[Entry]) -> list[Entry]:
+        """The live certificates of the node that asks; refuses what this authority must not sign."""
+        if asked.org != self.org:
+            raise InputError("request", asked.org, f"this is the authority of {self.org}; give it to its own")
+        same = [e for e in entries if e.identity == asked.identity.hex()]
+        if not same:
+            self._free(asked.name, entries)
+            return []
+        exchange = None if asked.exchange is None else asked.exchange.hex()
+        if any((e.role, e.name, e.exchange_key) != (asked.role, asked.name, exchange) for e in same):
+            remedy = f"its identity is that of {same[-1].role} {same[-1].name} here; every node makes keys of its own"
+            raise InputError("request", asked.name, remedy)
+        live = [e for e in same if e.revoked is None]
+        if not live:
+            raise InputError("request", asked.name, "its identity was revoked; make new keys, without --renew")
+        return live
+
+    def _free(self, name: str, entries: Sequence[Entry]) -> None:
+        taken = next((e for e in entries if e.name == name and e.revoked is None), None)
+        if taken is not None:
+            how = "confide pki request --renew" if taken.requested else f"confide pki renew {self.org} {name}"
+            remedy = f"is a {taken.role} with a certificate; `{how}`, or revoke it"
+            raise InputError("name", name, f"{remedy}, or choose another: servers and clients share their names")
+
     def renew(self, name: str, *, days: int = DAYS, keep: bool = False) -> Entry:
         """A new certificate and TLS key for the same identity, so that the plan stays valid.
 
@@ -205,6 +263,9 @@ class Authority:
             live = [e for e in entries if e.name == name and e.revoked is None]
             if not live:
                 self._unknown(name, entries)
+            if live[-1].requested:
+                remedy = "made its keys itself; there, `confide pki request --renew`, and here `confide pki sign`"
+                raise InputError("name", name, remedy)
             entry, made = self._certify(live[-1], days)
             if not keep:
                 entries = self._marked(entries, live)
@@ -232,7 +293,7 @@ class Authority:
 
     def _unknown(self, which: str, entries: Sequence[Entry]) -> NoReturn:
         if any(which in (e.name, e.serial) for e in entries):
-            remedy = "is revoked; `confide pki issue` makes a new certificate, with a new identity"
+            remedy = "is revoked; `confide pki request` at the node makes keys anew, with a new identity"
         else:
             remedy = f"was never issued; `confide pki list {self.org}` shows names and serials"
         raise InputError("name", which, remedy)
@@ -241,19 +302,22 @@ class Authority:
         at = self.clock().replace(microsecond=0).isoformat()
         return [replace(e, revoked=at) if e in revoked else e for e in entries]
 
-    def _certify(self, node: Entry, days: int) -> tuple[Entry, Staged]:
-        """The entry of a new certificate for this node, and its files by suffix."""
+    def _certify(self, node: Entry, days: int, public: ec.EllipticCurvePublicKey | None = None) -> tuple[Entry, Staged]:
+        """The entry of a new certificate for this node, and its files by suffix: with a TLS key, if it has none."""
         now = self.clock().replace(microsecond=0)
         until = now + timedelta(days=whole("days", days, 1, CA_DAYS))
         if until > self.not_after:
             remedy = f"the authority itself ends on {self.not_after:%Y-%m-%d}; give fewer, or make a new authority"
             raise InputError("days", days, remedy)
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = None if public is not None else ec.generate_private_key(ec.SECP256R1())
         serial = x509.random_serial_number()
         bound = Peer(self.org, node.role, node.name, bytes.fromhex(node.identity), serial)
-        cert = make_node_certificate(bound, node.hosts, key, (self._ca, self._key), (now - SKEW, until))
+        own = public if key is None else key.public_key()
+        assert own is not None  # noqa: S101 - one of the two is there
+        cert = make_node_certificate(bound, node.hosts, own, (self._ca, self._key), (now - SKEW, until))
         entry = replace(node, serial=f"{serial:040x}", not_after=until.isoformat(), revoked=None)
-        return entry, {".key": (private_pem(key), 0o600), ".crt": (cert.public_bytes(Encoding.PEM), 0o644)}
+        made: Staged = {} if key is None else {".key": (private_pem(key), 0o600)}
+        return entry, made | {".crt": (cert.public_bytes(Encoding.PEM), 0o644)}
 
     def _commit(self, entries: Sequence[Entry], entry: Entry, files: Staged) -> None:
         """Stage, then write the index: from then on the certificate exists, and `_settle` has the rest to do."""
@@ -279,19 +343,19 @@ class Authority:
             sync_folder(self.folder)
         revoked = {int(e.serial, 16) for e in entries if e.revoked is not None}
         listed = self._listed()
-        if listed is not None and listed - revoked:
+        if listed is not None and listed.serials - revoked:
             remedy = f"{CRL} holds revoked certificates that it does not; it is an old copy, restore a newer one"
             raise InputError("index", str(self.folder / INDEX), remedy)
-        if listed != revoked:
+        if listed is None or listed.serials != revoked:
             self._sign_crl(entries)
         return entries
 
-    def _listed(self) -> set[int] | None:
-        """The serials in our CRL; None if there is none, or it is damaged."""
+    def _listed(self) -> Revoked | None:
+        """Our CRL; None if there is none, or it is damaged: then it is signed anew."""
+        path = self.folder / CRL
         try:
-            crl = x509.load_pem_x509_crl(canonical.read_bytes(self.folder / CRL, "crl", LARGEST_LIST))
-            return {r.serial_number for r in crl} if crl.is_signature_valid(self._key.public_key()) else None
-        except Exception:  # of many types; it is signed anew
+            return read_revoked(canonical.read_bytes(path, "crl", LARGEST_LIST), self.certificate, path)
+        except InputError:
             return None
 
     def _sign_crl(self, entries: Sequence[Entry]) -> datetime:
@@ -303,7 +367,9 @@ class Authority:
                 one = x509.RevokedCertificateBuilder(int(e.serial, 16), datetime.fromisoformat(e.revoked))
                 builder = builder.add_revoked_certificate(one.build())
         builder = builder.add_extension(issued_by(self._ca), critical=False)
-        builder = builder.add_extension(x509.CRLNumber(time.time_ns()), critical=False)  # it only ever grows
+        before = self._listed()  # a node never goes back to a lower number, however the clock was set meanwhile
+        number = max(time.time_ns(), 0 if before is None else before.number + 1)
+        builder = builder.add_extension(x509.CRLNumber(number), critical=False)
         try:
             replace_file(self.folder / CRL, builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
         except RunError as e:
@@ -320,7 +386,7 @@ class Authority:
         try:
             table = json.loads(text)
             canonical.check_keys("index", table, ("format", "organisation", "certificates"))
-            if table["format"] != FORMAT or table["organisation"] != self.org:
+            if table["format"] not in (1, FORMAT) or table["organisation"] != self.org:
                 raise ValueError(f"format {table['format']!r} of {table['organisation']!r}")
             return [_entry(row) for row in table["certificates"]]
         except (ValueError, TypeError, KeyError, RecursionError) as e:
@@ -341,6 +407,8 @@ class Authority:
 
 def _entry(row: object) -> Entry:
     """One row of the index; any error is a ValueError, TypeError or KeyError."""
+    if isinstance(row, dict) and "requested" not in row:  # of an index of format 1
+        row = row | {"requested": False}
     d = canonical.check_keys("certificates", row, Entry.__dataclass_fields__)
     entry = Entry(**{**d, "hosts": tuple(d["hosts"])})
     one_of("role", entry.role, ROLES)
@@ -349,7 +417,11 @@ def _entry(row: object) -> Entry:
         if moment is not None and datetime.fromisoformat(moment).tzinfo is None:
             raise ValueError(f"{moment} has no time zone")
     keys = (entry.identity, entry.exchange_key) if entry.role == "server" else (entry.identity,)
-    if not all(canonical.is_digest(key) for key in keys) or not re.fullmatch("[0-9a-f]{40}", entry.serial):
+    if (
+        type(entry.requested) is not bool
+        or not all(canonical.is_digest(key) for key in keys)
+        or not re.fullmatch("[0-9a-f]{40}", entry.serial)
+    ):
         raise ValueError(f"a key or the serial of {entry.name}")
     return entry
 

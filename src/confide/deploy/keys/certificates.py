@@ -131,7 +131,7 @@ def claim(data: bytes) -> tuple[x509.Certificate, Peer, frozenset[x509.ObjectIde
     for oid, extension in found.items():
         if extension.critical and oid not in _UNDERSTOOD:
             raise RefusedPeer(f"the certificate has a critical extension that is not understood, {oid.dotted_string}")
-    org, role, name = _address(cert)
+    org, role, name = address_of(cert.extensions)
     if IDENTITY_OID not in found:
         raise RefusedPeer(f"{role} {name} of {org}: the certificate binds no identity key")
     if cert.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
@@ -140,7 +140,7 @@ def claim(data: bytes) -> tuple[x509.Certificate, Peer, frozenset[x509.ObjectIde
     if not usage.digital_signature or usage.key_cert_sign or usage.crl_sign:
         raise RefusedPeer(f"{role} {name} of {org}: the certificate is not for the use of a {role}")
     extended = cert.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    return cert, Peer(org, role, name, _identity(cert), cert.serial_number), frozenset(extended)
+    return cert, Peer(org, role, name, identity_of(cert.extensions), cert.serial_number), frozenset(extended)
 
 
 def _read_lazy(cert: x509.Certificate) -> None:
@@ -148,9 +148,10 @@ def _read_lazy(cert: x509.Certificate) -> None:
     _ = cert.subject, cert.issuer, cert.not_valid_before_utc, cert.not_valid_after_utc, cert.public_key()
 
 
-def _address(cert: x509.Certificate) -> tuple[str, str, str]:
+def address_of(extensions: x509.Extensions) -> tuple[str, str, str]:
+    """Organisation, role and name."""
     try:
-        names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         raise RefusedPeer("the certificate has no address confide://ORG/ROLE/NAME") from None
     addresses = names.get_values_for_type(x509.UniformResourceIdentifier)
@@ -160,8 +161,16 @@ def _address(cert: x509.Certificate) -> tuple[str, str, str]:
     return match[1], match[2], match[3]
 
 
-def _identity(cert: x509.Certificate) -> bytes:
-    value = cert.extensions.get_extension_for_oid(IDENTITY_OID).value
+def given_hosts(extensions: x509.Extensions) -> tuple[str, ...]:
+    """Where a server is reached, by its own words."""
+    names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    found = (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
+    return tuple(host for host in found if not host.endswith(INTERNAL))
+
+
+def identity_of(extensions: x509.Extensions) -> bytes:
+    """The raw Ed25519 key."""
+    value = extensions.get_extension_for_oid(IDENTITY_OID).value
     key = load_der_public_key(value.public_bytes())
     if not isinstance(key, Ed25519PublicKey):
         raise RefusedPeer("the certificate's identity key is not an Ed25519 key")
@@ -206,7 +215,7 @@ def given_authority(pem: bytes) -> x509.Certificate:
 
 
 def make_authority_certificate(org: str, key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
-    subject = _subject(org, "confide authority")
+    subject = distinguished(org, "confide authority")
     builder = x509.CertificateBuilder(
         subject, subject, key.public_key(), x509.random_serial_number(), now - SKEW, now + timedelta(days=CA_DAYS)
     )
@@ -219,38 +228,45 @@ def make_authority_certificate(org: str, key: ec.EllipticCurvePrivateKey, now: d
 def make_node_certificate(
     node: Peer,
     hosts: Sequence[str],
-    key: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePublicKey,
     issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey],
     valid: tuple[datetime, datetime],
 ) -> x509.Certificate:
     """One that `claim` reads as this peer."""
     ca, signer = issuer
-    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(f"confide://{node.org}/{node.role}/{node.name}")]
-    for host in hosts:
-        try:
-            names.append(x509.IPAddress(ipaddress.ip_address(host)))
-        except ValueError:
-            names.append(x509.DNSName(host))
-    if node.role == "server":
-        names.append(x509.DNSName(server_host(node.org, node.name)))
-    identity = Ed25519PublicKey.from_public_bytes(node.identity)
-    bound = identity.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    subject = _subject(node.org, node.name)
-    builder = x509.CertificateBuilder(ca.subject, subject, key.public_key(), node.serial, *valid)
+    own = (server_host(node.org, node.name),) if node.role == "server" else ()
+    subject = distinguished(node.org, node.name)
+    builder = x509.CertificateBuilder(ca.subject, subject, key, node.serial, *valid)
     for extension, critical in (
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (_key_usage(authority=False), True),
         (x509.ExtendedKeyUsage(USAGES[node.role]), False),
-        (x509.SubjectAlternativeName(names), False),
-        (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False),
+        (alternative_names(node.org, node.role, node.name, (*hosts, *own)), False),
+        (x509.SubjectKeyIdentifier.from_public_key(key), False),
         (issued_by(ca), False),
-        (x509.UnrecognizedExtension(IDENTITY_OID, bound), False),
+        (identity_extension(Ed25519PublicKey.from_public_bytes(node.identity)), False),
     ):
         builder = builder.add_extension(extension, critical)
     return builder.sign(signer, hashes.SHA256())
 
 
-def _subject(org: str, common: str) -> x509.Name:
+def alternative_names(org: str, role: str, name: str, hosts: Sequence[str]) -> x509.SubjectAlternativeName:
+    """The node's address, and where it is reached."""
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(f"confide://{org}/{role}/{name}")]
+    for host in hosts:
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
+    return x509.SubjectAlternativeName(names)
+
+
+def identity_extension(key: Ed25519PublicKey) -> x509.UnrecognizedExtension:
+    bound = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return x509.UnrecognizedExtension(IDENTITY_OID, bound)
+
+
+def distinguished(org: str, common: str) -> x509.Name:
     attributes = ((NameOID.ORGANIZATION_NAME, org), (NameOID.COMMON_NAME, common))
     return x509.Name([x509.NameAttribute(oid, value) for oid, value in attributes])
 

@@ -305,11 +305,15 @@ class Client:
         terms = self.terms
         try:
             update = self._train(np.frombuffer(invite.model, "<i8"), invite.round) if gives else np.zeros(terms.length)
-        except (Exception, SystemExit):
+        except (Exception, SystemExit) as e:
             # That it failed may tell of the data: the sum hides it. So may the reason: it stays in this machine's log.
-            _log.exception("the training of round %d failed; this client adds zeros", invite.round)
+            why = str(e) if isinstance(e, RunError) else type(e).__name__  # the words of others may hold values
+            _log.exception("the training of round %d failed, this client adds zeros: %s", invite.round, why)
             self.failed += 1
-            update = np.zeros(terms.length)
+            gives, update = False, np.zeros(terms.length)
+        if gives and np.maximum(update.max(), -update.min()) * 2.0**terms.fraction_bits < 1.0:
+            why = "all of them, since none is as large as the plan's quantum"
+            _log.warning("numbers of the update of round %d end as zero: %s", invite.round, why)
         if terms.encoding is None:
             return truncate(update, terms.fraction_bits).astype("<i8", copy=False)
         noise = self._noise(invite.round, terms.length) if terms.share_quanta else None

@@ -10,7 +10,7 @@ What a client has not answered is said to it again now and then; it answers the 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from math import inf as NEVER
 from typing import Final, NamedTuple
@@ -63,6 +63,7 @@ class Failure(StrEnum):
 class Sum(NamedTuple):
     total: Vector  # of the survivors' encoded updates
     survivors: frozenset[int]
+    out_of_range: bool = False  # before it was clamped: no honest clients' sum is
 
 
 class Kept(NamedTuple):
@@ -91,20 +92,27 @@ class Cohort:
         seconds: until the sum must be there.
         opened: when the round was opened.  ready: when its sum was there, or in a session that is taken up again, when
             its question was asked: how long training took.  sum, failed: how it ended.
+        liars: whose shares made it fail.
         session: of the secure sum.  total: of the updates in clear, so far, of the `survivors`.
-        said: the last word to each client.  gone: who declined.
+        said: the last word to each client.  gone: who declined, or was left out.
     """
 
-    def __init__(self, desk: Desk, attempt: Attempt, keep: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, desk: Desk, attempt: Attempt, keep: Callable[[bytes], None], left_out: Collection[int] = ()
+    ) -> None:
+        """Args:
+        left_out: clients who count as dropped, also if they are sampled.
+        """
         self.terms, self.seconds, self.attempt = desk.terms, desk.terms.clocks.adapt, attempt
         self.sum: Sum | None = None
         self.failed = ""
+        self.liars: tuple[int, ...] = ()
         self.refusals = desk.refusals
         self._send, self._keep = desk.ports.to_client, keep
         self.total: Vector | None = None
         self.survivors: set[int] = set()
         self.said: dict[int, bytes] = {}
-        self.gone: set[int] = set()
+        self.gone = set(left_out)
         self._repeat = NEVER
         now, kept = desk.now, desk.books.transcript
         stored = Kept.decode(kept) if kept else None
@@ -118,7 +126,8 @@ class Cohort:
             return
         task = self.terms.task(attempt.round, as_bytes(self.model))
         if stored is None:
-            self.session = secure.start(task, attempt.sample, self.terms.client_identities)
+            invited = [client for client in attempt.sample if client not in self.gone]
+            self.session = secure.start(task, invited, self.terms.client_identities)
             self._invite(now)
             return
         try:
@@ -191,8 +200,9 @@ class Cohort:
         self._repeat = now + self.seconds / REPEATS
         raw = messages.encode(messages.Invite(self.terms.rules.plan, a.round, a.number, as_bytes(self.model)))
         for client in a.sample:
-            self.said[client] = raw
-            self._send(client, raw)
+            if client not in self.gone:
+                self.said[client] = raw
+                self._send(client, raw)
 
     def _collect(self, now: float, client: int, message: messages.Update) -> None:
         if self.session is not None or len(message.words) != 8 * self.terms.rules.length:
@@ -238,9 +248,9 @@ class Cohort:
         state, outgoing = secure.close(self.session)
         self.session = state
         if isinstance(state, secure.Aborted):
-            self.failed = str(state.why)
+            self.failed, self.liars = str(state.why), state.liars
         elif isinstance(state, secure.Summed):
-            self.sum = Sum(signed(state.total), frozenset(state.survivors))
+            self.sum = self._in_range(signed(state.total), frozenset(state.survivors))
         else:
             if isinstance(state, secure.Consenting | secure.Unmasking):
                 said = next(iter(outgoing.values()))  # the same to all
@@ -248,6 +258,13 @@ class Cohort:
                 asked, reveals = transcript.encode(state, consents), isinstance(state, secure.Unmasking)
                 self._keep(Kept(self.opened, now, as_bytes(self.model), asked, reveals).encode())
             self._say(now, outgoing)
+
+    def _in_range(self, total: Vector, survivors: frozenset[int]) -> Sum:
+        """What honest clients can have added up to. A masked update can hold anything, so that one client could take
+        the state out of the range in which neighbours and releases accept it."""
+        largest = len(survivors) * self.terms.largest_update
+        clamped = np.clip(total, -largest, largest)
+        return Sum(clamped, survivors, not np.array_equal(clamped, total))
 
     def _say(self, now: float, outgoing: Mapping[int, secure_messages.FromServer]) -> None:
         self._repeat = now + self.seconds / REPEATS

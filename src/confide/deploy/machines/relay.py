@@ -1,4 +1,4 @@
-"""The server that relays a release: it asks, collects, passes on and tells; and all of releases in one machine.
+"""The server that relays a release: it asks, collects, passes on and tells.
 
     ask -> sum -> tell -> done          ask, sum -> failed(why)
 
@@ -8,20 +8,17 @@ What a relay may learn, and why it may begin again at any time, is in `release`.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-from confide.base.errors import RunError
 from confide.base.wire import MalformedError
 from confide.deploy.machines import release_messages as messages
-from confide.deploy.machines.ports import Desk
-from confide.deploy.machines.release import Circle, Context, Part, Reason, Released, Releaser, all_made, not_ready
-from confide.deploy.machines.release_messages import FromRelay, FromServer, Message
+from confide.deploy.machines.release import Context, Reason, Released, all_made, not_ready, says
+from confide.deploy.machines.release_messages import FromServer, Message
+from confide.deploy.machines.results import Results
 from confide.deploy.store.books import Vector, as_bytes
 from confide.secure import messages as secure_messages
 from confide.secure import server as secure_server
@@ -44,12 +41,13 @@ class Relay:
     All of it is volatile. After a crash another relay, here or elsewhere, takes up the same attempt.
     """
 
-    def __init__(self, context: Context, again: bool = False) -> None:
+    def __init__(self, context: Context, results: Results, again: bool = False, anyway: bool = False) -> None:
         """Args:
         again: a release that is complete is not repeated but followed by another, with fresh noise.
+        anyway: also where nobody has published anything, so that noise alone is released, and paid for.
         """
-        self.context, self.desk = context, context.desk
-        self.circle, self.again = context.circle(), again
+        self.context, self.desk, self.results = context, context.desk, results
+        self.circle, self.again, self.anyway = context.circle(), again, anyway
         self.result: Released | None = None
         self.failed = ""
         self.stage = Stage.ASK
@@ -68,6 +66,12 @@ class Relay:
     @property
     def done(self) -> bool:
         return self.stage is Stage.DONE
+
+    @property
+    def kept(self) -> bool:
+        """The result is what this server has, also after a restart."""
+        known = self.results.released.get(self.attempt)
+        return self.result is not None and known is not None and known.sha256 == self.result.sha256
 
     @property
     def wake(self) -> float:
@@ -116,20 +120,52 @@ class Relay:
         self._fail("a server was removed meanwhile: release again, over those that remain")
         return True
 
+    def stop(self) -> bool:
+        """Its operator wants no release any more: whether it ended. What was begun may be paid for, and goes on."""
+        if self.stage is Stage.ASK:
+            self._fail("its operator stopped it; nothing was begun, and nothing is paid for")
+        return self.done
+
     # Is everybody ready?
 
     def _on_ready(self, now: float, ready: messages.Ready) -> None:
-        p, rounds = ready.sender, self.circle.round
+        p, who, rounds = ready.sender, self.desk.terms.who, self.circle.round
         if ready.epoch != self.circle.epoch:
-            self._ready[p] = f"server {p} is at epoch {ready.epoch}, this one at {self.circle.epoch}"
+            self._ready[p] = f"{who(p)} is at epoch {ready.epoch}, this one at {self.circle.epoch}"
+            return
+        if lie := self._lie(ready):
+            self.desk.alarm(lie)
+            self._fail(lie)
             return
         if ready.never:
-            self._fail(ready.never)
+            self._fail(says(who(p), ready.never))
             return
-        self._ready[p] = not_ready(p, ready.decided, rounds, ready.finished, ready.pending)
+        flows = self._unknown(ready)
+        rest = [flow for flow in ready.pending if flow not in flows]
+        why = not_ready(who, p, ready.decided, rounds, ready.finished or bool(flows), rest)
+        if flows:
+            told = f"{who(p)} claims open flows with {who(self.desk.rules.me)}: rounds "
+            why += "; " * bool(why) + told + ", ".join(str(i) for _, i in flows) + ", which are settled in its books"
+        self._ready[p] = why
         self._attempts[p] = ready
         if not self._missing():
             self._choose(now)
+
+    def _lie(self, ready: messages.Ready) -> str:
+        """An attempt that nobody can have begun: each is one that the plan allows, or was cut off by a removal."""
+        planned, epoch = self.context.part.planned, ready.of_epoch
+        if epoch <= ready.epoch and ready.attempt <= planned + epoch:
+            return ""
+        claim = f"{self.desk.terms.who(ready.sender)} claims attempt {ready.attempt} of epoch {epoch}"
+        return f"{claim}, and by epoch {ready.epoch} {planned} releases can lead to {planned + ready.epoch}: it lies"
+
+    def _unknown(self, ready: messages.Ready) -> list[tuple[int, int]]:
+        """What it claims to be open on its edge with this server, and is not open here.
+
+        That may be so for a moment, until it hears that this end is settled. So it is waited for, but not believed.
+        """
+        own = self.desk.books.open.get(ready.sender, {})
+        return [(m, i) for m, i in ready.pending if m == self.desk.rules.me and i and i not in own]
 
     def _choose(self, now: float) -> None:
         """The attempt that somebody has begun, unless other servers were in it; or another, if it is asked for.
@@ -143,7 +179,10 @@ class Relay:
         self.attempt = top + (top == 0 or begun != {self.circle.epoch} or over)
         poor = [ready.sender for ready in told if ready.attempt < self.attempt and not ready.left]
         if poor:
-            self._fail("; ".join(map(all_made, sorted(poor))))
+            self._fail("; ".join(all_made(self.desk.terms.who(p)) for p in sorted(poor)))
+            return
+        if self.attempt > top and not self.anyway and not any(ready.published for ready in told):
+            self._fail("no server has published a round: it would release noise alone, and pay; ask with --anyway")
             return
         self.stage, self._deadline = Stage.SUM, now + self.context.part.patience
         self._begin(now)
@@ -171,7 +210,7 @@ class Relay:
             return
         self._state, words = secure_server.close(self._state)
         if isinstance(self._state, secure_server.Aborted):
-            who = "" if self._state.client is None else f", of server {self._state.client}"
+            who = "".join(f", of {self.desk.terms.who(liar)}" for liar in self._state.liars)
             self._fail(f"attempt {self.attempt}: {self._state.why}{who}")
         elif isinstance(self._state, secure_server.Summed):
             self._tell(now, self._state.total.view("<i8").astype(np.int64))
@@ -184,19 +223,26 @@ class Relay:
             self._send_all(now)
 
     def _on_refusal(self, now: float, refusal: messages.Refusal) -> None:
+        why = says(self.desk.terms.who(refusal.sender), refusal.why)
         if not refusal.for_now:
-            self._fail(refusal.why)
+            self._fail(why)
             return
-        self._obstacles[refusal.sender] = refusal.why
+        self._obstacles[refusal.sender] = why
         self._anew_at = min(self._anew_at, now + self.context.part.patience / REPEATS)
 
     # The result
 
     def _tell(self, now: float, total: Vector) -> None:
-        self.result = self.circle.released(self.attempt, total)
-        self.stage, self._deadline, self._anew_at = Stage.TELL, now + self.context.part.patience, NEVER
         self.desk.ports.at("relay.summed")
-        self._said = {p: self._encoded(messages.Result, p, self.attempt, as_bytes(total)) for p in self.circle.members}
+        signature, why = self.results.sign(self.attempt, total)
+        if why:
+            self._fail(why)
+            return
+        self.desk.ports.at("relay.signed")
+        self.result = Released.of(self.circle.terms, self.attempt, total)
+        self.stage, self._deadline, self._anew_at = Stage.TELL, now + self.context.part.patience, NEVER
+        told = (self.attempt, as_bytes(total), signature)
+        self._said = {p: self._encoded(messages.Result, p, *told) for p in self.circle.members}
         self._send_all(now)
 
     # Common to all stages
@@ -217,7 +263,8 @@ class Relay:
             self.desk.ports.log("untold", servers=missing)
             return
         known: Mapping[int, str] = self._ready if self.stage is Stage.ASK else self._obstacles
-        why = [known.get(p) or f"server {p} does not answer" for p in sorted({*missing, *self._obstacles})]
+        who = self.desk.terms.who
+        why = [known.get(p) or f"{who(p)} does not answer" for p in sorted({*missing, *self._obstacles})]
         if self.stage is Stage.SUM:
             why.append(f"attempt {self.attempt} is paid for where it was answered: release again, and it is taken up")
         self._fail("; ".join(why))
@@ -240,67 +287,3 @@ class Relay:
             if n == 0:
                 self.desk.ports.at("relay.sent_first")
         self.desk.ports.at("relay.sent_all")
-
-
-class Releases:
-    """All that a server has to do with releases: its own part in them, and its relay while it relays one."""
-
-    def __init__(self, desk: Desk, part: Part) -> None:
-        self.desk, self._own = desk, deque[bytes]()
-        self.context = Context(desk, part, self._send)
-        self.releaser = Releaser(self.context)
-        self.relay: Relay | None = None
-
-    def begin(self, now: float, *, again: bool = False) -> Relay:
-        """Relay a release; see `Relay`."""
-        if self.relay is not None and not self.relay.done:
-            raise RunError("this server is relaying a release already; wait for its end")
-        self.relay = Relay(self.context, again)
-        self.relay.start(now)
-        self._hear_own(now)
-        return self.relay
-
-    def receive(self, now: float, sender: int, raw: bytes) -> None:
-        """Bytes of a release from a server, whom the network authenticated."""
-        self._take(now, sender, raw)
-        self._hear_own(now)
-
-    def tick(self, now: float) -> None:
-        if self.relay is not None:
-            self.relay.tick(now)
-            self._hear_own(now)
-
-    @property
-    def wake(self) -> float:
-        return NEVER if self.relay is None else self.relay.wake
-
-    def _take(self, now: float, sender: int, raw: bytes) -> None:
-        c = self.context
-        try:
-            message = messages.decode(raw, self._largest)
-        except MalformedError:
-            c.refuse(Reason.MALFORMED)
-            return
-        if message.plan != self.desk.rules.plan:
-            c.refuse(Reason.PLAN)
-        elif message.sender != sender or message.receiver != self.desk.rules.me or sender >= c.part.terms.servers:
-            c.refuse(Reason.NAMES)
-        elif isinstance(message, FromRelay):
-            self.releaser.receive(now, message)
-        elif self.relay is not None:
-            self.relay.receive(now, message)
-
-    @cached_property
-    def _largest(self) -> int:
-        return Circle.of(self.desk.rules, self.context.part.terms, None).largest_message
-
-    def _send(self, to: int, raw: bytes) -> None:
-        if to == self.desk.rules.me:
-            self._own.append(raw)
-        else:
-            self.desk.ports.to_server(to, raw)
-
-    def _hear_own(self, now: float) -> None:
-        """What this server's relay says to the server itself, and what that answers."""
-        while self._own:
-            self._take(now, self.desk.rules.me, self._own.popleft())

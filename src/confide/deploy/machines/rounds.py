@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from math import inf as NEVER
+from typing import Final
 
 from confide.base.randomness import Purpose
 from confide.deploy.machines import client_messages, enrolment, exchange
@@ -33,11 +34,16 @@ class Skip(StrEnum):
     LATE = "the sum came too late"
 
 
+LEFT_OUT: Final = 16  # rounds without a client whose shares made one fail
+
+
 class Rounds:
     """Attributes:
     deadline: when the phase ends at the latest.
     cohort: of the round that is open.
     idle: why there is none in a round.
+    left_out: clients who count as dropped, and the last round in which they do. They stay in the draw: a sample of
+        fewer would raise the others' rate.
     """
 
     def __init__(self, desk: Desk, neighbours: Mapping[int, Neighbour], rejoining: Rejoining) -> None:
@@ -45,6 +51,7 @@ class Rounds:
         self.deadline = NEVER
         self.cohort: Cohort | None = None
         self.idle: Skip | None = None
+        self.left_out: dict[int, int] = {}
 
     @property
     def present(self) -> list[Neighbour]:
@@ -197,7 +204,7 @@ class Rounds:
         if not kept:
             desk.commit(Changes(attempt=attempt), "round.open")
         ports.at("round.open.committed")
-        self.cohort = Cohort(desk, attempt, self._keep)
+        self.cohort = Cohort(desk, attempt, self._keep, {k for k, last in self.left_out.items() if i <= last})
         self.deadline = self.cohort.deadline
         ports.at("adapt.handed_out")
         return True
@@ -235,13 +242,18 @@ class Rounds:
             return True
         if now < self.deadline:
             return False
-        failed = "" if cohort is None else cohort.failed
-        return self._skip(self.desk.books.decided + 1, self.idle or failed or Skip.LATE)
+        i, failed = self.desk.books.decided + 1, "" if cohort is None else cohort.failed
+        for client in () if cohort is None else cohort.liars:
+            self.left_out[client] = i + LEFT_OUT
+            self.desk.ports.log("left out", client=client, round=i + LEFT_OUT)
+        return self._skip(i, self.idle or failed or Skip.LATE)
 
     def _publish(self, cohort: Cohort, found: Sum) -> None:
         """T1: adapt, draw, and commit everything at once; then tell the neighbours."""
         desk, terms, books, ports = self.desk, self.desk.terms, self.desk.books, self.desk.ports
         i = books.decided + 1
+        if found.out_of_range:
+            ports.log("out of range", round=i)
         shrink = terms.shrink(cohort.attempt.sample, found.survivors)
         update: Vector = terms.arithmetic.add(cohort.model, found.total, shrink) - cohort.model
         psi = books.w + update  # not the sum itself: flows may have come in since the model was handed out

@@ -18,7 +18,8 @@ from confide.deploy.machines.exchange import ExchangeError, OtherBytesError, Rea
 from confide.deploy.machines.neighbour import Neighbour
 from confide.deploy.machines.ports import Desk, Phase, Ports
 from confide.deploy.machines.rejoining import Rejoining
-from confide.deploy.machines.relay import Relay, Releases
+from confide.deploy.machines.relay import Relay
+from confide.deploy.machines.releases import Releases
 from confide.deploy.machines.removal import Removal
 from confide.deploy.machines.rounds import Rounds
 from confide.deploy.machines.terms import Terms
@@ -41,6 +42,8 @@ class Server(Desk):
         """Start, or start again. `rejoin`: the store is a restored or a new one, older than what may have left."""
         self.now = now
         self.rounds.boot(rejoin=rejoin)
+        if self.releases is not None:
+            self.releases.boot(now)
         self._stop_if_removed()
         self.rounds.advance()
 
@@ -123,6 +126,8 @@ class Server(Desk):
         if self.phase is not Phase.STOPPED and neighbour.status is not Status.REMOVED:
             neighbour.say(ask=True)
             neighbour.repeat()
+            if self.releases is not None:
+                self.releases.passing.connected(now, m)
 
     def follow(self, now: float, raw: bytes) -> None:
         """T4: a signed epoch, from an operator or passed on by a neighbour; raises `EpochError`."""
@@ -131,12 +136,12 @@ class Server(Desk):
             self._stop_if_removed()
             self.rounds.advance()
 
-    def release(self, now: float, *, again: bool = False) -> Relay:
+    def release(self, now: float, *, again: bool = False, anyway: bool = False) -> Relay:
         """Relay a release to its end, which the relay says."""
         if self.releases is None or self.phase is Phase.STOPPED:
             raise RunError(self.why or "the plan has no release")
         self.now = now
-        return self.releases.begin(now, again=again)
+        return self.releases.begin(now, again=again, anyway=anyway)
 
     # How it brings what came in to the machines
 

@@ -29,12 +29,13 @@ class Terms:
 
     Attributes:
         rules: of the exchange.  clients: K_p.
-        largest_update: no client's update has a coordinate beyond it, in quanta.
+        largest_update: nothing that an honest client adds has a coordinate beyond it, in quanta: no update, and in a
+            secure sum no update with its share of noise.
         weights: a_pm by neighbour; own_weight: a_pp.
         decays: what each client's regulariser takes off the model, where the server does that.
         costs: of the j-th publication.  allowed: publications that the budget pays for.
         sums_cost: the price is that of the sums that the own server sees, which it pays for before it asks for them.
-        identities, edges: of all servers, for epochs.
+        identities, edges: of all servers, for epochs.  names: of their units, where there are any.
         secure: None where updates are summed in clear.
     """
 
@@ -56,6 +57,11 @@ class Terms:
     sums_cost: bool = False
     secure: SecureSum | None = None
     client_identities: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    names: tuple[str, ...] = ()
+
+    def who(self, server: int) -> str:
+        """As people call it."""
+        return self.names[server] if self.names else f"server {server}"
 
     def clock_round(self, now: float) -> int:
         """No honest server has decided more rounds by now (and one for clocks that differ)."""
@@ -110,10 +116,13 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
     hash, length = bytes.fromhex(plan.hash), a.model.length
     ridge = a.model.ridge if a.clip.kind == "example" else 0.0  # the server's part; else the update has it
     largest = math.ceil(price.largest / arithmetic.quantum)
+    largest_update = math.ceil(a.update_bound / arithmetic.client_quantum)
+    if plan.secure is not None:
+        largest_update = plan.secure.encoding(a.update_bound, arithmetic.fraction_bits).summand
     return Terms(
         rules=Rules(server, hash, integer_weights(weights), plan.rounds, d.window, length, largest),
         clients=len(clients),
-        largest_update=math.ceil(a.update_bound / arithmetic.client_quantum),
+        largest_update=largest_update,
         scheme=price.scheme,
         arithmetic=arithmetic,
         own_weight=float(g.own_weights[server]),
@@ -129,6 +138,7 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
         sums_cost=price.by_sums,
         secure=plan.secure,
         client_identities={k: bytes.fromhex(c.identity) for k, c in enumerate(clients)},
+        names=tuple(unit.name for unit in plan.units),
     )
 
 

@@ -1,28 +1,24 @@
-"""What a client computes in a round: a built-in model on its own samples, or a function of its owner's.
+"""What a client computes in a round: here a built-in model on its own samples, in `own_training` its owner's function.
 
-Whichever it is, the update that comes out is clipped here: a client does not rely on others for its bound.
+Whichever it is, the update that comes out is clipped: a client does not rely on others for its bound.
 """
 
 from __future__ import annotations
 
-import inspect
-import re
 import secrets
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.base.arrays import Floats
-from confide.base.errors import DataError, InputError, RunError
+from confide.base.errors import DataError, InputError
 from confide.base.validation import positive, positive_int
 from confide.plans.plan import Plan
 from confide.plans.words import ConvexGlm
 from confide.privacy import monotone
 from confide.problems.models import GLM, MODELS, Logistic, Model
-from confide.rounds.clipping import Clip, clip
 from confide.rounds.local import LocalTask, sgd, shared_update
 
 
@@ -113,61 +109,3 @@ def _task(plan: Plan, unit: int, client: int) -> LocalTask:
         raise InputError("algorithm.model.kind", a.model.kind, remedy)
     model = MODELS[a.model.kind](a.model.ridge)
     return LocalTask(model, a.step, own.local_steps, own.batch, a.replacement, a.clip, key=0)
-
-
-def entry_point(name: str, bound: Clip, step: float) -> Trainer:
-    """The owner's own `train(weights, round, config) -> update`, named "package.module:function".
-
-    What it returns is clipped to mu B as a whole. Its errors name the entry point; they are for this machine's log.
-    """
-    if bound.kind != "update":
-        raise InputError("clip", bound.kind, f"{name} is a step of its own, which is clipped as a whole: use 'update'")
-    largest, call = bound.update_bound(positive("step", step)), _loaded(name)
-
-    def train(weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
-        shape = weights.shape
-        try:
-            update = call(weights, round, config)
-        except (Exception, SystemExit) as e:
-            raise RunError(f"{name} raised {type(e).__name__} in round {round}") from e
-        return clip(_checked(name, update, shape), largest, bound.norm)
-
-    return train
-
-
-def _loaded(name: str) -> Callable[..., Any]:
-    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
-        raise InputError("train", name, "must be written package.module:function")
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(import_module(module), function)
-    except ModuleNotFoundError as e:
-        what = f"there is no module {e.name!r}" if e.name else "a module is missing"
-        raise InputError("train", name, f"{what}; install it, or put its folder on PYTHONPATH") from None
-    except AttributeError:
-        raise InputError("train", name, f"module {module!r} could be loaded but gives no {function!r}") from None
-    except (ImportError, SyntaxError) as e:
-        raise InputError("train", name, f"loading {module!r} raised {type(e).__name__}: {e}") from e
-    except (Exception, SystemExit) as e:  # it may have looked at the data
-        raise DataError("train", name, f"loading {module!r} raised {type(e).__name__}: {e}") from e
-    if not callable(found):
-        raise InputError("train", name, f"is a {type(found).__name__}, not a function")
-    try:
-        inspect.signature(found).bind(None, None, None)
-    except TypeError:
-        raise InputError("train", name, "must take three arguments: weights, round, config") from None
-    except ValueError:
-        pass  # a compiled function without a signature
-    return found  # type: ignore[no-any-return]
-
-
-def _checked(name: str, update: object, shape: tuple[int, ...]) -> Floats:
-    if not isinstance(update, np.ndarray) or not np.issubdtype(update.dtype, np.floating):
-        got = f"an array of {update.dtype}" if isinstance(update, np.ndarray) else f"a {type(update).__name__}"
-        raise RunError(f"{name} returned {got}; an update is a NumPy array of floats")
-    if update.shape != shape:
-        raise RunError(f"{name} returned shape {update.shape}; the weights have {shape}")
-    found = update.astype(np.float64, copy=False)
-    if not np.isfinite(found).all():
-        raise RunError(f"{name} returned NaN or infinity: the training diverged")
-    return found

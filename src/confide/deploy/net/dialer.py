@@ -17,9 +17,10 @@ import grpc
 from grpc import StatusCode
 
 from confide.base.errors import InputError
+from confide.deploy.keys.certificates import RefusedPeer
 from confide.deploy.net import handshake
 from confide.deploy.net.endpoints import LIMITS, METHODS, SERVICE, Credentials, Limits, Target
-from confide.deploy.net.handshake import LARGEST_ANSWER, Agreed, Common, Differs
+from confide.deploy.net.handshake import LARGEST_ANSWER, LIFE, Agreed, Common, Differs
 from confide.deploy.net.streams import ClosingError, Stream, closed_by_peer
 
 FIRST_DELAY: Final = 0.2  # seconds until a lost stream is dialed again
@@ -37,6 +38,7 @@ class Dialer:
     Args:
         connected, disconnected: what was sent before `connected` is lost, so a machine says everything again.
         differs: the fields of the plan in which the two sides differ, whenever it is tried again.
+        life: of this process, see `lives`.
 
     Attributes:
         why: the stream is not there; "" while it is.
@@ -54,6 +56,7 @@ class Dialer:
         disconnected: Callable[[], None],
         differs: Callable[[list[str]], None],
         limits: Limits = LIMITS,
+        life: bytes = LIFE,
     ) -> None:
         if not server.addresses:
             raise InputError("addresses", [], "a server is reached at one address at least")
@@ -63,9 +66,10 @@ class Dialer:
         self.ahead: float | None = None
         self.counts: Counter[str] = Counter()
         self._credentials, self._server, self._common = credentials, server, common
-        self._receive, self._limits = receive, limits
+        self._receive, self._limits, self._life = receive, limits, life
         self._connected, self._disconnected, self._differs = connected, disconnected, differs
         self._stream: Stream | None = None
+        self._shown = b""  # the certificate of the server at its other end
         self._since = math.inf  # when the stream was opened
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -84,8 +88,13 @@ class Dialer:
         return self._stream is not None and self._stream.send(raw)
 
     def renew(self, credentials: Credentials) -> None:
-        """For the next connection; the listener says when the one that is open will not do any more."""
+        """For the next connection; a stream to a server that would not be believed any more is ended."""
         self._credentials = credentials
+        if self._stream is not None:
+            try:
+                self._believe(self._shown)
+            except ClosingError as e:
+                self._stream.end(e)
 
     async def _run(self) -> None:
         loop, addresses, which, failures = asyncio.get_running_loop(), self._server.addresses, 0, 0
@@ -146,12 +155,14 @@ class Dialer:
 
     async def _greet(self, stream: Stream, me: str) -> None:
         nonce, common = secrets.token_bytes(32), self._common
-        await stream.say(handshake.encode(common.hello(nonce)))
+        await stream.say(handshake.encode(common.hello(nonce, self._life)))
         match await stream.expect(Agreed, Differs):
             case Agreed() as agreed:
                 if not common.proves(agreed, self._server.identity, nonce, me):
                     why = "the server does not have the identity that the plan has for it"
                     raise ClosingError(StatusCode.UNAUTHENTICATED, why, "refused")
+                self._believe(agreed.certificate)
+                self._shown = agreed.certificate
                 self.ahead = agreed.time - time.time()
             case theirs:
                 await stream.say(handshake.encode(common.differs))
@@ -160,6 +171,15 @@ class Dialer:
                 with suppress(grpc.aio.AioRpcError):
                     await stream.hear()  # the listener closes, when it has read ours
                 raise ClosingError(StatusCode.FAILED_PRECONDITION, "; ".join(lines), "differs")
+
+    def _believe(self, certificate: bytes) -> None:
+        """The certificate that the server shows holds, and is that of the server that is meant."""
+        try:
+            peer, wanted = self._credentials.peer(certificate), self._server
+            if (peer.role, peer.org, peer.name, peer.identity) != ("server", wanted.org, wanted.name, wanted.identity):
+                raise RefusedPeer("the server shows another node's certificate")
+        except RefusedPeer as e:
+            raise ClosingError(StatusCode.UNAUTHENTICATED, str(e), "refused") from None
 
     async def _converse(self, stream: Stream, role: str) -> None:
         stream.joiner.largest = self._limits.from_server if role == "client" else 0  # a neighbour dials to speak

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from confide.deploy.keys import node_keys
-from confide.deploy.keys.certificates import server_host
+from confide.deploy.keys import certificates, node_keys
+from confide.deploy.keys.authentication import authenticate
+from confide.deploy.keys.certificates import Peer, server_host
 from confide.deploy.net import handshake
 from confide.deploy.net.frames import FRAME
 
@@ -29,12 +30,16 @@ class Credentials:
     Attributes:
         own: certificate and keys.
         authorities: CA certificates in PEM by organisation. A dialer has exactly one, the other side's.
-        revoked: serials by organisation, for a listener; one without a list is refused.
+        revoked: serials by organisation; one without a list is refused.
     """
 
     own: node_keys.NodeKeys
     authorities: Mapping[str, bytes]
-    revoked: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    revoked: Mapping[str, frozenset[int]]
+
+    def peer(self, certificate: bytes) -> Peer:
+        """Who holds this certificate; raises `RefusedPeer` for one that does not hold at this moment."""
+        return authenticate(certificate, self.authorities, self.revoked, certificates.utc_now())
 
     @property
     def address(self) -> str:

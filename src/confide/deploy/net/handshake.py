@@ -1,21 +1,26 @@
 """The first words on a stream: both sides have the same plan and protocol, and the listener is who it should be.
 
     dialer                        listener
-    Hello(protocol, plan, nonce)
-                                  Agreed(time, proof)                the stream is open
+    Hello(protocol, plan, nonce, life)
+                                  Agreed(time, certificate, identity, key)      the stream is open
                                   Differs(protocol, text)            or it is not:
     Differs(protocol, text)                                          both name what differs, and the stream is closed
 
 TLS has shown the listener the dialer's certificate, with everything that it has to be checked for. The dialer's side of
-gRPC checks the authority and the name and then keeps the certificate for itself, so a revoked one would pass. Hence the
-proof: the listener signs the dialer's nonce with the identity that the plan has for it. A stolen TLS key is not enough,
-and since the dialer's address is signed too, a proof that was made for one node is of no use against another. The
-listener's time is signed with it: clocks are compared, and nothing is decided by them.
+gRPC checks the authority and the name and then keeps the certificate for itself, so a revoked one would pass. Hence
+`Agreed` has the certificate once more, with two signatures under the dialer's nonce: by the identity that the plan has
+for the listener, so that a stolen TLS key is not enough, and by the certificate's own key, so that a thief of an old
+certificate cannot show the newer one that took its place. The dialer's address is signed too: what was said to one
+node is of no use against another. The listener's time is signed with it: clocks are compared, and nothing is decided
+by them.
+
+`life` is a number that a process draws once. It tells a node that dials again from a second process with its keys.
 """
 
 from __future__ import annotations
 
 import hashlib
+import secrets
 import struct
 from dataclasses import dataclass as plain
 from dataclasses import field
@@ -27,15 +32,20 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from confide.base import wire
+from confide.deploy.keys.authentication import shown_by_owner
+from confide.deploy.keys.certificates import LARGEST_PEM
+from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines.client_messages import Hash32, Number
 from confide.plans.plan import Plan
-from confide.secure.keys import Identity, signed_by
+from confide.secure.keys import signed_by
 
 LARGEST_TEXT: Final = 1 << 20  # bytes of a plan that travels; a longer one is left out, "" says so
 LARGEST_HELLO: Final = 256
-LARGEST_ANSWER: Final = LARGEST_TEXT + 256
+LARGEST_ANSWER: Final = LARGEST_TEXT + 256  # a certificate is far smaller
+LIFE: Final = secrets.token_bytes(16)  # of this process
 SHOWN: Final = 100  # differing fields
 LINE: Final = 500
+Life = Annotated[bytes, Len(16, 16)]
 
 
 @dataclass(frozen=True, config=wire.STRICT)
@@ -43,12 +53,15 @@ class Hello:
     protocol: Number
     plan: Hash32
     nonce: Hash32
+    life: Life
 
 
 @dataclass(frozen=True, config=wire.STRICT)
 class Agreed:
     time: Annotated[float, Field(ge=0.0, lt=2.0**40, allow_inf_nan=False)]  # of the listener, in seconds since 1970
-    proof: Annotated[bytes, Len(64, 64)]
+    certificate: Annotated[bytes, Len(1, LARGEST_PEM)]  # of the listener
+    identity: Annotated[bytes, Len(64, 64)]  # two signatures: by this key of the listener,
+    key: Annotated[bytes, Len(8, 80)]  # and by that of the certificate
 
 
 @dataclass(frozen=True, config=wire.STRICT)
@@ -72,8 +85,8 @@ class Common:
         """The plan's hash."""
         return hashlib.sha256(self.text.encode()).digest()
 
-    def hello(self, nonce: bytes) -> Hello:
-        return Hello(self.protocol, self.plan, nonce)
+    def hello(self, nonce: bytes, life: bytes) -> Hello:
+        return Hello(self.protocol, self.plan, nonce, life)
 
     def agrees(self, hello: Hello) -> bool:
         return (hello.protocol, hello.plan) == (self.protocol, self.plan)
@@ -82,15 +95,18 @@ class Common:
     def differs(self) -> Differs:
         return Differs(self.protocol, self.text if len(self.text.encode()) <= LARGEST_TEXT else "")
 
-    def agreed(self, identity: Identity, nonce: bytes, dialer: str, time: float) -> Agreed:
-        return Agreed(time, identity.sign(self._statement(nonce, dialer, time)))
+    def agreed(self, own: NodeKeys, nonce: bytes, dialer: str, time: float) -> Agreed:
+        said = self._statement(nonce, dialer, time, own.certificate)
+        return Agreed(time, own.certificate, own.identity.sign(said), own.prove(said))
 
     def proves(self, agreed: Agreed, listener: bytes, nonce: bytes, dialer: str) -> bool:
-        """Whether the node with this identity key said it, to this dialer, now."""
-        return signed_by(listener, agreed.proof, self._statement(nonce, dialer, agreed.time))
+        """Whether the node with this identity key and this certificate said it, to this dialer, now."""
+        said = self._statement(nonce, dialer, agreed.time, agreed.certificate)
+        return signed_by(listener, agreed.identity, said) and shown_by_owner(agreed.certificate, agreed.key, said)
 
-    def _statement(self, nonce: bytes, dialer: str, time: float) -> bytes:
-        said = b"confide hello", str(self.protocol).encode(), self.plan, nonce, dialer.encode(), struct.pack("<d", time)
+    def _statement(self, nonce: bytes, dialer: str, time: float, certificate: bytes) -> bytes:
+        shown, moment = hashlib.sha256(certificate).digest(), struct.pack("<d", time)
+        said = b"confide hello", str(self.protocol).encode(), self.plan, nonce, dialer.encode(), moment, shown
         return b"\0".join(said)
 
     def lines(self, other: Differs) -> list[str]:

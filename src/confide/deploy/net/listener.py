@@ -13,12 +13,11 @@ import grpc
 from grpc import StatusCode
 
 from confide.base.errors import InputError
-from confide.deploy.keys import certificates
-from confide.deploy.keys.authentication import authenticate
 from confide.deploy.keys.certificates import Peer, RefusedPeer
 from confide.deploy.net import handshake
 from confide.deploy.net.endpoints import LIMITS, METHODS, SERVICE, Credentials, Limits, Node
 from confide.deploy.net.handshake import LARGEST_ANSWER, Common, Differs, Hello
+from confide.deploy.net.lives import Lives
 from confide.deploy.net.streams import ClosingError, Stream
 
 GREETINGS: Final = 4  # of one node at a time
@@ -41,6 +40,7 @@ class Listener:
             business here. The role in its certificate decides which of the two methods it may call.
         connected: called again without `disconnected` when a newer stream takes an older one's place.
         differs: (node, lines): a peer has another plan or protocol.
+        two: (node, who): two processes have this node's keys; called whenever that shows.
 
     Attributes:
         counts: what was refused or dropped, by a word.
@@ -56,14 +56,16 @@ class Listener:
         connected: Callable[[Node], None],
         disconnected: Callable[[Node], None],
         differs: Callable[[Node, list[str]], None],
+        two: Callable[[Node, str], None],
         limits: Limits = LIMITS,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.port = 0
         self._address, self._credentials, self._common, self._limits = address, credentials, common, limits
         self._door, self._receive = door, receive
-        self._connected, self._disconnected, self._differs = connected, disconnected, differs
+        self._connected, self._disconnected, self._differs, self._two = connected, disconnected, differs, two
         self._open: dict[Node, _Open] = {}
+        self._lives = Lives()
         self._greeting: Counter[Node] = Counter()
         self._fresh: Any = None
         self._server: Any = None
@@ -86,7 +88,7 @@ class Listener:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         from confide.deploy.net import health  # brings protobuf along, and `confide status` imports this module too
 
-        self._health = health.serve(self._server, lambda context: self._peer(_certificate(context)))
+        self._health = health.serve(self._server, lambda context: self._credentials.peer(_certificate(context)))
         credentials = grpc.dynamic_ssl_server_credentials(
             self._configuration(), self._fetch, require_client_authentication=True
         )
@@ -123,11 +125,12 @@ class Listener:
 
     def renew(self, credentials: Credentials) -> None:
         """New connections see the new certificate; who would not be let in any more is shown the door."""
-        self._credentials = credentials
-        self._fresh = self._configuration()
+        before, self._credentials = self._credentials, credentials
+        if (credentials.pair, credentials.roots) != (before.pair, before.roots):
+            self._fresh = self._configuration()
         for node, (stream, certificate) in list(self._open.items()):
             try:
-                if self._node(self._peer(certificate)) != node:
+                if self._node(credentials.peer(certificate)) != node:
                     raise RefusedPeer("the certificate is no longer this node's")
             except RefusedPeer as e:
                 stream.end(ClosingError(StatusCode.PERMISSION_DENIED, str(e), "refused"))
@@ -139,10 +142,6 @@ class Listener:
         """Called on a thread of gRPC for every connection; None is the same as before, and costs nothing."""
         fresh, self._fresh = self._fresh, None
         return fresh
-
-    def _peer(self, certificate: bytes) -> Peer:
-        now = certificates.utc_now()
-        return authenticate(certificate, self._credentials.authorities, self._credentials.revoked, now)
 
     def _node(self, peer: Peer) -> Node:
         node = self._door(peer)
@@ -167,7 +166,7 @@ class Listener:
 
     def _admit(self, role: str, certificate: bytes) -> tuple[Peer, Node]:
         try:
-            peer = self._peer(certificate)
+            peer = self._credentials.peer(certificate)
             node = self._node(peer)
             if node.role != role:
                 raise RefusedPeer(f"{_who(peer)}: a {role} may call this, not a {peer.role}")
@@ -177,38 +176,48 @@ class Listener:
 
     async def _talk(self, peer: Peer, node: Node, certificate: bytes, context: Any) -> None:
         stream = Stream(context, self._limits.outbox, self.counts)
-        await self._greet(stream, node, handshake.address(peer.org, peer.role, peer.name))
+        life = await self._greet(stream, node, handshake.address(peer.org, peer.role, peer.name))
         stream.joiner.largest = self._limits.of(node.role)
         if (older := self._open.get(node)) is not None:  # it may be dead, and only we do not know yet
             older.stream.end(ClosingError(StatusCode.ABORTED, "a newer stream took its place", "replaced"))
         self._open[node] = here = _Open(stream, certificate)
+        back = self._lives.back(node, life)
+
+        def receive(raw: bytes) -> None:
+            nonlocal back
+            if back:  # and not only its hello, late: it has read our answer
+                back = False
+                self._two(node, _who(peer))
+            self._receive(node, raw)
+
         try:
             self._connected(node)
-            await stream.listen(lambda raw: self._receive(node, raw))
+            await stream.listen(receive)
         finally:
             if self._open.get(node) is here:
                 del self._open[node]
                 self._disconnected(node)
 
-    async def _greet(self, stream: Stream, node: Node, dialer: str) -> None:
+    async def _greet(self, stream: Stream, node: Node, dialer: str) -> bytes:
         if self._greeting[node] >= GREETINGS:
             raise ClosingError(StatusCode.RESOURCE_EXHAUSTED, "too many streams that say nothing", "silent")
         self._greeting[node] += 1
         try:
             async with asyncio.timeout(self._limits.hello):
-                await self._agree(stream, node, dialer)
+                return await self._agree(stream, node, dialer)
         except TimeoutError:
             why = f"no hello within {self._limits.hello:g} s"
             raise ClosingError(StatusCode.DEADLINE_EXCEEDED, why, "silent") from None
         finally:
             self._greeting[node] -= 1
 
-    async def _agree(self, stream: Stream, node: Node, dialer: str) -> None:
+    async def _agree(self, stream: Stream, node: Node, dialer: str) -> bytes:
+        """The life of the process that dials."""
         hello: Hello = await stream.expect(Hello)
         common, own = self._common, self._credentials.own
         if common.agrees(hello):
-            await stream.say(handshake.encode(common.agreed(own.identity, hello.nonce, dialer, time.time())))
-            return
+            await stream.say(handshake.encode(common.agreed(own, hello.nonce, dialer, time.time())))
+            return hello.life
         await stream.say(handshake.encode(common.differs))
         stream.joiner.largest = LARGEST_ANSWER
         theirs: Differs = await stream.expect(Differs)

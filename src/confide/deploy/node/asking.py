@@ -43,13 +43,18 @@ def status(path: str | Path) -> dict[str, Any]:
 
 
 def release(
-    path: str | Path, *, again: bool = False, told: Callable[[str, int], None] = lambda stage, attempt: None
+    path: str | Path,
+    *,
+    again: bool = False,
+    anyway: bool = False,
+    told: Callable[[str, int], None] = lambda stage, attempt: None,
 ) -> dict[str, Any]:
     """Reveal the mean of all servers' models, with noise: the running server asks the others for it.
 
     Args:
         path: the TOML of any server of the plan.
         again: a further one, if the plan allows more, with fresh noise.
+        anyway: also where no server has published a round, so that noise alone is released, and paid for.
         told: called with the stage and the number of the attempt (0 before the first) while it goes on.
 
     Returns:
@@ -57,11 +62,13 @@ def release(
 
     Raises:
         RunError: no server runs there, the plan has no release (left), or the others did not answer.
+        KeyboardInterrupt: the server goes on; `stop_release` asks it to stop.
     """
     config = load_server(path)
     line: dict[str, Any] = {}
     try:
-        for line in control.ask(config.control, {"ask": "release", "again": again}, 3.0 * config.patience + PATIENCE):
+        question = {"ask": "release", "again": again, "anyway": anyway}
+        for line in control.ask(config.control, question, 3.0 * config.patience + PATIENCE):
             if "stage" in line:
                 told(line["stage"], line["attempt"])
     except control.NotRunningError:
@@ -69,22 +76,41 @@ def release(
     return last([line])
 
 
-def export_ledger(path: str | Path, out: Path) -> None:
+def stop_release(path: str | Path) -> dict[str, Any]:
+    """Ask a server to stop the release that it relays, as long as nothing was begun.
+
+    Returns:
+        `stopped`; where it goes on, `stage` and `attempt` as well.
+    """
+    config = load_server(path)
+    try:
+        return last(control.ask(config.control, {"ask": "stop release"}, PATIENCE))
+    except control.NotRunningError:
+        return {"stopped": True}
+
+
+def export_ledger(path: str | Path, out: Path) -> list[dict[str, Any]]:
     """Write a server's ledger to a new file.
 
     Args:
         path: the server's TOML.
         out: where to; it must not exist.
+
+    Returns:
+        The receipts of releases: who was told which result, as both signed it.
     """
     config = load_server(path)
     try:
-        last(control.ask(config.control, {"ask": "ledger", "path": str(out.absolute())}, PATIENCE))
+        done = last(control.ask(config.control, {"ask": "ledger", "path": str(out.absolute())}, PATIENCE))
+        return list(done["receipts"])
     except control.NotRunningError:
+        from confide.deploy.node.server_status import receipts_of
         from confide.deploy.store.sqlite import SqliteStore
 
         # Of whatever plan: the ledger is exported of one of an earlier protocol too.
         with SqliteStore.open(config.path(config.store), look=True) as store:
             store.export_ledger(out)
+            return receipts_of(store.load())
 
 
 def remove(path: str | Path, signatures: Sequence[Path]) -> dict[str, Any]:

@@ -15,11 +15,21 @@ from typing import Any, Final
 
 from confide.base.errors import InputError, RunError
 from confide.base.files import existing
-from confide.deploy.keys.certificates import utc_now
 from confide.deploy.node import control
 from confide.deploy.node.asking import last
 from confide.deploy.node.config import ServerConfig, host_port
-from confide.deploy.node.findings import FAIL, OK, WARN, Finding, certificate, clock, not_yet_made, privacy, spoken
+from confide.deploy.node.findings import (
+    FAIL,
+    OK,
+    WARN,
+    Finding,
+    certificate,
+    clock,
+    not_yet_made,
+    privacy,
+    revocations,
+    spoken,
+)
 from confide.deploy.node.probing import PATIENCE, Reached, probe
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
@@ -60,15 +70,8 @@ def _plan(setup: ServerSetup) -> Iterator[Finding]:
 
 
 def _certificates(setup: ServerSetup) -> Iterator[Finding]:
-    now, node = utc_now(), setup.node
-    yield certificate(node)
-    for org, until in setup.trust.until.items():
-        days = (until - now).days
-        level = WARN if days < 7 else OK
-        said = f"of {org}: good for {days} days" + ("; get a new one, `confide pki crl`" if level == WARN else "")
-        yield Finding("revocations", level, said)
-    if node.serial in setup.trust.revoked.get(node.org, frozenset()):
-        yield Finding("certificate", FAIL, f"was revoked by {node.org}; get a new one")
+    yield certificate(setup.node)
+    yield from revocations(setup.node, setup.trust)
 
 
 def _running(config: ServerConfig) -> dict[str, Any] | None:

@@ -5,14 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Final
 
 from confide.base.errors import DataError, InputError, RunError
 from confide.deploy.node import client_data
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig
-from confide.deploy.node.findings import FAIL, OK, WARN, Finding, certificate, clock, not_yet_made, privacy, spoken
+from confide.deploy.node.findings import (
+    FAIL,
+    OK,
+    WARN,
+    Finding,
+    certificate,
+    clock,
+    not_yet_made,
+    privacy,
+    revocations,
+    spoken,
+)
 from confide.deploy.node.probing import probe
+from confide.deploy.node.training_process import TrainingProcess
 from confide.deploy.store.record import FORMAT, FileRecord
 from confide.privacy.price import agreed
 
@@ -35,6 +48,7 @@ def check(config: ClientConfig, *, strict_peers: bool = False) -> Iterator[Findi
     )
     yield privacy(agreed(setup.plan))
     yield certificate(setup.node)
+    yield from revocations(setup.node, setup.trust)
     yield _data(setup)
     yield _ledger(setup)
     record, running = _record(setup)
@@ -50,7 +64,9 @@ def _data(setup: ClientSetup) -> Finding:
     """Errors name the file and the place, never a value."""
     config, doubts = setup.config, list[str]()
     try:
-        setup.trainer(None, lambda bad, rows: doubts.append(f"{bad} of {rows} rows count as zeros: {BAD_ROW}"))
+        with nullcontext() if config.train is None else TrainingProcess.of(config) as process:
+            told = f"{{}} of {{}} rows count as zeros: {BAD_ROW}"
+            setup.trainer(None, lambda bad, rows: doubts.append(told.format(bad, rows)), process)
         if config.data is not None and client_data.begins_with_numbers(config.path(config.data)):
             doubts.append("the first line holds numbers but counts as names; put a line of names before it")
     except DataError as e:

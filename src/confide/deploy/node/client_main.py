@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from confide.base.exits import exit_code
-from confide.deploy.node.config import load_client
+from confide.deploy.node.config import ClientConfig, load_client
+
+if TYPE_CHECKING:
+    from confide.deploy.node.training_process import TrainingProcess
 
 
 @dataclass
@@ -44,9 +49,20 @@ class Client:
             InputError: plan, keys or train function are refused.
             RunError: it had to stop; its record is whole, and the next start goes on from it.
         """
-        from confide.deploy.node.client_process import serve
+        with _training(self.config) as process:
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded: this process needs no more
+            from confide.deploy.node.client_process import serve
 
-        serve(self.config, test_seed=self.test_seed, until_finished=self.until_finished)
+            serve(self.config, process, test_seed=self.test_seed, until_finished=self.until_finished)
+
+
+def _training(config: ClientConfig) -> AbstractContextManager[TrainingProcess | None]:
+    """The train function's process, before anything of the network is in this one."""
+    if config.train is None:
+        return nullcontext()
+    from confide.deploy.node.training_process import TrainingProcess
+
+    return TrainingProcess.of(config)
 
 
 def main(arguments: list[str]) -> int:
@@ -54,13 +70,8 @@ def main(arguments: list[str]) -> int:
     path, *rest = arguments
     seed = int(rest[rest.index("--test-seed") + 1]) if "--test-seed" in rest else None
 
-    def run() -> None:
-        client = Client(path, test_seed=seed, until_finished="--until-finished" in rest, json="--json" in rest)
-        if client.config.train is None:  # before NumPy is loaded: a built-in model gains nothing from threads
-            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        client.run()
-
-    return exit_code(run)
+    given = {name: f"--{name.replace('_', '-')}" in rest for name in ("until_finished", "json")}
+    return exit_code(lambda: Client(path, test_seed=seed, **given).run())
 
 
 if __name__ == "__main__":

@@ -8,22 +8,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
+import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from confide.base.errors import DataError, InputError, RunError
-from confide.deploy.keys.certificates import SOON, utc_now
+from confide.base.errors import DataError
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines import training
 from confide.deploy.machines.client import Client
+from confide.deploy.machines.training import Trainer
 from confide.deploy.net.dialer import Dialer
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig, not_expired
 from confide.deploy.node.life import NodeProcess, begin
+from confide.deploy.node.memory import resident
 from confide.deploy.node.observing import Observer
+from confide.deploy.node.trust import Trust
+from confide.deploy.node.watch import Watch
 from confide.deploy.node.worker import Worker
 from confide.deploy.store.record import FileRecord
 from confide.deploy.store.store import At, nowhere
+
+if TYPE_CHECKING:
+    from confide.base.arrays import Floats
+    from confide.deploy.node.training_process import TrainingProcess
 
 AGAIN: Final = 5.0  # seconds until a hello that nobody answered is said again
 _log = logging.getLogger(__name__)
@@ -35,13 +45,14 @@ class ClientProcess(NodeProcess):
     def __init__(
         self,
         setup: ClientSetup,
+        process: TrainingProcess | None = None,
         *,
         test_seed: int | None = None,
         until_finished: bool = False,
         observer: Observer | None = None,
     ) -> None:
         setup.pay()
-        super().__init__(observer, until_finished)
+        super().__init__(observer, until_finished, setup.config.health)
         self.setup, config = setup, setup.config
         noise = None
         self._at: At = nowhere
@@ -57,20 +68,43 @@ class ClientProcess(NodeProcess):
             self._metrics = ClientMetrics()
             self._endpoint = self._metrics.serve(config.metrics)
             self._metrics.expires(setup.node.not_after)
+            self._metrics.memory("client", os.getpid)
+            if process is not None:
+                self._metrics.memory("trainer", lambda: process.pid)
             self._observer.counted_by(self._metrics.event, self._metrics.dropped)
+        self._process = process
         try:
-            trainer = setup.trainer(test_seed, _rows_failed)
+            trainer = setup.trainer(test_seed, _rows_failed, process)
         except DataError:  # to stay away would tell of the data; its operator is told, and no event is counted
             effect = "this client takes part and adds zeros; run `confide check` on its config to see why"
             _log.error("the data fail a check: %s", effect)
             trainer = training.without_data(setup.plan, setup.unit, setup.client)
         self._record = FileRecord(config.path(config.record), setup.terms.owner)
-        self.client = Client(setup.terms, trainer, self._record, setup.member, noise=noise, config=config.train_config)
+        self.client = Client(
+            setup.terms, self._told(trainer), self._record, setup.member, noise=noise, config=config.train_config
+        )
         self._worker = Worker(self._clock, lambda: self._wake, self._tick, lambda: None, self._broke)
         self._wake = math.inf
         self._refused: list[str] = []
 
     # On the worker's thread
+
+    def _told(self, train: Trainer) -> Trainer:
+        """With its begin and its end in the log: one that hangs or crawls is seen."""
+
+        def told(weights: Floats, number: int, given: Mapping[str, Any], /) -> Floats:
+            self._observer.log("training", round=number)
+            begin = time.monotonic()
+            try:
+                return train(weights, number, given)
+            finally:
+                seconds, client = round(time.monotonic() - begin, 1), resident(os.getpid())
+                trainer = client if self._process is None else resident(self._process.pid)
+                self._observer.log(
+                    "trained", round=number, seconds=seconds, client_mib=client >> 20, trainer_mib=trainer >> 20
+                )
+
+        return told
 
     def _connected(self, now: float) -> None:
         self.client.enrolled = False
@@ -116,6 +150,8 @@ class ClientProcess(NodeProcess):
         self._record.close()
         if self._endpoint is not None:
             self._endpoint.close()
+        if self._process is not None:
+            self._process.close()
 
     async def _start(self) -> None:
         setup = self.setup
@@ -155,32 +191,24 @@ class ClientProcess(NodeProcess):
 
     async def _watch(self) -> None:
         """The way to the server, the certificate and the clock."""
-        said = ""
+        said, setup = "", self.setup
+        prefix = setup.config.path(setup.config.node)
+        watch = Watch(setup.node, setup.trust, prefix, setup.passphrase, self._observer, self._use)
+        watch.look()
         while True:
-            await asyncio.sleep(self.setup.config.reload)
+            await asyncio.sleep(setup.config.reload)
             if self._dialer.why != said:
                 said = self._dialer.why
                 if said:
                     self._observer.log("unreachable", why=said)
             self._look_at_clock()
-            try:
-                self._reload()
-            except (InputError, RunError) as e:
-                self._observer.log("reload failed", why=str(e), effect="the certificate of before stays in use")
-            if self.setup.node.not_after - utc_now() < SOON:
-                self._observer.log("expires", certificate=self.setup.config.node, on=str(self.setup.node.not_after))
+            watch.look()
 
-    def _reload(self) -> None:
-        node = NodeKeys.load(self.setup.config.path(self.setup.config.node))
-        if node.certificate == self.setup.node.certificate:
-            return
-        if node.identity.public != self.setup.node.identity.public:
-            raise InputError("node", self.setup.config.node, "is another node's certificate; renew the one of before")
-        self.setup = replace(self.setup, node=node)
+    def _use(self, node: NodeKeys, trust: Trust) -> None:
+        self.setup = replace(self.setup, node=node, trust=trust)
         self._dialer.renew(self.setup.credentials)
         if self._metrics is not None:
             self._metrics.expires(node.not_after)
-        self._observer.log("reloaded", certificate_until=str(node.not_after))
 
     def _signalled(self) -> None:
         """What has arrived is answered within the grace; the record is whole at any moment."""
@@ -194,9 +222,15 @@ def _rows_failed(bad: int, rows: int) -> None:
     _log.error("the data fail a check: %s", effect)
 
 
-def serve(config: ClientConfig, *, test_seed: int | None = None, until_finished: bool = False) -> None:
+def serve(
+    config: ClientConfig,
+    process: TrainingProcess | None = None,
+    *,
+    test_seed: int | None = None,
+    until_finished: bool = False,
+) -> None:
     """The whole life of `confide client`."""
     observer = begin(config, test_seed)
     setup = ClientSetup.load(config)
     not_expired(config.node, setup.node)
-    ClientProcess(setup, test_seed=test_seed, until_finished=until_finished, observer=observer).run()
+    ClientProcess(setup, process, test_seed=test_seed, until_finished=until_finished, observer=observer).run()

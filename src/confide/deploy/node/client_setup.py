@@ -10,20 +10,24 @@ from typing import TYPE_CHECKING, Self
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.deploy.keys.certificates import LARGEST_PEM, check_name, fingerprint
+from confide.deploy.keys.lists import Lists
 from confide.deploy.keys.node_keys import NodeKeys
-from confide.deploy.machines import training
+from confide.deploy.machines import own_training, training
 from confide.deploy.machines.client import ClientTerms
 from confide.deploy.machines.training import Trainer
 from confide.deploy.net.endpoints import Credentials, Limits, Target
 from confide.deploy.net.handshake import Common
 from confide.deploy.node import client_data
-from confide.deploy.node.config import ClientConfig, load_plan
+from confide.deploy.node.config import ClientConfig, load_keys, load_plan
 from confide.deploy.node.memory import apart
+from confide.deploy.node.trust import Trust
 from confide.plans.plan import Plan
 from confide.problems.models import MODELS
 from confide.secure.client import Member
+from confide.secure.keys import Secret
 
 if TYPE_CHECKING:
+    from confide.deploy.node.training_process import TrainingProcess
     from confide.privacy.data_ledger import Enrolment
 
 
@@ -34,11 +38,12 @@ class ClientSetup:
     unit: int
     client: int
     node: NodeKeys
-    authority: bytes
+    passphrase: Secret | None
+    trust: Trust
 
     @classmethod
     def load(cls, config: ClientConfig) -> Self:
-        plan, node = load_plan(config), NodeKeys.load(config.path(config.node))
+        plan, (node, passphrase) = load_plan(config), load_keys(config)
         unit, client = _place(plan, node)
         pem = canonical.read_bytes(config.path(config.authority), "authority", LARGEST_PEM)
         found, wanted = fingerprint(pem), plan.units[unit].authority
@@ -49,7 +54,8 @@ class ClientSetup:
             remedy = f"this client is of {node.org}, and so is the server of its unit"
             raise InputError("server.organisation", config.server.organisation, remedy)
         check_name("server.name", config.server.name)
-        return cls(config, plan, unit, client, node, pem)
+        trust = Trust.load(config.sources, Lists(config.lists))
+        return cls(config, plan, unit, client, node, passphrase, trust)
 
     @cached_property
     def terms(self) -> ClientTerms:
@@ -71,7 +77,7 @@ class ClientSetup:
 
     @property
     def credentials(self) -> Credentials:
-        return Credentials(self.node, {self.config.server.organisation: self.authority})
+        return Credentials(self.node, self.trust.authorities, self.trust.revoked)
 
     @property
     def member(self) -> Member:
@@ -104,18 +110,35 @@ class ClientSetup:
         """There is no record of what this client answered, so that it may answer again: it pays again."""
         return not self.config.path(self.config.record).exists()
 
-    def trainer(self, test_seed: int | None, told: Callable[[int, int], None] = lambda bad, rows: None) -> Trainer:
+    @property
+    def timeout(self) -> float:
+        """Seconds of a training of its own; then zeros, which by default are still in time for the round."""
+        given = self.config.train_timeout
+        return self.plan.deployed().clocks.adapt / 2.0 if given is None else given
+
+    def trainer(
+        self,
+        test_seed: int | None,
+        told: Callable[[int, int], None] = lambda bad, rows: None,
+        process: TrainingProcess | None = None,
+    ) -> Trainer:
         """What this client computes; a `DataError` where its data fail a check as a whole.
 
         Args:
             told: called with how many rows fail one on their own and are taken for zeros, and of how many.
+            process: that of the train function, if the config names one.
         """
         plan, config, clip = self.plan, self.config, self.plan.algorithm.clip
         own = plan.algorithm.model.kind not in MODELS
         if config.train is not None:
             if not own and clip.kind != "update":
                 raise InputError("train", config.train, "the plan has a built-in model; give data = 'file.npz'")
-            return training.entry_point(config.train, clip, plan.algorithm.step)
+            if process is None:
+                raise InputError("train", config.train, "has no process; start one with TrainingProcess.of")
+            train = own_training.within(config.train, clip, plan.algorithm.step, process)
+            process.load()
+            process.timeout = self.timeout
+            return train
         if own or config.data is None:
             raise InputError("data", config.data, "the plan has no built-in model; give train = 'package.module:name'")
         X, y = client_data.read(config.path(config.data), plan.algorithm.model.length)

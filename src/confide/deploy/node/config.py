@@ -17,12 +17,15 @@ from pydantic import Field
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.tables import Table, checked
+from confide.deploy.node.trust import Source
 
 if TYPE_CHECKING:
     from confide.deploy.keys.node_keys import NodeKeys
     from confide.plans.plan import Plan
+    from confide.secure.keys import Secret
 
 LARGEST = 2**20  # bytes of a config
+KEYS = "`confide pki request` makes the keys, `confide pki sign` the .crt; copy all files of the node here"
 
 
 class AuthorityConfig(Table):
@@ -32,7 +35,7 @@ class AuthorityConfig(Table):
 
 class PeerConfig(Table):
     organisation: str = Field(description="whose authority issued the server's certificate")
-    name: str = Field(description="of the server, as `confide pki issue` was told")
+    name: str = Field(description="of the server, as in its certificate")
     addresses: list[str] = Field(description='HOST:PORT, all of the same server: ["alpha.example.org:7001"]')
 
 
@@ -42,10 +45,14 @@ class NodeTable(Table):
     folder: Path = Field(Path("."), exclude=True)
     plan: str = Field(description="plan.json, as `confide agree` made it")
     node: str = Field(description="certificate and keys: the path of the .crt without its ending")
+    passphrase: str | None = Field(None, description="of encrypted keys: file:PATH, fd:NUMBER or prompt")
     log: Literal["text", "json"] = Field("text", description="form of the log on stderr")
     grace: float = Field(10.0, description="seconds that SIGTERM leaves a round to end")
     reload: float = Field(60.0, description="seconds between looks at certificates and CRLs")
     metrics: str | None = Field(None, description="HOST:PORT for Prometheus, such as 127.0.0.1:9464; none by default")
+    health: str | None = Field(
+        None, description="HOST:PORT that tells a probe without a certificate that this process lives; none by default"
+    )
 
     def path(self, name: str) -> Path:
         return self.folder / Path(name).expanduser()
@@ -63,6 +70,23 @@ class ServerConfig(NodeTable):
     socket: str | None = Field(None, description="for `confide status` and `release`; STORE.sock by default")
 
     @property
+    def sources(self) -> list[Source]:
+        return [
+            Source(
+                org,
+                self.path(given.certificate),
+                self.path(given.crl),
+                (f"authorities.{org}.certificate", f"authorities.{org}.crl"),
+            )
+            for org, given in self.authorities.items()
+        ]
+
+    @property
+    def lists(self) -> Path:
+        """The newest lists of revoked certificates that this server has seen."""
+        return self.path(f"{self.store}.lists")
+
+    @property
     def control(self) -> Path:
         return self.path(self.socket or f"{self.store}.sock")
 
@@ -71,11 +95,24 @@ class ClientConfig(NodeTable):
     record: str = Field(description="what this client must not forget; made at the first start, never copied back")
     server: PeerConfig = Field(description="[server]: the server of this client's unit")
     authority: str = Field(description="ca.crt of the server's organisation")
+    crl: str = Field(description="crl.pem of the server's organisation, read again whenever it changes")
     data: str | None = Field(None, description=".npz with X and y, or .csv: a line of names, then rows, target last")
     train: str | None = Field(None, description="package.module:function(weights, round, config), in place of data")
     train_config: dict[str, Any] = Field({}, description="[train_config]: given to the train function")
+    train_timeout: float | None = Field(None, description="seconds of a training, then zeros; half of adapt by default")
+    train_log: str | None = Field(None, description="file for what the train function writes; nowhere by default")
     dataset: str | None = Field(None, description="name of the data, which stays theirs when the file changes")
     ledger: str | None = Field(None, description="what was spent on the data; in the user's state folder by default")
+
+    @property
+    def sources(self) -> list[Source]:
+        files = self.path(self.authority), self.path(self.crl)
+        return [Source(self.server.organisation, *files, ("authority", "crl"))]
+
+    @property
+    def lists(self) -> Path:
+        """The newest list of revoked certificates that this client has seen."""
+        return self.path(f"{self.record}.lists")
 
 
 Config = TypeVar("Config", ServerConfig, ClientConfig)
@@ -104,6 +141,7 @@ def load_client(path: str | Path) -> ClientConfig:
     config = _load(Path(path), ClientConfig)
     _peer("server", config.server)
     _exists(config, "authority", config.authority, "copy the ca.crt of the server's organisation here")
+    _exists(config, "crl", config.crl, "copy the crl.pem of the server's organisation here")
     if config.dataset is not None and not config.dataset.strip():
         raise InputError("dataset", config.dataset, "must be a name: all plans on the same data use the same")
     if (config.data is None) == (config.train is None):
@@ -116,14 +154,26 @@ def load_client(path: str | Path) -> ClientConfig:
         if Path(config.data).suffix not in (".npz", ".csv"):
             raise InputError("data", config.data, "must be an .npz with X and y, or a .csv")
         _exists(config, "data", config.data, "name this client's own samples")
-        if config.train_config:
-            raise InputError("train_config", config.train_config, "is for a train function; a built-in model has none")
+        for field in ("train_config", "train_timeout", "train_log"):
+            if field in config.model_fields_set:
+                raise InputError(field, getattr(config, field), "is for a train function; a built-in model has none")
+    if config.train_timeout is not None:
+        _positive("train_timeout", config.train_timeout)
     return config
 
 
 def load(path: str | Path) -> ServerConfig | ClientConfig:
     """Whichever it is: a client's names the record that a client has."""
     return load_client(path) if "record" in _read(Path(path)) else load_server(path)
+
+
+def load_keys(config: NodeTable) -> tuple[NodeKeys, Secret | None]:
+    """The node's certificate and keys, and their passphrase, for when they are read again."""
+    from confide.deploy.keys.node_keys import NodeKeys
+    from confide.deploy.keys.passphrase import read_passphrase
+
+    passphrase = None if config.passphrase is None else read_passphrase(config.passphrase, config.folder)
+    return NodeKeys.load(config.path(config.node), passphrase), passphrase
 
 
 def load_plan(config: NodeTable) -> Plan:
@@ -157,11 +207,17 @@ def _load(path: Path, kind: type[Config]) -> Config:
     config = checked(kind, table | {"folder": path.absolute().parent})
     _exists(config, "plan", config.plan, "`confide agree` makes it; all nodes have the same")
     for end in (".crt", ".key", ".identity", *((".exchange",) if kind is ServerConfig else ())):
-        _exists(config, "node", config.node + end, "`confide pki issue` makes it; copy all files of the node here")
+        _exists(
+            config,
+            "node",
+            config.node + end,
+            KEYS,
+        )
     _positive("grace", config.grace, zero=True)
     _positive("reload", config.reload)
-    if config.metrics is not None:
-        host_port("metrics", config.metrics, listening=True)
+    for field, address in (("metrics", config.metrics), ("health", config.health)):
+        if address is not None:
+            host_port(field, address, listening=True)
     return config
 
 

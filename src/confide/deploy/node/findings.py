@@ -12,6 +12,8 @@ from typing import Final
 from confide.base.files import existing
 from confide.deploy.keys.certificates import SKEW, SOON, utc_now
 from confide.deploy.keys.node_keys import NodeKeys
+from confide.deploy.node.trust import Trust
+from confide.deploy.node.watch import LIST_SOON
 from confide.plans.plan import Plan
 from confide.privacy.price import Price
 
@@ -49,6 +51,19 @@ def certificate(node: NodeKeys) -> Finding:
         return Finding("certificate", WARN, f"expires on {when}; {renew}")
     said = f"{node.role} {node.name} of {node.org} until {when}, keys match the plan, 0600"
     return Finding("certificate", OK, said)
+
+
+def revocations(node: NodeKeys, trust: Trust) -> Iterator[Finding]:
+    """How long each list is good, and whether one has the node itself."""
+    now = utc_now()
+    for org, held in trust.lists.items():
+        days, level = (held.until - now).days, WARN if held.until - now < LIST_SOON else OK
+        said = f"of {org}: good for {days} days" + ("; get a new one, `confide pki crl`" if level == WARN else "")
+        yield Finding("revocations", level, said)
+    for trouble in trust.troubles.values():
+        yield Finding("revocations", WARN, f"{trouble}; until then a list that this node has seen counts")
+    if node.serial in trust.revoked.get(node.org, frozenset()):
+        yield Finding("certificate", FAIL, f"was revoked by {node.org}; get a new one")
 
 
 def not_yet_made(check: str, path: Path) -> Finding:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from confide.base.errors import InputError, RunError
 from confide.deploy.node.config import NodeTable
+from confide.deploy.node.liveness import Liveness
 from confide.deploy.node.memory import keep_buffers
 from confide.deploy.node.observing import Observer
 from confide.deploy.node.worker import Clock
@@ -26,8 +27,8 @@ class NodeProcess:
 
     kind = "node"
 
-    def __init__(self, observer: Observer | None, until_finished: bool) -> None:
-        self._observer, self._until_finished = observer or Observer(), until_finished
+    def __init__(self, observer: Observer | None, until_finished: bool, health: str | None) -> None:
+        self._observer, self._until_finished, self._health = observer or Observer(), until_finished, health
         self._clock, self._jumped = Clock(), 0.0
         self._failure: BaseException | None = None
 
@@ -47,11 +48,14 @@ class NodeProcess:
         self._ended = self._loop.create_future()
         for sign in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(sign, self._signalled)
+        alive = None if self._health is None else await Liveness.serve(self._health)
         await self._start()
         try:
             self._failure = await self._ended
         finally:
             await self._stop()
+            if alive is not None:
+                alive.close()
 
     async def _start(self) -> None:
         raise NotImplementedError

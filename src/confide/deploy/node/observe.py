@@ -11,13 +11,16 @@ away):
     clients                                 how many answered; they know it, and dropouts do not depend on data
     servers, epoch, attempt, sigma, plan, unit, server, client, budget      from the plan, or signed by operators
     port, grace, set_by_seconds, certificate, on, certificate_until, whole, logger      the machine's
+    client_mib, trainer_mib                 the machine's; seconds is of a client's training, see below
     again                                   how often a line was left out, see `observing.Repeats`
     to, from, with                          names in the plan or in certificates
     why, what, effect, warning, kind        our words around such numbers, or what a stranger wrote: cut, on one line
 
-Two events do depend on data: that a client's own training failed, and that its data, or rows of them, failed a check.
-What failed counts as zeros, so the sum hides it from everybody else. Only the client's own log has the line, and no
-metric counts it.
+Of a client's own log some lines do depend on data: that its training failed, warned, took so many seconds or ended as
+zeros, and that its data, or rows of them, failed a check. What failed counts as zeros, so the sum hides it from
+everybody else. No metric counts what failed; how long trainings take is a metric of the client's own port.
+One of a server's log may: that a sum was out of range, which a lying client can make depend on the others' updates. It
+is in the log of the server that saw the sum, and no metric counts it.
 """
 
 from __future__ import annotations
@@ -27,11 +30,13 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Any, Final
+
+from confide.base.errors import RunError
 
 LONGEST: Final = 500  # characters of a text
 MOST: Final = 1024  # items of a list
@@ -104,6 +109,8 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     # a server's machine
     "published": {"round": count, "clients": count, "offered": numbers, "suspended": numbers},
     "skipped": {"round": count, "why": text},
+    "left out": {"client": count, "round": count},
+    "out of range": {"round": count},
     "halted": {"round": count, "why": text},
     "applied": {"neighbour": count, "round": count, "late": count},
     "void": {"neighbour": count, "round": count},
@@ -120,6 +127,8 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "released": {"attempt": count, "servers": count, "sigma": number},
     "not released": {"why": text},
     "untold": {"servers": numbers},
+    "not kept": {"why": text},
+    "not written": {"why": text},
     # the processes
     "started": {
         "plan": digest, "unit": text, "server": count, "client": count, "port": count, "round": count, "budget": text,
@@ -144,7 +153,12 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "stream failed": {"to": text},
     "writing ended": {"kind": text},
     "mishandled": {},
-    "training failed": {"round": count},
+    "training": {"round": count},
+    "trained": {"round": count, "seconds": number, "client_mib": count, "trainer_mib": count},
+    "training failed": {"round": count, "why": text},
+    "training warned": {"kind": text, "at": text},
+    "warned": {"kind": text, "at": text},
+    "zeros": {"round": count, "why": text},
     "unusable data": {"effect": text},
     "aborted": {"round": count, "attempt": count, "why": ending},
     OTHER: {"logger": text},
@@ -156,7 +170,10 @@ LINES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "a stream to %s failed": ("stream failed", ("to",)),
     "writing ended: %s": ("writing ended", ("kind",)),
     "a message could not be handled": ("mishandled", ()),
-    "the training of round %d failed; this client adds zeros": ("training failed", ("round",)),
+    "the training of round %d failed, this client adds zeros: %s": ("training failed", ("round", "why")),
+    "the training warned: %s at %s": ("training warned", ("kind", "at")),
+    "a library warned: %s at %s": ("warned", ("kind", "at")),
+    "numbers of the update of round %d end as zero: %s": ("zeros", ("round", "why")),
     "the data fail a check: %s": ("unusable data", ("effect",)),
     "round %d, attempt %d: %r": ("aborted", ("round", "attempt", "why")),
 }
@@ -172,6 +189,14 @@ def public(event: str, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any], 
         shown["why"] = None
     shown = {name: value for name, value in shown.items() if value is not None}
     return event, shown, Counter(field=len(fields) - len(shown))
+
+
+class ElsewhereError(RunError):
+    """It failed in another process: why, in our words, and what `trace` said of the error there."""
+
+    def __init__(self, why: str, places: Sequence[str]) -> None:
+        super().__init__(why)
+        self.places = tuple(places)
 
 
 class AllowList(logging.Filter):
@@ -225,6 +250,8 @@ def trace(exc_info: object) -> list[str]:
             code = tb.tb_frame.f_code
             places.append(f"{'/'.join(PurePath(code.co_filename).parts[-2:])}:{tb.tb_lineno} {code.co_name}")
             tb = tb.tb_next
+        if isinstance(error, ElsewhereError):  # where, in this process, tells nothing
+            return [*found, *(shown for place in error.places[: 2 * FRAMES] if (shown := text(place)))]
         found += [type(error).__name__, *reversed(places[-FRAMES:])]
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return found[: 2 * FRAMES]

@@ -15,15 +15,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from confide.deploy.node.observe import AllowList, Json, Text, said
+from confide.deploy.node.warned import log_warnings
 
 Hook = Callable[[str, Mapping[str, Any]], None]
 
 _ERRORS: Final = {"alarm", "stopped", "failed"}
 _WARNINGS: Final = {
-    "down", "skipped", "halted", "epoch refused", "untold", "not released", "void", "differs", "refused", "clock",
-    "expires", "unreachable", "reload failed", "test seed",
+    "down", "skipped", "halted", "epoch refused", "untold", "not released", "not kept", "not written", "void",
+    "differs", "refused", "clock", "expires", "unreachable", "reload failed", "test seed", "left out", "out of range",
 }  # fmt: skip
-_REPEATED: Final = {"refused", "differs", "stream closed", "no stream"}
+_REPEATED: Final = {"not kept", "not written", "refused", "differs", "stream closed", "no stream"}
 SILENCE: Final = 60.0  # seconds
 KNOWN: Final = 256  # different lines
 _log = logging.getLogger("confide")
@@ -103,6 +104,7 @@ class Observer:
             each.addFilter(self.allowed)
         handler.addFilter(Repeats())
         root = logging.getLogger()
+        log_warnings()
         root.handlers[:] = [handler, self.last_error]
         root.setLevel(logging.WARNING)
         _log.setLevel(logging.INFO)

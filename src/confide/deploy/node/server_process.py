@@ -14,14 +14,14 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from confide.base.errors import InputError, RunError
-from confide.deploy.keys.certificates import SOON, RefusedPeer, utc_now
+from confide.deploy.keys.certificates import RefusedPeer
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines.ahead import Ahead
 from confide.deploy.machines.draws import secret_noise
@@ -36,8 +36,11 @@ from confide.deploy.node import control, seeded
 from confide.deploy.node.config import ServerConfig, not_expired
 from confide.deploy.node.life import NodeProcess, begin
 from confide.deploy.node.observing import Observer
-from confide.deploy.node.server_setup import ServerSetup, load_trust
-from confide.deploy.node.server_status import machine_status
+from confide.deploy.node.released import ReleasedFolder
+from confide.deploy.node.server_setup import ServerSetup
+from confide.deploy.node.server_status import machine_status, receipts_of
+from confide.deploy.node.trust import Trust
+from confide.deploy.node.watch import Daily, Watch
 from confide.deploy.node.worker import Worker
 from confide.deploy.store.books import Books
 from confide.deploy.store.sqlite import SqliteStore
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 HELD: Final = 4  # messages that wait for a connection that is dialed on demand
 POLL: Final = 0.2  # seconds between looks at a release
 FIGURES: Final = 5.0  # seconds between looks for the figures
+TWICE: Final = "two processes with the same keys take its stream from each other; end one, or revoke the keys"
 LAST: Final = 0.3  # seconds for the last words after the machine has stopped
 
 
@@ -96,12 +100,15 @@ class ServerProcess(NodeProcess):
         until_finished: bool = False,
         observer: Observer | None = None,
     ) -> None:
-        super().__init__(observer, until_finished)
+        super().__init__(observer, until_finished, setup.config.health)
         self.setup, self._rejoin, self._seed = setup, rejoin, test_seed
         self._store = open_store(setup)
         try:
             self._socket = control.bind(setup.config.control)
             self.server = Server(setup.terms, self._measured(), self._ports())
+            releases = self.server.releases
+            kept = () if releases is None else releases.results.released.values()
+            self._released = ReleasedFolder(setup.config.path(setup.config.released), self._described, kept)
         except BaseException:
             self._store.close()
             raise
@@ -113,6 +120,7 @@ class ServerProcess(NodeProcess):
         self._linger: float | None = None
         self._spent: dict[tuple[int, int], dict[str, Any]] = {}  # by publications and releases, for the status
         self._started = self._clock()
+        self._daily = Daily()
 
     def _measured(self) -> Store:
         """The store, with figures around it where the config has a port for them."""
@@ -155,15 +163,21 @@ class ServerProcess(NodeProcess):
         return Part(
             terms,
             setup.price.release_after,
+            setup.plan.privacy.releases,
             setup.allowance.releases,
             setup.node.identity,
             secret_share() if self._seed is None else seeded.release_share(self._seed, setup.me),
             setup.config.patience,
-            self._released,
+            self._has_released,
         )
 
-    def _released(self, found: Released) -> None:
-        model_file.write(self._folder, found.mean, self._described(found))
+    def _has_released(self, found: Released) -> None:
+        self._released.add(found)
+        self._on_loop(self._task_of, self._look_at_released)
+
+    async def _look_at_released(self) -> None:
+        if why := await asyncio.to_thread(self._released.look):
+            self._observer.log("not written", why=why)
 
     def _described(self, found: Released) -> dict[str, Any]:
         plan = self.setup.plan
@@ -175,11 +189,8 @@ class ServerProcess(NodeProcess):
             "sigma": found.sigma,
             "servers": found.servers,
             "attempt": found.attempt,
+            "sha256": found.sha256,
         }
-
-    @property
-    def _folder(self) -> Path:
-        return self.setup.config.path(self.setup.config.released)
 
     def _to_server(self, m: int, raw: bytes) -> None:
         if self._metrics is not None:
@@ -257,8 +268,12 @@ class ServerProcess(NodeProcess):
 
         return Listener(
             self.setup.config.listen, self.setup.listening, self.setup.common, self._door, self._receive,
-            connected, told("disconnected"), differs, self.setup.limits,
+            connected, told("disconnected"), differs, self._two, self.setup.limits,
         )  # fmt: skip
+
+    def _two(self, node: Node, who: str) -> None:
+        if self._daily.due(node):
+            self._worker.submit(lambda _: self.server.alarm(f"{who} runs twice: {TWICE}"))
 
     def _door(self, peer: Any) -> Node:
         try:
@@ -308,6 +323,9 @@ class ServerProcess(NodeProcess):
         await self._listener.stop()
         self._observer.log("ended", round=self.server.books.decided, whole=whole)
 
+    def _task_of(self, work: Callable[[], Any]) -> None:
+        self._task(work())
+
     def _task(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -329,34 +347,21 @@ class ServerProcess(NodeProcess):
     # Certificates and the clock
 
     async def _reload_for_ever(self) -> None:
-        warned = False
+        setup = self.setup
+        prefix = setup.config.path(setup.config.node)
+        watch = Watch(setup.node, setup.trust, prefix, setup.passphrase, self._observer, self._use)
         while True:
-            if not warned and self.setup.node.not_after - utc_now() < SOON:
-                warned = True
-                self._observer.log("expires", certificate=self.setup.config.node, on=str(self.setup.node.not_after))
-            await asyncio.sleep(self.setup.config.reload)
+            watch.look()
+            await self._look_at_released()
+            await asyncio.sleep(setup.config.reload)
             self._look_at_clock()
-            try:
-                warned = self._reload() and warned
-            except (InputError, RunError) as e:
-                self._observer.log("reload failed", why=str(e), effect="the certificates of before stay in use")
 
-    def _reload(self) -> bool:
-        """Whether the node's own certificate stayed the same."""
-        before, config = self.setup, self.setup.config
-        trust, node = load_trust(config, before.trust), NodeKeys.load(config.path(config.node))
-        for org in config.authorities.keys() - trust.revoked.keys():
-            why = f"the list of revoked certificates of {org} is out of date or damaged: its nodes are refused"
-            self._observer.log("reload failed", why=why)
-        same = node.certificate == before.node.certificate
-        if same and (trust.authorities, trust.revoked) == (before.trust.authorities, before.trust.revoked):
-            return True
-        self.setup = before.renewed(node, trust)
+    def _use(self, node: NodeKeys, trust: Trust) -> None:
+        if (node, trust) != (self.setup.node, self.setup.trust):
+            self.setup = replace(self.setup, node=node, trust=trust)
         self._listener.renew(self.setup.listening)
         for m, dialer in self._dialers.items():
             dialer.renew(self.setup.dialing(m))
-        self._observer.log("reloaded", certificate_until=str(node.not_after))
-        return same
 
     # Questions of the operator
 
@@ -365,12 +370,16 @@ class ServerProcess(NodeProcess):
             match question:
                 case {"ask": "status"}:
                     yield {"done": await self.status()}
-                case {"ask": "release", "again": bool(again)}:
-                    async for line in self._relay(again):
+                case {"ask": "release", "again": bool(again), "anyway": bool(anyway)}:
+                    async for line in self._relay(again, anyway):
                         yield line
+                case {"ask": "stop release"}:
+                    yield {"done": await self._asked(lambda _: self._stop_relay())}
                 case {"ask": "ledger", "path": str(path)}:
                     await self._asked(lambda _: self._store.export_ledger(path))
-                    yield {"done": {"file": path}}
+                    yield {
+                        "done": {"file": path, "receipts": await self._asked(lambda _: receipts_of(self.server.books))}
+                    }
                 case {"ask": "remove", "epoch": str(epoch)}:
                     await self._asked(lambda now: self.server.follow(now, bytes.fromhex(epoch)))
                     yield {"done": {"epoch": await self._asked(lambda _: self.server.epoch_number)}}
@@ -379,20 +388,34 @@ class ServerProcess(NodeProcess):
         except (RunError, ValueError) as e:  # an input error too, or an epoch that does not hold
             yield {"failed": str(e)}
 
-    async def _relay(self, again: bool) -> AsyncIterator[dict[str, Any]]:
-        relay: Relay = await self._asked(lambda now: self.server.release(now, again=again))
+    def _stop_relay(self) -> dict[str, Any]:
+        relay = None if self.server.releases is None else self.server.releases.relay
+        if relay is None or relay.done:
+            return {"stopped": True}
+        return {"stopped": relay.stop(), "stage": str(relay.stage), "attempt": relay.attempt}
+
+    async def _relay(self, again: bool, anyway: bool) -> AsyncIterator[dict[str, Any]]:
+        relay: Relay = await self._asked(lambda now: self.server.release(now, again=again, anyway=anyway))
         said = None
         while True:
-            stage, attempt, result, failed = await self._asked(
-                lambda _: (str(relay.stage), relay.attempt, relay.result, relay.failed)
+            stage, attempt, result, failed, kept = await self._asked(
+                lambda _: (str(relay.stage), relay.attempt, relay.result, relay.failed, relay.kept)
             )
             if failed:
                 yield {"failed": failed}
                 return
             if result is not None and stage == "done":
                 unheard = [self.setup.plan.units[p].name for p in relay.unheard]
-                file = str(self._folder / model_file.LATEST)
-                yield {"done": {"file": file, "unheard": unheard} | self._described(result)}
+                if not kept:
+                    yield {
+                        "failed": f"attempt {attempt}: its result is not what this server keeps; see its alarms and log"
+                    }
+                    return
+                if why := await asyncio.to_thread(self._released.look):
+                    lasts = "the model is in the store, and not lost; mend this, and it is written at the next look"
+                    yield {"failed": f"{why} ({lasts}, every {self.setup.config.reload:g} s)"}
+                    return
+                yield {"done": {"file": str(self._released.path), "unheard": unheard} | self._described(result)}
                 return
             if (stage, attempt) != said:
                 said = stage, attempt

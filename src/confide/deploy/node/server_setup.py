@@ -7,36 +7,26 @@ key of another organisation's node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
-from confide.base import canonical
 from confide.base.errors import InputError
-from confide.deploy.keys.authentication import load_revoked
-from confide.deploy.keys.certificates import LARGEST_PEM, Peer, RefusedPeer, check_name, fingerprint, utc_now
+from confide.deploy.keys.certificates import Peer, RefusedPeer, check_name, fingerprint
+from confide.deploy.keys.lists import Lists
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines import terms
 from confide.deploy.machines.release import Circle
 from confide.deploy.machines.terms import Terms
 from confide.deploy.net.endpoints import Credentials, Limits, Node, Target
 from confide.deploy.net.handshake import Common
-from confide.deploy.node.config import ServerConfig, load_plan
+from confide.deploy.node.config import ServerConfig, load_keys, load_plan
+from confide.deploy.node.trust import Trust
 from confide.plans.plan import Plan
 from confide.plans.words import Centroid
 from confide.privacy.price import Price, agreed
 from confide.privacy.spent import Allowance, allowance
 from confide.secure.keys import Secret
-
-
-@dataclass(frozen=True, repr=False)
-class Trust:
-    """CA certificates and revoked serials by organisation, and until when each list is good."""
-
-    authorities: dict[str, bytes]
-    revoked: dict[str, frozenset[int]]
-    until: dict[str, datetime]
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,6 +36,7 @@ class ServerSetup:
     price: Price
     me: int
     node: NodeKeys
+    passphrase: Secret | None
     trust: Trust
     peers: dict[int, Target]
     allowance: Allowance
@@ -53,15 +44,15 @@ class ServerSetup:
 
     @classmethod
     def load(cls, config: ServerConfig) -> Self:
-        plan, node = load_plan(config), NodeKeys.load(config.path(config.node))
+        plan, (node, passphrase) = load_plan(config), load_keys(config)
         me = _place(plan, node)
-        trust = load_trust(config)
+        trust = Trust.load(config.sources, Lists(config.lists))
         prints = {org: fingerprint(pem) for org, pem in trust.authorities.items()}
         check_authority(plan, me, node.org, prints.get(node.org), "node")
         price = agreed(plan)
         peers = _peers(config, plan, me, prints)
         left = allowance(price, config.dataset, [config.path(name) for name in config.ledgers])
-        return cls(config, plan, price, me, node, trust, peers, left, prints)
+        return cls(config, plan, price, me, node, passphrase, trust, peers, left, prints)
 
     @cached_property
     def terms(self) -> Terms:
@@ -86,7 +77,7 @@ class ServerSetup:
 
     def dialing(self, m: int) -> Credentials:
         org = self.peers[m].org
-        return Credentials(self.node, {org: self.trust.authorities[org]})
+        return Credentials(self.node, {org: self.trust.authorities[org]}, self.trust.revoked)
 
     @property
     def edge_secrets(self) -> dict[tuple[int, int], Secret]:
@@ -123,31 +114,6 @@ class ServerSetup:
     @cached_property
     def _servers(self) -> dict[bytes, int]:
         return {bytes.fromhex(u.identity): m for m, u in enumerate(self.plan.units)}
-
-    def renewed(self, node: NodeKeys, trust: Trust) -> Self:
-        """With other certificates of the same nodes."""
-        if (node.identity.public, node.org, node.role) != (self.node.identity.public, self.node.org, "server"):
-            raise InputError("node", self.config.node, "is another node's certificate; renew the one of this server")
-        prints = {org: fingerprint(pem) for org, pem in trust.authorities.items()}
-        if prints != self._fingerprints:
-            raise InputError("authorities", sorted(prints), "an authority is another one; that needs a new plan")
-        return replace(self, node=node, trust=trust)
-
-
-def load_trust(config: ServerConfig, before: Trust | None = None) -> Trust:
-    """What the files say now; a list that is out of date is refused, or with an earlier one left out."""
-    authorities, revoked, until = {}, {}, {}
-    for org, given in config.authorities.items():
-        pem = canonical.read_bytes(config.path(given.certificate), f"authorities.{org}.certificate", LARGEST_PEM)
-        authorities[org] = pem
-        try:
-            revoked[org], until[org] = load_revoked(config.path(given.crl), pem)
-        except InputError as e:
-            if before is None:
-                raise InputError(f"authorities.{org}.crl", e.value, e.remedy) from None
-            if org in before.revoked and utc_now() < before.until[org]:  # half copied, perhaps: the old one holds
-                revoked[org], until[org] = before.revoked[org], before.until[org]
-    return Trust(authorities, revoked, until)
 
 
 def _place(plan: Plan, node: NodeKeys) -> int:

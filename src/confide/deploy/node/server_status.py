@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from confide.deploy.machines.release import Kept
 from confide.deploy.machines.server import Server
 from confide.deploy.node.server_setup import ServerSetup
-from confide.deploy.store.books import Books
+from confide.deploy.store.books import Books, as_bytes
+from confide.secure.receipts import Receipt, to_dict
 
 
 def machine_status(setup: ServerSetup, server: Server) -> dict[str, Any]:
@@ -18,8 +20,33 @@ def machine_status(setup: ServerSetup, server: Server) -> dict[str, Any]:
         "why": server.why,
         "alarms": server.alarms[-5:],
         "refusals": dict(server.refusals),
+        "relaying": _relaying(server),
         "peers": [peer | {"up": server.neighbours[peer["server"]].up} for peer in found["peers"]],
     }
+
+
+def _relaying(server: Server) -> dict[str, Any] | None:
+    """The release that an operator asked of this server, until the next start."""
+    relay = None if server.releases is None else server.releases.relay
+    if relay is None:
+        return None
+    return {"stage": str(relay.stage), "attempt": relay.attempt, "failed": relay.failed}
+
+
+def receipts_of(books: Books) -> list[dict[str, Any]]:
+    """Who was told which result of a release, as both signed it."""
+    return [to_dict(Receipt(*row[:3], *told)) for row, told in sorted(books.receipts.items())]
+
+
+def _results(setup: ServerSetup, books: Books) -> list[dict[str, Any]]:
+    """What was released: the hash that operators compare, and which units are known to have been told the same."""
+    found = []
+    for attempt, outcome in sorted(books.released.items()):
+        sha = hashlib.sha256(as_bytes(outcome.total)).digest()
+        same = {server for (a, _, server, _), told in books.receipts.items() if (a, told.sha256) == (attempt, sha)}
+        told = [setup.plan.units[p].name for p in sorted(same)]
+        found.append({"attempt": attempt, "servers": outcome.servers, "sha256": sha.hex(), "told": told})
+    return found
 
 
 def books_status(setup: ServerSetup, books: Books) -> dict[str, Any]:
@@ -38,6 +65,7 @@ def books_status(setup: ServerSetup, books: Books) -> dict[str, Any]:
         "budget": setup.allowance.said,
         "delta": plan.privacy.delta,
         "releases": Kept.of(books).made,
+        "results": _results(setup, books),
         "peers": [
             {
                 "unit": setup.plan.units[m].name,

@@ -54,6 +54,21 @@ class Attempt(NamedTuple):
     sample: tuple[int, ...]
 
 
+class Outcome(NamedTuple):
+    """The sum of a release over so many servers, with its noise: what everybody may know."""
+
+    servers: int
+    total: Vector
+
+
+class Told(NamedTuple):
+    """What one server was told by one relay, as both signed it (`secure.receipts`)."""
+
+    sha256: bytes
+    signature: bytes
+    countersignature: bytes
+
+
 class Entry(NamedTuple):
     """A row of the ledger, with the neighbours to whom the round was offered."""
 
@@ -90,6 +105,14 @@ class Durable(Generic[Gone]):
     epoch: bytes | Gone = kept(b"", words=BYTES)
     # The last attempt at a release, its words and how many were answered.
     release: bytes | Gone = kept(b"", secret=True, record=BYTES)
+    # By attempt and relay, to which an answer may have left that makes the sum: the epoch.
+    relays: dict[tuple[int, int], int | Gone] = kept(by=("attempt", "relay"), since=2, epoch=COUNT)
+    released: dict[int, Outcome | Gone] = kept(by=("attempt",), since=2, make=Outcome, servers=COUNT, total=VECTOR)
+    # By attempt, relay, server, and which of the relay's results it is: 1 is another than 0, and the evidence.
+    receipts: dict[tuple[int, int, int, int], Told | Gone] = kept(
+        by=("attempt", "relay", "server", "which"), since=2,
+        make=Told, result=BYTES, signature=BYTES, countersignature=BYTES,
+    )  # fmt: skip
 
 
 TABLES: Final[list[Table]] = tables(Durable)

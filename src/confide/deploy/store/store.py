@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from confide.deploy.store.books import Books, Changes, Entry
+if TYPE_CHECKING:  # a client, which has no books, is here for its crash points
+    from confide.deploy.store.books import Books, Changes, Entry
 
 At = Callable[[str], None]  # told where in a transition the server is: tests stop it there
 

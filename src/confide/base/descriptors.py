@@ -1,0 +1,34 @@
+"""Descriptors kept for the moment when a process has no others left."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Final
+
+SPARE: Final = 8
+
+
+class Reserve:
+    """Lends its descriptors to whoever reads files inside `with reserve:`, and takes as many again afterwards.
+
+    A flood of connections takes every descriptor that a process may have. What has to be read all the same (who was
+    revoked, for one) is read with these.
+    """
+
+    def __init__(self, spare: int = SPARE) -> None:
+        self._spare = spare
+        self._held: list[int] = []
+        self._fill()
+
+    def __enter__(self) -> None:
+        while self._held:
+            os.close(self._held.pop())
+
+    def __exit__(self, *_: object) -> None:
+        self._fill()
+
+    def _fill(self) -> None:
+        with suppress(OSError):  # somebody was faster; the next time, perhaps
+            while len(self._held) < self._spare:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

@@ -1,0 +1,108 @@
+"""The process that trains for a client: it loads the owner's function, and answers one question after the other.
+
+It is the owner's as far as it can be: one thread, Python's own signal handlers, a group of its own, nothing on its
+standard input, and no library of the network in it. So the function may fork, start a pool or hold a GPU. It ends with
+its client, whatever that died of.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from confide.base.arrays import Floats
+from confide.base.errors import DataError, InputError, RunError
+from confide.deploy.machines import own_training
+from confide.deploy.node.observe import trace
+from confide.deploy.node.training_pipe import (
+    LARGEST,
+    QUESTIONS,
+    Failed,
+    Pipe,
+    Ready,
+    Refused,
+    Train,
+    Update,
+    Warned,
+    line,
+    unpacked,
+)
+from confide.deploy.node.warned import tell_warnings
+
+if TYPE_CHECKING:
+    from confide.deploy.machines.training import Trainer
+
+END_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+KILLED_FIRST: Final = "500"  # of 1000: when memory runs out, this process goes before its client
+
+
+def main(arguments: list[str]) -> int:
+    """FD module:function FOLDER; FD is this end of the pair of sockets, FOLDER is where modules are looked for last."""
+    fd, name, folder = arguments
+    _depend_on_the_client()
+    os.set_inheritable(int(fd), False)
+    pipe = Pipe(socket.socket(fileno=int(fd)))
+    os.register_at_fork(after_in_child=pipe.close)  # whoever is forked here has no business with the client
+    tell_warnings(lambda kind, at: _say_if_open(pipe, Warned(line(kind), line(at))))
+    sys.path.append(folder)
+    try:
+        train = own_training.called(name)
+    except InputError as e:
+        pipe.say(Refused(line(e.remedy), isinstance(e, DataError)))
+        return 0
+    pipe.say(Ready())
+    while True:
+        try:
+            question, weights = pipe.hear(QUESTIONS, LARGEST)
+        except EOFError:
+            return 0
+        pipe.say(*_answer(name, train, question, np.frombuffer(weights, "<f8")))
+
+
+def _answer(name: str, train: Trainer, question: Train, weights: Floats) -> tuple[Update | Failed, memoryview | bytes]:
+    """With the numbers of an update; the weights are the function's to change."""
+    try:
+        update = train(weights, question.round, unpacked(question.config))
+    except RunError as e:
+        return _failed(str(e), e.__cause__), b""
+    except BaseException as e:  # Ctrl-C of a library's own, for one
+        return _failed(f"{name} raised {type(e).__name__} in round {question.round}", e), b""
+    return Update(), np.ascontiguousarray(update, "<f8").data
+
+
+def _failed(why: str, error: BaseException | None) -> Failed:
+    """The words of the function's own error are for the owner's file alone."""
+    if error is not None:
+        with suppress(Exception):  # of a standard error that the function has closed
+            traceback.print_exception(error)
+            sys.stderr.flush()
+    return Failed(line(why), tuple(map(line, trace(error))))
+
+
+def _say_if_open(pipe: Pipe, message: object) -> None:
+    with suppress(OSError):  # in a child of this process it is not
+        pipe.say(message)
+
+
+def _depend_on_the_client() -> None:
+    """Signals that whoever started the client had it ignore are not ignored here."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for sign in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(sign, signal.SIG_DFL)
+    with suppress(OSError, AttributeError, TypeError):  # a client that is gone already is noticed by its silence
+        ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGKILL)
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(KILLED_FIRST)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
