@@ -29,6 +29,7 @@ class Recorded(Desk):
         ports = Ports(self._say, self._tell, unit.noise, unit.sample, self._at, self._log)
         super().__init__(replace(unit.terms, **changes), store, ports)
         self.neighbours = {m: Neighbour(self, m) for m in self.rules.weights}
+        self.attendance.connected(0)  # its only client
 
     def _say(self, m: int, raw: bytes) -> None:
         self.done.append(("say", m, sync.decode(raw, self.terms.largest_sync)))

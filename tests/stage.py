@@ -213,13 +213,15 @@ class Stage:
         self.events["suspended"] += bool(fields.get("suspended"))
 
     def _over(self) -> bool:
-        """Asked after every event, so that it also sees L3: nobody waits beyond a deadline, but with a new store."""
+        """Asked after every event, so that it also sees L3: nobody waits beyond a deadline, but with a new store, or
+        for the client without whom there is no first sum."""
         now = self.net.now
         for p, unit in enumerate(self.units):
             if (server := unit.server) is None:
                 continue
             who, phase, decided, until = self._waits[p]
-            if who is not server or phase is not server.phase or decided != server.books.decided:
+            starves = server.books.published == 0 and not any(unit.machines)
+            if starves or who is not server or phase is not server.phase or decided != server.books.decided:
                 until = NEVER if server.rounds.new else now + self._longest[server.phase]
                 self._waits[p] = (server, server.phase, server.books.decided, until)
             require(now <= until, f"L3: server {p} is still in {server.phase}")

@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
 NAMES = ("alpha", "beta")
 PROMPT = re.compile(r"(alpha|beta|each)\$ (.*)")
-CLOCKS = "--adapt 10 --tick 1 --exchange 5 --drain 20"
+CLOCKS = "--adapt 10 --tick 1 --exchange 7 --drain 20"
 PATIENT = "--adapt {0:g} --tick 0.2 --exchange {0:g} --drain {0:g}".format(180.0 * SCALE)  # no machine skips a round
 SCP = """#!/bin/bash
 to="${@: -1}"

@@ -253,7 +253,7 @@ def lay_out(
     release: bool = False,
     adapt: float = 10.0,
     tick: float | None = 0.5,
-    exchange: float = 5.0,
+    exchange: float = 7.0,
     drain: float = 30.0,
     start: float = 0.0,
     window: int = 4,

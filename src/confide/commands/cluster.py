@@ -44,7 +44,7 @@ def cluster(
     tick: Annotated[
         float | None, typer.Option(help="Seconds that it takes: publications are at multiples (0.5).")
     ] = None,
-    exchange: Annotated[float | None, typer.Option(help="Seconds to wait for neighbours (5).")] = None,
+    exchange: Annotated[float | None, typer.Option(help="Seconds to wait for neighbours (7).")] = None,
     drain: Annotated[float | None, typer.Option(help="Seconds to settle open flows at the end (30).")] = None,
     change: Change = None,
     test_seed: Seed = None,

@@ -40,6 +40,7 @@ def agree(
 ) -> None:
     """Make the plan of a deployment, and say what it protects whom from."""
     from confide.deploy.keys import announcement
+    from confide.deploy.machines.attendance import misfit
     from confide.plans.config import doubt, load
     from confide.privacy.price import price
 
@@ -52,6 +53,8 @@ def agree(
         parsed, units, model=model, features=features, rho=rho,
         window=window, adapt=adapt, tick=tick, exchange=exchange, drain=drain, start=start,
     )  # fmt: skip
+    if why := misfit(plan.deployed().clocks, secure=plan.secure is not None):
+        print(f"warning: {why}", file=sys.stderr)
     said, length = price(plan).statement(), plan.algorithm.model.length
     if os.path.lexists(out):
         raise InputError("--out", str(out), "exists; a plan that is in use is never replaced, name another")
@@ -152,11 +155,12 @@ def _lines(s: dict[str, Any]) -> list[str]:
 
     clients, before = s["clients"], s["rho_spent_before"]
     earlier = "" if before == 0.0 else f", earlier ledgers {'without bound' if before is None else f'rho {before:.4g}'}"
+    waited = f", the open round waits for {clients['waited']}" if clients.get("waited") else ""
     lines = [
         f"unit      {s['unit']} (server {s['server']}), plan {s['plan'][:16]}",
         f"phase     {s['phase']}" + (f": {s['why']}" if s.get("why") else ""),
         f"round     {s['round']} of {s['rounds']}, {s['published']} published of {s['allowed']} allowed",
-        f"clients   {clients.get('connected', '-')} connected of {clients['of']}",
+        f"clients   {clients.get('connected', '-')} connected of {clients['of']}" + waited,
         f"budget    {s['budget']}",
         f"spent     {s['published']} messages, {s['releases']} releases{earlier}",
         f"epsilon   {number(s['epsilon'])} so far, {promise(s)}",

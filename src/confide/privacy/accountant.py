@@ -90,6 +90,7 @@ class Question:
         scheme: its law is the one that is drawn.  graphs: taking turns.
         rounds: how many there may be.
         inside: noise that the clients put inside every secure sum.  secure: as of `account`.
+        active: the own server may lie.
     """
 
     scheme: Scheme
@@ -101,6 +102,7 @@ class Question:
     delta: float
     inside: SumNoise | None
     secure: bool
+    active: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 < number("delta", self.delta) < 1.0:
@@ -183,7 +185,7 @@ def _by_one_bound(asked: Question, s: Sensitivity) -> Bound:
         remedy = "edge noise that cancels between two ends has a proof for Gaussian noise only, not for what is rounded"
         raise InputError("noise", law.name, remedy)
     blank = _said(asked)
-    why = leak(scheme, asked.graphs, asked.threat, release, asked.secure)
+    why = leak(scheme, asked.graphs, asked.threat, release, asked.secure, asked.active)
     if why is not None:
         return Leaked(replace(blank, leak=True, assumptions=(f"leak: {why}", *blank.assumptions)))
     looked_at = targets(scheme, asked.graphs, asked.threat, asked.rounds, release)
@@ -331,7 +333,7 @@ def by_general(asked: Question) -> Bound:
     scheme, s, release, threat, P = asked.scheme, asked.sensitivity, asked.release, asked.threat, asked.P
     without = f"{scheme.name!r} has no closed form, and the general accountant knows"
     if threat.own_server:
-        why = f"leak: {own_server(scheme, asked.secure)}"
+        why = f"leak: {own_server(scheme, asked.secure, asked.active)}"
         return Leaked(asked.blank(leak=True, assumptions=(why,)))
     if not scheme.law.normal:
         raise InputError("noise", str(scheme.law), f"{without} continuous Gaussian noise alone")

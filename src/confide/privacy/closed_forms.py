@@ -45,10 +45,16 @@ def covers(s: Scheme) -> bool:
     return s.places <= {Place.SERVER} or (s.carry == 0.0 and s.places == {Place.SERVER, Place.EDGE})
 
 
-def own_server(scheme: Scheme, secure: bool) -> str:
+def own_server(scheme: Scheme, secure: bool, active: bool = False) -> str:
     """Why a unit's own server learns a noiseless function of the data."""
     if not secure:
         return f"the own server sees {seen(scheme, secure)}: aggregation is plain, and nothing masks a client"
+    if active:
+        return (
+            f"the own server sees {seen(scheme, secure)} in clear, and as an active one it may hand out the same model "
+            "in two rounds and say that a client dropped out of one: the two sums differ by that client's update. "
+            "Secure aggregation hides single clients within one round only, unless noise is inside the secure sum"
+        )
     return (
         f"the own server sees {seen(scheme, secure)} in clear: secure aggregation masks single clients, but nothing is "
         "differentially private against it unless noise is inside the secure sum"
@@ -62,10 +68,12 @@ def seen(scheme: Scheme, secure: bool) -> str:
     return f"every client's update {'through noise that has no price' if scheme.sigma_client else 'in clear'}"
 
 
-def leak(scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Release, secure: bool) -> str | None:
+def leak(
+    scheme: Scheme, graphs: Sequence[Graph], threat: Threat, release: Release, secure: bool, active: bool = False
+) -> str | None:
     """Why this adversary learns a noiseless function of the data, or None."""
     if threat.own_server:
-        return own_server(scheme, secure)
+        return own_server(scheme, secure, active)
     silent = scheme.exchange is Exchange.NOTHING or graphs[0].P == 1
     if not silent and scheme.sigma == 0.0:
         if scheme.sigma_pair:

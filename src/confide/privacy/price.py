@@ -415,6 +415,7 @@ class Price:
             plan.privacy.delta,
             self.inside if with_sums else None,
             secure=plan.secure is not None,
+            active=plan.signed,
         )
         return accountant.bound(question)
 

@@ -106,6 +106,16 @@ def missing(state: State) -> frozenset[int]:
     return frozenset(expected) - heard.keys()
 
 
+def enough(state: State) -> bool:
+    """Whether this phase can end well with those who have answered, so that nobody else has to be waited for."""
+    _, heard = _roll(state)
+    p = state.task.parameters
+    if not isinstance(state, Consenting | Unmasking):
+        return len(heard) >= p.quorum
+    owners = state.asked if isinstance(state, Consenting) else state.commitments
+    return all(sum(j in heard for j in state.session.holders(owner)) >= p.threshold for owner in owners)
+
+
 def _roll(state: State) -> tuple[Collection[int], Mapping[int, Any]]:
     """Who is to speak in this phase, and who has spoken."""
     match state:

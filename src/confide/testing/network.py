@@ -16,6 +16,7 @@ from functools import partial
 from math import inf as NEVER
 from typing import Any, NamedTuple, Protocol
 
+from confide.deploy.machines.client import Client as Deployed
 from confide.deploy.machines.ports import Phase, Ports
 from confide.deploy.machines.release import Part
 from confide.deploy.machines.server import Server
@@ -169,7 +170,7 @@ class Network:
         for p, unit in enumerate(self.units):
             if committed is not None:
                 unit.store = WatchedStore(unit.store, partial(committed, p))
-            unit.machines = [make() for make in unit.clients]
+            unit.machines = [self._made(make) for make in unit.clients]
             self.at(begin, self._boot, p)
 
     # Running
@@ -239,7 +240,7 @@ class Network:
         self._live(p, start)
         for k, machine in enumerate(unit.machines):
             if machine is not None:
-                self._carry(("client", p, k), ("server", p, 0), machine.hello())
+                self._connect(p, k, machine)
 
     def kill(self, p: int, away: float | None = None) -> None:
         """A server dies; it is back after `away` seconds, or the weather's."""
@@ -315,20 +316,41 @@ class Network:
             return
         dies = bool(w.client_crash) and not self.calm and self._rng.random() < w.client_crash
         if dies and self._rng.random() < 0.5:
-            self._bury(p, k)
+            self.kill_client(p, k)
             return
         replies = machine.receive(raw)
         if dies:  # with the answer on its record, but not on its way
-            self._bury(p, k)
+            self.kill_client(p, k)
             return
         for reply in replies:
             self._carry(("client", p, k), ("server", p, 0), reply)
 
-    def _bury(self, p: int, k: int) -> None:
+    def kill_client(self, p: int, k: int, away: float | None = None) -> None:
+        """A client dies; it is back after `away` seconds, or the weather's."""
         self.units[p].machines[k] = None
-        self.at(self.now + self._rng.uniform(*self.weather.away), self._raise, p, k)
+        self.at(self.now + self.weather.delay[1], self._lose, p, k)  # after its last words
+        self.at(self.now + (self._rng.uniform(*self.weather.away) if away is None else away), self.start_client, p, k)
 
-    def _raise(self, p: int, k: int) -> None:
-        machine = self.units[p].clients[k]()
-        self.units[p].machines[k] = machine
-        self._carry(("client", p, k), ("server", p, 0), machine.hello())
+    def _lose(self, p: int, k: int) -> None:
+        """Its stream ends, unless it has a new one by now."""
+        server = self.units[p].server
+        if server is not None and self.units[p].machines[k] is None:
+            self._live(p, server.client_lost, self.now, k)
+
+    def start_client(self, p: int, k: int) -> None:
+        """A client that was away is there (again)."""
+        machine = self.units[p].machines[k] = self._made(self.units[p].clients[k])
+        self._connect(p, k, machine)
+
+    def _made(self, make: Callable[[], Client]) -> Client:
+        """A client's machine, by whose clock it is as late as in the box."""
+        machine = make()
+        if isinstance(machine, Deployed):
+            machine.clock = lambda: self.now
+        return machine
+
+    def _connect(self, p: int, k: int, machine: Client) -> None:
+        server = self.units[p].server
+        if server is not None:
+            self._live(p, server.client_connected, self.now, k)
+            self._carry(("client", p, k), ("server", p, 0), machine.hello())

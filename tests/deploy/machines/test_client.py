@@ -133,6 +133,7 @@ def a_client(reference: Reference, k: int, record: Record | None = None, **chang
         "record": record or Record(terms.owner),
         "member": member(k),
         "noise": lambda i, size: reference.client_noise(i, UNIT, k, size),
+        "clock": count(1e6, 1000.0).__next__,  # rounds are far apart; their pace is in `test_active_server`
     }
     return Client(terms, **arguments | changes)
 
@@ -637,7 +638,8 @@ class Counting:
 def capped(reference: Reference, cap: int, record: Record | None = None, k: int = 0) -> tuple[Client, Counting]:
     terms, trains = replace(terms_of(reference, k), cap=cap), Counting()
     kept = record or Record(terms.owner)
-    return Client(terms, trains, kept, member(k), noise=lambda i, n: np.ones(n, int)), trains
+    apart = count(1e6, 1000.0).__next__  # as in `a_client`
+    return Client(terms, trains, kept, member(k), noise=lambda i, n: np.ones(n, int), clock=apart), trains
 
 
 def gave(client: Client, *place: Any) -> np.ndarray:

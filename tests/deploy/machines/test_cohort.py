@@ -78,10 +78,13 @@ def a_client(terms: Terms, k: int, record: Record | None = None) -> Client:
 
 
 def a_desk(terms: Terms, model: np.ndarray, now: float, send: Callable[[int, bytes], None], kept: bytes) -> Desk:
+    """At which all clients are connected."""
     books = Books.fresh(model, ())
     books.transcript = kept
     desk = Desk(terms, MemoryStore(books), Ports(lambda m, raw: None, send, integer_noise(0, GRID), lambda _: ()))
     desk.now = now
+    for k in range(terms.clients):
+        desk.attendance.connected(k)
     return desk
 
 

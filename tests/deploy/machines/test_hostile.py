@@ -34,6 +34,7 @@ from confide.deploy.store.books import TO_ALL, Books, Changes, Status, as_bytes,
 from confide.deploy.store.record import Record
 from confide.deploy.store.store import MemoryStore
 from confide.graph.graph import Graph
+from confide.plans.plan import Clocks
 from confide.rounds.schemes import scheme
 from confide.secure import messages as secure_messages
 from confide.secure.client import Member
@@ -71,7 +72,8 @@ def train(k: int, round: int) -> np.ndarray:
 
 
 def secure_client(p: int, k: int, records: dict[tuple[int, int], Record]) -> Client:
-    terms = ClientTerms(TEXT, 1, T, p, k, 1.0, M, BITS, 1.0, SECURE)
+    clocks = Clocks(adapt=10.0, tick=10.0, neighbours=2.0)  # of `scripted`
+    terms = ClientTerms(TEXT, 1, T, p, k, 1.0, M, BITS, 1.0, SECURE, clocks=clocks)
     record = records.setdefault((p, k), Record(terms.owner))
     return Client(terms, lambda _, i, __: train(k, i), record, Member(k), np.random.default_rng([p, k]).bytes)
 

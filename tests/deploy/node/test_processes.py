@@ -268,7 +268,7 @@ def test_a_cluster_that_is_killed_and_stopped_equals_the_reference(site: Site, m
     site.finished("beta")
     told = site.finished("alpha")
     assert (told["round"], told["published"], told["alarms"]) == (ROUNDS, ROUNDS, [])
-    assert told["clients"] == {"connected": CLIENTS, "of": CLIENTS}
+    assert told["clients"] == {"connected": CLIENTS, "of": CLIENTS, "waited": 0}
     assert [(p["unit"], p["up"], p["dialed"], p["open"]) for p in told["peers"]] == [("beta", True, True, [])]
     assert told["epsilon"] > 0
     own = next(a for a in told["statement"]["accounts"] if a["threat"] == told["threat"])
@@ -499,6 +499,17 @@ def test_check_finds_what_is_wrong(site: Site) -> None:
     assert "chmod 600" in out
 
 
+def test_clocks_that_do_not_fit_are_told_by_agree_and_check(site: Site) -> None:
+    units = [x for unit in UNITS for x in ("--unit", site.folder / f"{unit}.json")]
+    short = ("--adapt", 10, "--tick", 0.5, "--exchange", 5)
+    code, _, err = run_here("agree", site.folder / "config.toml", *units, "--out", site.folder / "short.json", *short)
+    assert (code, "agree on exchange = 6.5 or more" in err) == (0, True), err
+    toml = site.folder / "alpha.toml"
+    toml.write_text(toml.read_text().replace("plan.json", "short.json"))
+    _, out, _ = run_here("check", toml)
+    assert re.search("^warn  clocks .* agree on exchange = 6.5 or more", out, re.M), out
+
+
 def test_check_of_a_client(site: Site) -> None:
     def checked() -> tuple[int, dict[str, tuple[str, str]]]:
         code, out, _ = run_here("check", site.toml("alpha-c0"), "--json")
@@ -646,7 +657,7 @@ def test_clients_whose_data_fail_a_check_take_part_and_add_zeros(site: Site) -> 
     for name in UNITS:
         told = site.finished(name)
         assert (told["published"], told["alarms"]) == (ROUNDS, [])
-        assert told["clients"] == {"connected": CLIENTS, "of": CLIENTS}
+        assert told["clients"] == {"connected": CLIENTS, "of": CLIENTS, "waited": 0}
     for name in [f"{unit}-c{k}" for unit in UNITS for k in range(CLIENTS)]:
         assert ('"unusable data"' in site.log(name)) == (name in spoiled)  # its operator is told, and nobody else
         assert "nan" not in site.log(name).lower()

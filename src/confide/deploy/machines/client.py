@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,7 @@ from confide.deploy.machines import client_messages as messages
 from confide.deploy.machines.training import Trainer
 from confide.deploy.store.record import LAST_ROUND, Owner, Record
 from confide.laws.noise import SecretStream, discrete_gaussian
-from confide.plans.plan import Plan
+from confide.plans.plan import Clocks, Plan
 from confide.plans.words import cap
 from confide.secure import client as secure
 from confide.secure import messages as secure_messages
@@ -59,6 +60,7 @@ class Reason(StrEnum):
     PLAN = "plan"
     CONTRADICTION = "contradiction"  # one attempt, two models
     UNEXPECTED = "unexpected"
+    EARLY = "early"  # before the plan's clocks allow it
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class ClientTerms:
         bound: of an update's norm.
         secure: None where the server adds up in clear.
         cap: rounds in which this client gives data at most; None for all.
+        clocks: the pace of rounds.
     """
 
     text: str = field(repr=False)
@@ -86,6 +89,7 @@ class ClientTerms:
     bound: float
     secure: SecureSum | None = None
     cap: int | None = None
+    clocks: Clocks = field(default_factory=Clocks)
 
     def __post_init__(self) -> None:
         whole("rounds", self.rounds, 1, LAST_ROUND)
@@ -110,6 +114,7 @@ class ClientTerms:
             a.update_bound,
             plan.secure,
             cap(plan.privacy.participation),
+            d.clocks,
         )
 
     @cached_property
@@ -131,6 +136,11 @@ class ClientTerms:
     def active(self) -> bool:
         """Whether the server may lie."""
         return self.secure is not None and self.secure.parameters.server == "active"
+
+    def due(self, round: int) -> float:
+        """No honest server opens the round before; its clock may differ from the client's as servers' clocks may."""
+        c = self.clocks
+        return c.begin + (round - 1) * c.tick - c.neighbours
 
     @property
     def owner(self) -> Owner:
@@ -172,6 +182,7 @@ class Client:
         refusals: messages that were not for this client, by reason.
         record: what it must not forget.
         declined: rounds that this client sat out, by the word that it gave.
+        clock: seconds since 1970, by which no round is answered before its time.
         clipped: coordinates beyond the encoding's bound so far; failed: trainings that gave no update. They tell of the
             data and must not leave the machine.
     """
@@ -185,6 +196,7 @@ class Client:
         entropy: Entropy = os.urandom,
         noise: Noise | None = None,
         config: Mapping[str, Any] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         if record.owner != terms.owner:
             raise InputError("record", record.owner[1:], "is not of this plan, unit and client; open it with its owner")
@@ -198,6 +210,10 @@ class Client:
         self.refusals: Counter[str] = Counter()
         self.declined: Counter[str] = Counter()
         self.clipped = self.failed = 0
+        self.clock = clock
+        self._began = 0, 0.0  # the last round that was begun, and when
+        self._paced = 0.0  # when so many ticks will have passed as rounds were answered
+        self._told_early = 0
         self._trainer, self.record, self._member, self._entropy = trainer, record, member, entropy
         self._noise = noise or self._draw
         self._config = dict(config or {})
@@ -276,6 +292,8 @@ class Client:
         if invite.round <= self.record.answered:
             return [self._decline(place, "answered")]
         known = self._words if self._at is not None and self._at.place[0] == invite.round else []
+        if not self._due(invite.round):
+            return self._refuse(Reason.EARLY)  # it is said again
         words = next((words for its, words in known if its == model), None)
         if words is None:
             if len(known) >= MODELS:
@@ -285,6 +303,23 @@ class Client:
         state, reply = self._open(invite, model, words)
         self._at, self._words = _Attempt(place, (name,), reply, state, self.record.answered), known
         return [reply]
+
+    def _due(self, round: int) -> bool:
+        """Whether the plan's clocks allow this round by now.
+
+        An active server could ask for all rounds at once, with the same model, and compare the sums. So no round is
+        begun before its time; and where rounds were late, they still come no faster than one a tick. An honest server
+        is never early: it opens a round a tick after it opened the last one that was answered, and after the answer.
+        """
+        now = self.clock()
+        if now < max(self.terms.due(round), self._paced - self.terms.clocks.tick):
+            if round != self._told_early:
+                self._told_early = round
+                _log.warning("round %d came before its time by this client's clock", round)
+            return False
+        if round != self._began[0]:
+            self._began = round, now
+        return True
 
     def _gives(self, round: int) -> bool:
         """Whether data go into these words; if so, and if there is a cap, the round is counted first, for good.
@@ -356,6 +391,7 @@ class Client:
             return self._refuse(Reason.UNEXPECTED)
         if isinstance(said, self._last_word):
             self.record.write(step.round)  # before it can leave; if this fails, nothing has changed
+            self._paced = max(self._paced, self._began[1]) + self.terms.clocks.tick
         if said is None:
             _log.warning("round %d, attempt %d: %r", *place, state)
             reply = self._decline(place, "aborted")

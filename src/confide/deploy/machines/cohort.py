@@ -3,8 +3,10 @@
     open -> (advertise -> share -> mask -> (consent) -> unmask) -> summed | failed      secure sums
     open -> collect                                              -> summed | failed      sums in clear
 
-Phases end when everybody has answered or at their share of the round's time: a slow client is a dropout, not a stall.
-What a client has not answered is said to it again now and then; it answers the same words with the same words.
+Phases end when everybody has answered, or at their share of the round's time: a slow client is a dropout, not a stall.
+Once there are answers enough, a phase does not wait for clients that are not there, nor for those that were silent for
+some rounds (`attendance`). What a client has not answered is said to it again now and then; it answers the same words
+with the same words.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy as np
 
 from confide.base.wire import MalformedError
 from confide.deploy.machines import client_messages as messages
+from confide.deploy.machines.attendance import CLEAR, TRAINING
 from confide.deploy.machines.ports import Desk
 from confide.deploy.store.books import Attempt, Vector, as_bytes, as_vector
 from confide.secure import messages as secure_messages
@@ -30,7 +33,7 @@ from confide.secure.session import RefusedError
 REPEATS: Final = 32  # how often within the time of a round something is said again
 # When each phase ends at the latest, as a share of the time of a round; training is before the first.
 ENDS: Final[Mapping[type, float]] = {
-    secure.Advertising: 0.6,
+    secure.Advertising: TRAINING,
     secure.Sharing: 0.7,
     secure.Masking: 0.8,
     secure.Consenting: 0.9,
@@ -95,6 +98,7 @@ class Cohort:
         liars: whose shares made it fail.
         session: of the secure sum.  total: of the updates in clear, so far, of the `survivors`.
         said: the last word to each client.  gone: who declined, or was left out.
+        late: who had not answered when its phase ended.
     """
 
     def __init__(
@@ -113,9 +117,11 @@ class Cohort:
         self.survivors: set[int] = set()
         self.said: dict[int, bytes] = {}
         self.gone = set(left_out)
-        self._repeat = NEVER
+        self.late: set[int] = set()
+        self._attendance, self._repeat = desk.attendance, NEVER
         now, kept = desk.now, desk.books.transcript
         stored = Kept.decode(kept) if kept else None
+        self._attendance.opened(now)
         self.opened, self.ready = (now, NEVER) if stored is None else (stored.opened, stored.asked)
         self.model = desk.books.w if stored is None else as_vector(stored.model)
         # A session that is taken up again has the time of its last phases; training was before them.
@@ -150,11 +156,17 @@ class Cohort:
     @property
     def wake(self) -> float:
         """When there is something to do though nothing comes in."""
-        return NEVER if self.done else min(self._repeat, self._ends)
+        return NEVER if self.done else min(self._repeat, self._ends, self._attendance.until)
+
+    @property
+    def unheard(self) -> set[int]:
+        """For whom this round has waited without an answer in time, or would wait, if it has waited for nobody yet."""
+        silent = set() if self.done else set(self.waiting_for)
+        return self.late | silent if self._enough or not self.late else self.late
 
     @property
     def _ends(self) -> float:
-        share = 0.9 if self.session is None else ENDS.get(type(self.session), 1.0)
+        share = CLEAR if self.session is None else ENDS.get(type(self.session), 1.0)
         return self._begun + share * self.seconds
 
     def receive(self, now: float, client: int, message: messages.FromClient) -> None:
@@ -170,7 +182,7 @@ class Cohort:
             self._reply(now, client, message)
         else:
             self.gone.add(client)
-            self._close_if_complete(now)
+            self.look(now)
 
     def enrolled(self, client: int) -> None:
         """A client is back: it hears the last word again."""
@@ -180,6 +192,8 @@ class Cohort:
     def tick(self, now: float) -> None:
         while not self.done and now >= self._ends:
             self._close(now)
+        self._attendance.tick(now)
+        self.look(now)
         if not self.done and now >= self._repeat:
             self._repeat = now + self.seconds / REPEATS
             for client in self.waiting_for:
@@ -191,9 +205,26 @@ class Cohort:
         silent = set(self.attempt.sample) - self.survivors if self.session is None else secure.missing(self.session)
         return sorted(silent - self.gone)
 
-    def _close_if_complete(self, now: float) -> None:
-        while not self.done and not self.waiting_for:
+    def look(self, now: float) -> None:
+        """Whether there is anybody left to wait for."""
+        while not self.done and self._complete:
             self._close(now)
+
+    def give_up(self) -> None:
+        """The round is over before its sum is there."""
+        if not self.done and (self._enough or self.late):
+            late = self.unheard
+            self._attendance.settle(set(self.attempt.sample) - late.union(self.waiting_for), late)
+
+    @property
+    def _complete(self) -> bool:
+        silent = self.waiting_for
+        return not silent or (not any(map(self._attendance.awaited, silent)) and self._enough)
+
+    @property
+    def _enough(self) -> bool:
+        """Whether this phase ends well with those who have answered."""
+        return bool(self.survivors) if self.session is None else secure.enough(self.session)
 
     def _invite(self, now: float) -> None:
         a = self.attempt
@@ -215,7 +246,7 @@ class Cohort:
         if client not in self.survivors:
             self.survivors.add(client)
             self.total = words.copy() if self.total is None else np.add(self.total, words, out=self.total)
-        self._close_if_complete(now)
+        self.look(now)
 
     def _reply(self, now: float, client: int, message: messages.Reply) -> None:
         if self.session is None:
@@ -230,13 +261,15 @@ class Cohort:
         except RefusedError:
             self.refusals[Reason.SECURE] += 1
             return
-        self._close_if_complete(now)
+        self.look(now)
 
     def _close(self, now: float) -> None:
         """End the phase with whoever has answered."""
+        self.late.update(self.waiting_for)
         self._end(now)
         if self.sum is not None:
             self.ready = min(self.ready, now)
+            self._attendance.settle(set(self.attempt.sample) - self.late, self.late)
 
     def _end(self, now: float) -> None:
         if self.session is None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from confide.deploy.machines.attendance import Attendance
 from confide.deploy.machines.epoch import Epoch, decode
 from confide.deploy.machines.terms import Terms
 from confide.deploy.store.books import Books, Changes
@@ -55,6 +56,7 @@ class Desk:
 
     Attributes:
         why: it stopped.
+        attendance: which of its clients are there.
         epoch: the last removal that it follows, of which `epoch_number` is 0 before any.
     """
 
@@ -66,6 +68,7 @@ class Desk:
         self.now = 0.0
         self.phase, self.why = Phase.BOOT, ""
         self.epoch: Epoch | None = decode(self.books.epoch) if self.books.epoch else None
+        self.attendance = Attendance(terms.clients, terms.clocks)
         self.refusals: Counter[str] = Counter()
         self.alarms: list[str] = []
 

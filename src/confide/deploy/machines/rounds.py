@@ -44,6 +44,7 @@ class Rounds:
     idle: why there is none in a round.
     left_out: clients who count as dropped, and the last round in which they do. They stay in the draw: a sample of
         fewer would raise the others' rate.
+    starved: the first round waits for clients.
     """
 
     def __init__(self, desk: Desk, neighbours: Mapping[int, Neighbour], rejoining: Rejoining) -> None:
@@ -52,6 +53,7 @@ class Rounds:
         self.cohort: Cohort | None = None
         self.idle: Skip | None = None
         self.left_out: dict[int, int] = {}
+        self.starved = False
 
     @property
     def present(self) -> list[Neighbour]:
@@ -68,6 +70,14 @@ class Rounds:
         """Still to hear every neighbour: a store without a round may stand in for one that was lost, and they know."""
         books = self.desk.books
         return self.desk.phase is Phase.BOOT and books.decided == 0 and books.attempt is None
+
+    @property
+    def waits(self) -> str:
+        """For what it waits beyond any deadline."""
+        desk = self.desk
+        if not self.starved or desk.phase is not Phase.WAIT:
+            return ""
+        return f"the first sum needs {desk.terms.quorum} clients, and {len(desk.attendance.here)} are connected"
 
     @property
     def wake(self) -> float:
@@ -167,15 +177,29 @@ class Rounds:
     def _catch_up(self) -> bool:
         """T2: a neighbour is two rounds ahead, so a deadline was missed here."""
         books = self.desk.books
+        if self._asked:
+            return False
         ahead = max((books.seen[n.m] for n in self.present if not n.far), default=0)
         to = min(ahead, self.desk.terms.clock_round(self.desk.now))
         return ahead >= books.decided + 2 and to > books.decided and self._skip(to, Skip.BEHIND)
 
+    @property
+    def _asked(self) -> bool:
+        """The sum of the open round is there, or its question has left: it may still be published."""
+        cohort = self.cohort
+        return cohort is not None and (
+            cohort.sum is not None or (self.desk.books.transcript != b"" and not cohort.failed)
+        )
+
     def _skip(self, to: int, why: str) -> bool:
-        desk = self.desk
+        desk, cohort = self.desk, self.cohort
         desk.commit(exchange.skip(desk.books, desk.rules, to, int(desk.now)), "skip")
         desk.ports.at("skip.committed")
-        desk.ports.log("skipped", round=to, why=str(why))
+        if cohort is None:
+            desk.ports.log("skipped", round=to, why=str(why))
+        else:
+            desk.ports.log("skipped", round=to, why=str(why), waited=len(cohort.unheard))
+            cohort.give_up()
         for neighbour in self.present:
             neighbour.say()
             neighbour.later()
@@ -188,8 +212,11 @@ class Rounds:
     def _open(self) -> bool:
         """T0: the sample of a round is drawn once, and stored before anybody is invited."""
         desk, books, ports, i = self.desk, self.desk.books, self.desk.ports, self.desk.books.decided + 1
-        desk.phase, self.deadline = Phase.ADAPT, desk.now + desk.terms.clocks.adapt
         self.idle = self._idle(i)
+        if self.idle is None and self._starves(i):
+            self.deadline = NEVER
+            return False
+        desk.phase, self.deadline = Phase.ADAPT, desk.now + desk.terms.clocks.adapt
         if self.idle is not None:  # it keeps pace, and says nothing
             ports.log("halted", round=i, why=str(self.idle))
             return True
@@ -208,6 +235,19 @@ class Rounds:
         self.deadline = self.cohort.deadline
         ports.at("adapt.handed_out")
         return True
+
+    def _starves(self, i: int) -> bool:
+        """The first sum waits until clients enough are here: rounds would run out, and noise alone be released.
+
+        Neighbours go on without this unit, and it follows them (T2).
+        """
+        desk = self.desk
+        here, needed = len(desk.attendance.here), desk.terms.quorum
+        starves = desk.books.published == 0 and here < needed
+        if starves and not self.starved:
+            desk.ports.log("waiting", round=i, clients=here, needed=needed)
+        self.starved = starves
+        return starves
 
     def _idle(self, i: int) -> Skip | None:
         """Why this round is not to be published."""

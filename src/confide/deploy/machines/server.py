@@ -84,6 +84,7 @@ class Server(Desk):
         self.now = now
         if self.phase is Phase.STOPPED:
             return
+        self.attendance.spoke(client)
         cohort = self.rounds.cohort
         try:
             message = client_messages.from_client(raw, self.terms.largest_from_client)
@@ -96,6 +97,20 @@ class Server(Desk):
             self.refusals[cohorts.Reason.NO_ROUND] += 1
         else:
             cohort.receive(now, client, message)
+        self.rounds.advance()
+
+    def client_connected(self, now: float, client: int) -> None:
+        """A client has a stream (again)."""
+        self.now = now
+        self.attendance.connected(client)
+        self.rounds.advance()
+
+    def client_lost(self, now: float, client: int) -> None:
+        """It has none any more."""
+        self.now = now
+        self.attendance.lost(client)
+        if self.rounds.cohort is not None:
+            self.rounds.cohort.look(now)
         self.rounds.advance()
 
     def tick(self, now: float) -> None:

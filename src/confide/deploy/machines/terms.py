@@ -80,6 +80,11 @@ class Terms:
         return total
 
     @property
+    def quorum(self) -> int:
+        """Clients without whom no round has a sum."""
+        return 1 if self.secure is None else self.secure.parameters.quorum
+
+    @property
     def leash(self) -> int:
         """A server publishes at most so many rounds beyond what its neighbours have seen of it, or decided themselves.
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from confide.base.errors import InputError, RunError
 from confide.base.files import existing
+from confide.deploy.machines.attendance import misfit
 from confide.deploy.node import control
 from confide.deploy.node.asking import last
 from confide.deploy.node.config import ServerConfig, host_port
@@ -64,6 +65,8 @@ def _plan(setup: ServerSetup) -> Iterator[Finding]:
     full = left.publications == plan.rounds and (setup.price.release is None or left.releases == plan.privacy.releases)
     level = OK if full else WARN if left.publications else FAIL
     yield Finding("budget", level, left.said if full else f"{left.said}; agree on fewer rounds or more noise")
+    if why := misfit(setup.terms.clocks, secure=setup.plan.secure is not None):
+        yield Finding("clocks", WARN, why)
     start = setup.terms.clocks.begin
     if start > time.time():
         yield Finding("start", OK, f"round 1 opens in {start - time.time():.0f} s")

@@ -81,7 +81,13 @@ class ClientProcess(NodeProcess):
             trainer = training.without_data(setup.plan, setup.unit, setup.client)
         self._record = FileRecord(config.path(config.record), setup.terms.owner)
         self.client = Client(
-            setup.terms, self._told(trainer), self._record, setup.member, noise=noise, config=config.train_config
+            setup.terms,
+            self._told(trainer),
+            self._record,
+            setup.member,
+            noise=noise,
+            config=config.train_config,
+            clock=self._clock,
         )
         self._worker = Worker(self._clock, lambda: self._wake, self._tick, lambda: None, self._broke)
         self._wake = math.inf

@@ -8,7 +8,8 @@ Why the fields are public (docs/design/flows.md, 7: H is what was published and 
 away):
 
     round, neighbour, offered, suspended, late, pending, charged    the schedule: which round, edge and flow, and when
-    clients                                 how many answered; they know it, and dropouts do not depend on data
+    clients, waited                         how many answered, or did not; dropouts do not depend on data
+    needed                                  from the plan
     servers, epoch, attempt, sigma, plan, unit, server, client, budget      from the plan, or signed by operators
     port, grace, set_by_seconds, certificate, on, certificate_until, whole, logger      the machine's
     client_mib, trainer_mib                 the machine's; seconds is of a client's training, see below
@@ -108,7 +109,8 @@ _KEY: Final = re.compile(r"[0-9A-Fa-f]{32,}|[0-9A-Za-z+=]{48,}|-----BEGIN.*")
 EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     # a server's machine
     "published": {"round": count, "clients": count, "offered": numbers, "suspended": numbers},
-    "skipped": {"round": count, "why": text},
+    "skipped": {"round": count, "why": text, "waited": count},
+    "waiting": {"round": count, "clients": count, "needed": count},
     "left out": {"client": count, "round": count},
     "out of range": {"round": count},
     "halted": {"round": count, "why": text},
@@ -160,6 +162,7 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "warned": {"kind": text, "at": text},
     "zeros": {"round": count, "why": text},
     "unusable data": {"effect": text},
+    "early": {"round": count},
     "aborted": {"round": count, "attempt": count, "why": ending},
     OTHER: {"logger": text},
 }  # fmt: skip
@@ -176,6 +179,7 @@ LINES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "numbers of the update of round %d end as zero: %s": ("zeros", ("round", "why")),
     "the data fail a check: %s": ("unusable data", ("effect",)),
     "round %d, attempt %d: %r": ("aborted", ("round", "attempt", "why")),
+    "round %d came before its time by this client's clock": ("early", ("round",)),
 }
 
 

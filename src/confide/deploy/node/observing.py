@@ -22,7 +22,8 @@ Hook = Callable[[str, Mapping[str, Any]], None]
 _ERRORS: Final = {"alarm", "stopped", "failed"}
 _WARNINGS: Final = {
     "down", "skipped", "halted", "epoch refused", "untold", "not released", "not kept", "not written", "void",
-    "differs", "refused", "clock", "expires", "unreachable", "reload failed", "test seed", "left out", "out of range",
+    "differs", "refused", "clock", "expires", "unreachable", "waiting", "reload failed", "test seed", "left out",
+    "out of range",
 }  # fmt: skip
 _REPEATED: Final = {"not kept", "not written", "refused", "differs", "stream closed", "no stream"}
 SILENCE: Final = 60.0  # seconds

@@ -260,15 +260,22 @@ class ServerProcess(NodeProcess):
 
         def connected(node: Node) -> None:
             told("connected")(node)
-            if node.role == "server" and node.number in self._dialers:
+            if node.role == "client":
+                self._worker.submit(self.server.client_connected, node.number)
+            elif node.number in self._dialers:
                 self._dialers[node.number].hurry()
+
+        def disconnected(node: Node) -> None:
+            told("disconnected")(node)
+            if node.role == "client":
+                self._worker.submit(self.server.client_lost, node.number)
 
         def differs(node: Node, lines: list[str]) -> None:
             self._observer.observe("differs", {"with": f"{node.role} {node.number}", "what": lines})
 
         return Listener(
             self.setup.config.listen, self.setup.listening, self.setup.common, self._door, self._receive,
-            connected, told("disconnected"), differs, self._two, self.setup.limits,
+            connected, disconnected, differs, self._two, self.setup.limits,
         )  # fmt: skip
 
     def _two(self, node: Node, who: str) -> None:
@@ -297,6 +304,7 @@ class ServerProcess(NodeProcess):
             self._endpoint.close()
 
     async def _start(self) -> None:
+        self._worker.submit(partial(self.server.boot, rejoin=self._rejoin))  # before any client is heard
         await self._listener.start()
         self._answering = await control.serve(self._socket, self._answer)
         setup = self.setup
@@ -306,7 +314,6 @@ class ServerProcess(NodeProcess):
         )  # fmt: skip
         for m in setup.terms.weights:
             self._dial(m)
-        self._worker.submit(partial(self.server.boot, rejoin=self._rejoin))
         self._worker.start()
         self._task(self._reload_for_ever())
         if self._metrics is not None:
@@ -447,7 +454,7 @@ class ServerProcess(NodeProcess):
                 "pid": os.getpid(),
                 "port": self._listener.port,
                 "since": round(self._started, 3),
-                "clients": {"connected": sum(n.role == "client" for n in inward), "of": machine["clients"]["of"]},
+                "clients": machine["clients"] | {"connected": sum(n.role == "client" for n in inward)},
                 "certificate_until": self.setup.node.not_after.isoformat(),
                 "last_error": self._observer.last_error.text,
                 "network": dict(self._listener.counts) | {"overrun": self._worker.dropped},

@@ -14,10 +14,11 @@ from confide.secure.receipts import Receipt, to_dict
 
 def machine_status(setup: ServerSetup, server: Server) -> dict[str, Any]:
     """What the machine's books say; nothing of it depends on data but by what was published."""
-    found = books_status(setup, server.books)
+    found, cohort = books_status(setup, server.books), server.rounds.cohort
     return found | {
         "phase": str(server.phase),
-        "why": server.why,
+        "why": server.why or server.rounds.waits,
+        "clients": found["clients"] | {"waited": 0 if cohort is None else len(cohort.unheard)},
         "alarms": server.alarms[-5:],
         "refusals": dict(server.refusals),
         "relaying": _relaying(server),
