@@ -47,6 +47,14 @@ class Liar:
     lie: Lie
     rounds: range = range(1, ROUNDS + 1)
 
+    @property
+    def clock(self) -> Callable[[], float]:
+        return self.inner.clock  # type: ignore[attr-defined]
+
+    @clock.setter
+    def clock(self, clock: Callable[[], float]) -> None:
+        self.inner.clock = clock  # type: ignore[attr-defined]
+
     def hello(self) -> bytes:
         return self.inner.hello()
 

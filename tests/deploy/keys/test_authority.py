@@ -65,14 +65,14 @@ def test_a_secret_is_never_readable_by_others_not_even_while_it_is_written(
     alpha: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    flush = durable_files._flush
+    flush = durable_files.flush
 
     def watch(file: Any, data: bytes) -> None:
         if b"PRIVATE" in data:
             seen.append(stat.S_IMODE(os.fstat(file.fileno()).st_mode))
         flush(file, data)
 
-    monkeypatch.setattr(durable_files, "_flush", watch)
+    monkeypatch.setattr(durable_files, "flush", watch)
     alpha.issue("server", "one")
     assert seen == [0o600] * 3
 
