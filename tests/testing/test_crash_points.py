@@ -33,7 +33,7 @@ MORE = (  # and those that the code has besides, of what rides on another commit
     "round.open.tx.commit", "skip.tx.ledger", "skip.tx.state", "publish.tx.applied", "publish.tx.gc",
     "round.open.tx.applied", "round.open.tx.flagged", "round.open.tx.gc", "skip.tx.gc",
 )  # fmt: skip
-RARE = ("publish.tx.gc", "skip.tx.gc")  # no story of this file has every server there
+RARE = ("publish.tx.gc", "round.open.tx.gc", "skip.tx.gc")  # no story of this file has every server there
 ALL = [*POINTS, *MORE]
 SERVERS = range(3)
 AWAY = {"prompt": (0.01, 0.02), "late": (5.0, 30.0)}

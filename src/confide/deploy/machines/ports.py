@@ -87,7 +87,12 @@ class Desk:
         return {m: sorted(records) for m, records in self.books.open.items() if records}
 
     def commit(self, changes: Changes, name: str) -> None:
-        """Make changes durable, and what waits with them, then carry them out in the books."""
+        """Make changes durable, and what waits with them, then carry them out in the books.
+
+        Of the flows of an edge each has a transaction of its own.
+        """
+        if any(waits.balances.keys() & changes.balances for waits in self._waiting):
+            self.settle()
         self.store.commit(reduce(Changes.then, [*self._waiting, changes]), self.ports.at, name)
         self._waiting.clear()
         self.books.apply(changes)
@@ -97,6 +102,8 @@ class Desk:
 
         Only for what a message led to that is said again: a server that dies meanwhile is one that never heard it.
         """
+        if any(waits.balances.keys() & changes.balances for waits in self._waiting):
+            self.settle()
         self._waiting.append(changes)
         self.books.apply(changes)
         if self.finished:  # no other commit is to come
