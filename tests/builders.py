@@ -72,7 +72,8 @@ def a_deployed_plan(**changes: Any) -> Plan:
     made = changes.pop("scheme", scheme("homomorphic", sigma=0.3, noise="gaussian"))
     usual = {
         "graph": on_grid(Graph.ring(4)), "sampled": 3, "units": units(forged_units([3] * 4)), "model": "logistic",
-        "ridge": 0.1, "fraction_bits": 24, "deployment": Deployment(), "scheme": replace(made, law=made.law.discrete),
+        "ridge": 0.1, "fraction_bits": 24, "deployment": Deployment(Clocks(begin=1.0)),
+        "scheme": replace(made, law=made.law.discrete),
     }  # fmt: skip
     return a_plan(**usual | changes)
 
@@ -128,6 +129,7 @@ def deployed(e: Experiment, announced: Sequence[Announced] | None = None, **cloc
     """The plan of this experiment between these units, by default between units that nobody can be."""
     announced = announced or forged_units(e.problem.federation.K.tolist())
     model = model_of(e.problem, e.algorithm)
+    clocks = {"start": 1.0} | clocks
     return of_deployment(announced, e.graph, e.algorithm, model, e.rounds, e.seed, e.privacy, **clocks)
 
 

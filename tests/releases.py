@@ -35,11 +35,11 @@ COST = Cost(0.5, None, 1.0, 0.5, "discrete-gaussian")
 ROUNDS = 3
 
 
-def a_desk(rules: Rules, identities: tuple[bytes, ...], store: Store, send: Callable[[int, bytes], None]) -> Desk:
+def a_desk(rules: Rules, store: Store, send: Callable[[int, bytes], None]) -> Desk:
     """Of a server that has learned and has nothing open."""
     unit = scripted(Graph.parse("path:2"), scheme("homomorphic", 0.5), rounds=1)[0]
-    terms = replace(unit.terms, rules=rules, identities=identities)
-    desk = Desk(terms, store, Ports(send, lambda k, raw: None, unit.noise, unit.sample))
+    terms = replace(unit.terms, rules=rules)
+    desk = Desk(terms, store, Ports(send, lambda k, raw: None, unit.noise, unit.sample, unit.sign))
     desk.phase = Phase.FINISHED
     return desk
 
@@ -137,8 +137,9 @@ class Box:
             entropy = np.random.default_rng([seed, p]).bytes
             u.release = Part(terms, lambda _: COST, attempts, attempts, identity, share, patience, released, entropy)
         self.watch = Watch([u.store.load() for u in self.units])
+        begin = 0.0 if books is None else 10.0 * ROUNDS  # before that nobody believes that all rounds are over
         self.net = Network(
-            self.units, weather, seed, committed=self.watch.committed, sent=self.watch.sent, log=self._log
+            self.units, weather, seed, begin=begin, committed=self.watch.committed, sent=self.watch.sent, log=self._log
         )
 
     def _log(self, *what: Any, **fields: Any) -> None:
@@ -214,9 +215,9 @@ class Lab:
     def _start(self, p: int) -> Releases:
         store, entropy = self.stores[p], np.random.default_rng(p).bytes
         weights = dict.fromkeys(store.load().neighbours, 1)
-        rules = Rules(p, PLAN, weights, ROUNDS, 4, self.terms.length, 2**62)
         identities = tuple(server_identity(q).public for q in range(self.P))
-        desk = a_desk(rules, identities, store, lambda m, raw: self.queue.append((p, m, raw)))
+        rules = Rules(p, PLAN, weights, ROUNDS, 4, self.terms.length, 2**62, identities, by_link=False)
+        desk = a_desk(rules, store, lambda m, raw: self.queue.append((p, m, raw)))
         desk.epoch = self.epoch
         most, identity, share = self.attempts, server_identity(p), self.shares.of(p)
         return Releases(

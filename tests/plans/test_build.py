@@ -67,7 +67,7 @@ def test_both_doors_make_the_same_tables_of_one_config(aggregation: str) -> None
         assert a.size == b.size == 4
         one = sorted((c.local_steps, c.batch) for c in a.clients for _ in range(c.count))
         assert one == sorted((c.local_steps, c.batch) for c in b.clients)
-    assert (played.deployment, real.deployment) == (None, replace(real.deployed(), clocks=Clocks()))
+    assert (played.deployment, real.deployment) == (None, replace(real.deployed(), clocks=Clocks(begin=1.0)))
 
 
 def test_every_client_is_counted_with_its_own_work() -> None:

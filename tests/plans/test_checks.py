@@ -47,7 +47,8 @@ def with_client(p: int, k: int, **fields: Any) -> tuple[Unit, ...]:
 @pytest.mark.parametrize(
     ("changes", "field", "words"),
     [
-        ({"protocol": 2}, "deployment.protocol", "this confide speaks 1"),
+        ({"protocol": 3}, "deployment.protocol", "this confide speaks 2"),
+        ({"start": 0.0}, "deployment.clocks.begin", "must say when round 1 opens"),
         ({"window": 1}, "deployment.window", "between 2 and 64"),
         ({"window": 65}, "deployment.window", "between 2 and 64"),
         ({"begin": -1.0}, "deployment.clocks.begin", "at least 0"),

@@ -136,7 +136,9 @@ def plans(draw: Any) -> Plan:
         sums = SecureSum(parameters, 64, draw(st.floats(0.0, 8.0)))
     if deployed:
         adapt = draw(st.floats(1e-3, 1e6))
-        clocks = Clocks(draw(st.floats(0, 1e10)), adapt, draw(st.floats(1e-4, adapt)), draw(positive), draw(positive))
+        clocks = Clocks(
+            draw(st.floats(1e-3, 1e10)), adapt, draw(st.floats(1e-4, adapt)), draw(positive), draw(positive)
+        )
         names = draw(st.text("aé日 x", max_size=9))
         announced = [one._replace(name=one.name + names) for one in forged_units([3, 4, 3, 5], draw(st.booleans()))]
         roster = units(announced, draw(st.integers(1, 2**40)), draw(st.integers(1, 2**40)))
@@ -184,7 +186,7 @@ def test_a_plan_comes_back_from_its_text(a: Plan) -> None:
 def test_the_hash_of_a_plan_is_fixed() -> None:
     """A change here makes every deployed node and every old ledger disagree with the new code: raise the version."""
     assert plan().hash == "8f74ff3223de73d7e38d396dc9040f12fe4c4dab68d755adca336e58b8df8d9d"
-    assert secure().hash == "023ee356db4773559d8e9bb64381cc7518e239666c4b203b79e02a5437151dec"
+    assert secure().hash == "1c43fa922ca5b2f716a7bae79a9ceead92dab9c2ce80b0b6e476cccfe2d754f8"
 
 
 def test_the_graphs_come_back_bit_for_bit() -> None:
@@ -281,7 +283,7 @@ CHANGES: list[tuple[Callable[..., Plan], dict[str, Any]]] = [
     ),
     (secure, {"deployment": None}),
     (secure, {"window": 5}),
-    (secure, {"begin": 1.0}),
+    (secure, {"begin": 2.0}),
     (secure, {"adapt": 61.0}),
     (secure, {"tick": 59.0}),
     (secure, {"neighbours": 31.0}),
@@ -336,7 +338,7 @@ def test_equal_numbers_make_equal_plans() -> None:
             ((1, 0, 0), (1.0, -0.0, 0.0))]  # fmt: skip
     assert plan(scheme=taps[0]).hash == plan(scheme=taps[1]).hash
     assert Plan.from_text(plan(scheme=taps[0]).text).scheme == taps[1]
-    deployed = a_deployed_plan(adapt=60, tick=60, begin=-0.0)
+    deployed = a_deployed_plan(adapt=60, tick=60, begin=1)
     assert deployed.hash == a_deployed_plan().hash
     assert Plan.from_text(deployed.text) == a_deployed_plan()
 
@@ -637,3 +639,13 @@ def test_importing_is_light() -> None:
     code = f"import sys, {modules}; print([m for m in {heavy!r}.split() if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_plan_of_the_protocol_before_is_read_also_without_a_start() -> None:
+    """For the ledger of its store, and for its bundle: no node runs it (`config.not_of_before`)."""
+    old = rewritten(secure(), "deployment.protocol", 1)
+    assert Plan.from_text(old).deployed().protocol == 1
+    text = rewritten(Plan.from_text(old), "deployment.clocks.begin", 0.0)
+    assert Plan.from_text(text).deployed().clocks.begin == 0.0
+    with pytest.raises(InputError, match=r"deployment\.clocks\.begin"):
+        Plan.from_text(rewritten(secure(), "deployment.clocks.begin", 0.0))

@@ -25,7 +25,7 @@ from confide.privacy.bundle import generate_key, load_key, make_bundle, save_bun
 from confide.privacy.ledger import FREE, Event, compose, dataset_id, read, write_events
 from confide.privacy.price import Price
 from confide.testing.network import Network, Weather
-from confide.testing.rehearsal import forged_units, training_units
+from confide.testing.rehearsal import forged_units, server_identity, training_units
 from invariants import Watch, balanced
 
 ROUNDS = 8
@@ -149,7 +149,7 @@ def test_a_rejoin_does_not_pay_twice_for_a_sum() -> None:
     books = Books.fresh(np.zeros(terms.rules.length, np.int64), tuple(terms.weights))
     books.apply(exchange.reveal(books, terms.rules, terms.costs[0], 0))
     assert books.published == 1
-    books.apply(exchange.rejoin(books, terms.rules, 3, [None, *terms.costs[1:3]], 0))
+    books.apply(exchange.rejoin(books, terms.rules, 3, [None, *terms.costs[1:3]], 0, server_identity(1).sign))
     assert (books.decided, books.published) == (3, 3)
 
 

@@ -238,7 +238,7 @@ WRONG: Mapping[type[Server], str] = {
     Cheapens: "I4",
     Closes: "I2",
     Whispers: "I1|I2|L1|L2",
-    MixesUp: "I2|I3",
+    MixesUp: "I2|I3|L1",
     Twice: "I1",
     Unbounded: "I5",
     Spends: "budget",

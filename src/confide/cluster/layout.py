@@ -255,7 +255,7 @@ def lay_out(
     tick: float | None = 0.5,
     exchange: float = 7.0,
     drain: float = 30.0,
-    start: float = 0.0,
+    start: float | None = None,
     window: int = 4,
     ports: Callable[[int], Sequence[int]] = free_ports,
     **options: Any,

@@ -31,7 +31,9 @@ def agree(
     tick: Annotated[float | None, typer.Option(help="Publications are at multiples of it; adapt by default.")] = None,
     exchange: Annotated[float, typer.Option(help="Seconds to wait for neighbours.")] = 30.0,
     drain: Annotated[float, typer.Option(help="Seconds to settle open flows at the end.")] = 300.0,
-    start: Annotated[float, typer.Option(help="When round 1 opens, in seconds since 1970.")] = 0.0,
+    start: Annotated[
+        float | None, typer.Option(help="When round 1 opens, in seconds since 1970; now by default.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="linear, logistic or own, in place of the problem's.")] = None,
     features: Annotated[int | None, typer.Option(help="Numbers in the model, in place of the problem's.")] = None,
     rho: Annotated[float | None, typer.Option(help="Regulariser, in place of the problem's.")] = None,

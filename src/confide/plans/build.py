@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -62,7 +64,7 @@ def of_deployment(
     tick: float | None = None,
     exchange: float = 30.0,
     drain: float = 300.0,
-    start: float = 0.0,
+    start: float | None = None,
 ) -> Plan:
     """The plan of a deployment among these units, whose data nobody has in one place.
 
@@ -70,7 +72,7 @@ def of_deployment(
         seed: of clients' local steps and batches, where these are drawn from a range.
         window: rounds that may be open on an edge.
         adapt, tick, exchange, drain, start: of `Clocks`, in seconds; `tick` is `adapt` by default, so that a round is
-            published at the same instant however long training took.
+            published at the same instant however long training took. `start`, when round 1 opens, is now by default.
 
     Raises:
         InputError: real machines cannot do what the settings ask.
@@ -83,7 +85,8 @@ def of_deployment(
         clients = tuple(Clients(int(E[c + k]), int(batch[c + k]), identity=key) for k, key in enumerate(unit.clients))
         units.append(Unit(clients, unit.name, unit.identity, unit.key_agreement, unit.authority))
         c += len(clients)
-    clocks = Clocks(float(start), float(adapt), float(adapt if tick is None else tick), float(exchange), float(drain))
+    begin = float(math.ceil(time.time())) if start is None else float(start)
+    clocks = Clocks(begin, float(adapt), float(adapt if tick is None else tick), float(exchange), float(drain))
     return _assembled(graphs, algorithm, model, units, rounds, privacy, Deployment(clocks, window))
 
 

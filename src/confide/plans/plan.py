@@ -29,7 +29,8 @@ from confide.rounds.schemes import Scheme
 from confide.secure.settings import SecureSum
 
 VERSION: Final = 3
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
+READ: Final = (1, PROTOCOL)  # plans of which a store or a bundle can still be read
 LARGEST: Final = 64 * 2**20  # bytes of a plan file: a graph of some hundred thousand edges, or as many clients
 MODELS: Final = ("linear", "logistic", "own")
 
@@ -143,8 +144,9 @@ class Clocks:
     """Seconds.
 
     Attributes:
-        begin: of round 1, since 1970.  adapt: until a round's sum must be there.  tick: publications are at multiples
-            of it.  neighbours: to wait for neighbours.  drain: to settle open flows at the end.
+        begin: of round 1, since 1970; 0 is the start of a virtual clock.  adapt: until a round's sum must be there.
+        tick: publications are at multiples of it.  neighbours: to wait for neighbours.  drain: to settle open flows at
+            the end.
     """
 
     begin: float = 0.0
@@ -165,13 +167,16 @@ class Clocks:
 class Deployment:
     """What real machines agree on beside the round: the protocol, the clocks, open flows of an edge at most."""
 
-    clocks: Clocks = Clocks()
+    clocks: Clocks
     window: int = 4
     protocol: int = PROTOCOL
 
     def __post_init__(self) -> None:
-        if self.protocol != PROTOCOL:
+        if self.protocol not in READ:
             raise InputError("deployment.protocol", self.protocol, f"this confide speaks {PROTOCOL}")
+        if self.protocol == PROTOCOL and self.clocks.begin <= 0.0:
+            remedy = "must say when round 1 opens, in seconds since 1970: it bounds what servers believe each other"
+            raise InputError("deployment.clocks.begin", self.clocks.begin, remedy)
         whole("deployment.window", self.window, 2, 64)
 
 

@@ -109,8 +109,12 @@ class Identity(_Pair):
     def of(cls, secret: bytes) -> Self:
         return cls(Secret(secret), Ed25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw())
 
+    @cached_property
+    def _own(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.secret)
+
     def sign(self, statement: bytes) -> bytes:
-        return Ed25519PrivateKey.from_private_bytes(self.secret).sign(statement)
+        return self._own.sign(statement)
 
 
 def signed_by(public: bytes | None, signature: bytes, statement: bytes) -> bool:

@@ -106,6 +106,7 @@ class Unit:
         store: where its state survives.
         clients: make each client's machine, anew after a crash, from its record.
         noise, sample: the server's noise, and who is asked in a round.
+        sign: with the server's identity.
         make: makes the server's machine.  release: its part in a release, where the plan has one.
         server, machines: the machines that live at the moment; None for one that is away.
     """
@@ -115,6 +116,7 @@ class Unit:
     clients: Sequence[Callable[[], Client]]
     noise: NoiseSource
     sample: Callable[[int], tuple[int, ...]]
+    sign: Callable[[bytes], bytes]
     make: Callable[[Terms, Store, Ports], Server] = Server
     release: Part | None = None
     server: Server | None = None
@@ -227,6 +229,7 @@ class Network:
             to_client=lambda k, raw: self._carry(("server", p, 0), ("client", p, k), raw),
             noise=unit.noise,
             sample=unit.sample,
+            sign=unit.sign,
             at=partial(self._point, p) if self._dangerous else nowhere,
             log=partial(self._log, p),
             release=unit.release,

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,7 @@ class ScriptedClient:
         return [messages.encode(messages.Update(invite.round, invite.attempt, as_bytes(update)))]
 
 
+@cache
 def server_identity(p: int) -> Identity:
     """Of server p in a box: no secret."""
     return Identity.of(p.to_bytes(32, "big"))
@@ -111,7 +113,7 @@ class Rehearsal:
         seed: of samples, batches, noise and weather.
 
     Attributes:
-        network: the box; its clock is `network.now`, in virtual seconds.
+        network: the box; its clock is `network.now`, in virtual seconds since the plan's start.
         price: what the plan's publications cost.
 
     Raises:
@@ -218,11 +220,12 @@ def scripted(
     """
     g, arithmetic = on_grid(graph), FixedArithmetic(1, 10)
     noise = integer_noise(seed, arithmetic)
+    identities = tuple(server_identity(q).public for q in range(g.P))
     units = []
     for p in range(g.P):
         weights = neighbours(g, p)
         terms = Terms(
-            rules=Rules(p, PLAN, integer_weights(weights), rounds, window, length, 2**62),
+            rules=Rules(p, PLAN, integer_weights(weights), rounds, window, length, 2**62, identities, scheme.by_link),
             clients=1,
             largest_update=LARGEST_UPDATE,
             scheme=scheme,
@@ -232,13 +235,13 @@ def scripted(
             decays=(0.0,),
             costs=(Cost(1.0, None, 1.0, scheme.sigma, str(scheme.law.discrete)),) * rounds,
             allowed=rounds if allowed is None else allowed,
-            identities=tuple(server_identity(q).public for q in range(g.P)),
             edges=tuple((int(i), int(j)) for i, j in g.edges),
             clocks=Clocks(**{"adapt": 10.0, "tick": 10.0, "neighbours": 2.0, "drain": 20.0} | times),
             plan_text="",
         )
         books = Books.fresh(np.zeros(length, np.int64), tuple(weights))
-        units.append(Unit(terms, store(p, books), [partial(ScriptedClient, seed, p, length)], noise, lambda _: (0,)))
+        clients = [partial(ScriptedClient, seed, p, length)]
+        units.append(Unit(terms, store(p, books), clients, noise, lambda _: (0,), server_identity(p).sign))
     return units
 
 
@@ -262,9 +265,12 @@ def training_units(
     """
     plan, arithmetic = price.plan, price.arithmetic
     noise = seeded.server_noise(seed, arithmetic)
+    identities = tuple(server_identity(p).public for p in range(plan.P))
     units = []
     for p, K in enumerate(_checked_sizes(plan, source)):
         terms = of_plan(price, p, rounds)
+        rules = terms.rules._replace(identities=identities)  # whomever the plan names: here the box signs
+        terms = replace(terms, clocks=_virtual(terms.clocks), rules=rules)
         books = Books.fresh(np.zeros(terms.rules.length, np.int64), tuple(terms.weights))
         clients = []
         for k in range(K):
@@ -272,8 +278,13 @@ def training_units(
             trains = _on_data(plan, source, seed, p, k) if isinstance(source, Problem) else source
             clients.append(partial(_client, plan, seed, p, k, record, trains, train_config(p, k)))
         sample = seeded.sample(seed, p, arithmetic.L, K)
-        units.append(Unit(terms, store(p, books), clients, noise, sample))
+        units.append(Unit(terms, store(p, books), clients, noise, sample, server_identity(p).sign))
     return units
+
+
+def _virtual(clocks: Clocks) -> Clocks:
+    """Virtual seconds count from the plan's start."""
+    return replace(clocks, begin=0.0)
 
 
 def _checked_sizes(plan: Plan, source: Problem | Trainer) -> list[int]:
@@ -310,4 +321,5 @@ def _client(
         peers = {n: bytes.fromhex(client.identity) for n, client in enumerate(plan.units[p].clients)}
         member = Member(k, client_identity(p, k), peers)
     terms, noise = ClientTerms.of_plan(plan, p, k), seeded.client_noise(seed, plan, p, k)
+    terms = replace(terms, clocks=_virtual(terms.clocks))
     return Client(terms, trains, record, member, noise=noise, config=config)

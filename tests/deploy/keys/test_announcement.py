@@ -56,7 +56,7 @@ def test_the_plan_is_that_of_the_data(tables: dict[str, Any]) -> None:
     c = parse({**BASE, "problem": tables["problem"]}) if "problem" in tables else config(**tables)
     built = c.build()
     sizes = built.problem.federation.K.tolist()
-    with_data, without = deployed(built, units(sizes)), agree(c, units(sizes))
+    with_data, without = deployed(built, units(sizes)), agree(c, units(sizes), start=1.0)
     assert without.diff(with_data) == []
     assert other_sizes(c, units(sizes)) == ""
 

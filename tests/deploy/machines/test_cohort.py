@@ -53,7 +53,7 @@ PHASES = [secure.Advertising, secure.Sharing, secure.Masking, secure.Unmasking]
 
 CLEAR_TERMS = replace(
     scripted(Graph.parse("path:2"), scheme("homomorphic", 0.5), rounds=100, adapt=SECONDS)[0].terms,
-    rules=Rules(UNIT, PLAN, {}, 100, 4, M, 2**62),
+    rules=Rules(UNIT, PLAN, {}, 100, 4, M, 2**62, (), by_link=False),
     clients=K,
     largest_update=LARGEST,
 )
@@ -81,7 +81,9 @@ def a_desk(terms: Terms, model: np.ndarray, now: float, send: Callable[[int, byt
     """At which all clients are connected."""
     books = Books.fresh(model, ())
     books.transcript = kept
-    desk = Desk(terms, MemoryStore(books), Ports(lambda m, raw: None, send, integer_noise(0, GRID), lambda _: ()))
+    desk = Desk(
+        terms, MemoryStore(books), Ports(lambda m, raw: None, send, integer_noise(0, GRID), lambda _: (), bytes)
+    )
     desk.now = now
     for k in range(terms.clients):
         desk.attendance.connected(k)

@@ -41,7 +41,7 @@ def signed(number: int, removed: tuple[int, ...], signers: tuple[int, ...] | Non
 
 
 def follow(epoch: Epoch, previous: Epoch | None = None, edges: Any = COMPLETE, P: int = 5, plan: bytes = PLAN) -> None:
-    terms = replace(TERMS, rules=TERMS.rules._replace(plan=plan), identities=tuple(IDENTITIES[:P]), edges=edges)
+    terms = replace(TERMS, rules=TERMS.rules._replace(plan=plan, identities=IDENTITIES[:P]), edges=edges)
     check(epoch, terms, previous)
 
 

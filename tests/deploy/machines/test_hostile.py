@@ -42,6 +42,7 @@ from confide.secure.parameters import choose
 from confide.secure.settings import SecureSum
 from confide.testing.network import Cut, Network, Node, Unit, Weather
 from confide.testing.rehearsal import LARGEST_UPDATE, ScriptedClient, scripted, server_identity
+from desks import publication
 from exploring import more
 from invariants import Watch, bounded, pending, require
 
@@ -140,7 +141,7 @@ class Machine:
 def taken(name: str, server: Server) -> Machine:
     """The machine, with everything that it may change, and nobody listening."""
     terms, out = server.terms, Out()
-    ports = Ports(out.to_server, out.to_client, server.ports.noise, server.ports.sample)
+    ports = Ports(out.to_server, out.to_client, server.ports.noise, server.ports.sample, server.ports.sign)
     same = {id(x): x for x in (terms, terms.rules)} | {id(server.ports): ports}
     if server.rounds.cohort is not None:
         same[id(server.rounds.cohort.session)] = server.rounds.cohort.session  # immutable
@@ -172,7 +173,7 @@ def facts(machine: Machine) -> dict[str, Any]:
         id(c.session),
     )
     edges = [{k: copy.copy(v) for k, v in vars(n).items() if k != "desk"} for n in s.neighbours.values()]
-    rejoining = s.rejoining.reached, set(s.rejoining.blank)
+    rejoining = dict(s.rejoining.claims), s.rejoining.signed, set(s.rejoining.blank)
     volatile = (s.phase, s.why, s.alarms, edges, rejoining, s.epoch, s.rounds.deadline)
     entries = len(list(s.store.entries()))
     return {
@@ -260,7 +261,7 @@ def special(server: Server) -> Iterator[Machine]:
 
     def booted(name: str, books: Books, terms: Terms = terms, **how: Any) -> Machine:
         out = Out()
-        ports = Ports(out.to_server, out.to_client, server.ports.noise, server.ports.sample)
+        ports = Ports(out.to_server, out.to_client, server.ports.noise, server.ports.sample, server.ports.sign)
         machine = Machine(name, Server(terms, MemoryStore(books), ports), out)
         machine.server.boot(30.0, **how)
         return machine
@@ -289,9 +290,14 @@ def an_epoch(removed: tuple[int, ...], signers: tuple[int, ...], number: int = 1
 
 
 def a_sync(machine: Machine, m: int, **changes: Any) -> Sync:
-    """What an honest neighbour might say that has nothing open."""
+    """What an honest neighbour might say that has nothing open; it signs what it offers."""
     true = Sync(PLAN, machine.server.epoch_number, m, ME, machine.books.seen[m], (), None, False, 0, None)
-    return replace(true, **changes)
+    return signed(replace(true, **changes), m)
+
+
+def signed(sync: Sync, m: int) -> Sync:
+    """With the signature of its offer, if there is one and nothing else is shown."""
+    return sync if sync.offer is None or sync.shown else replace(sync, shown=(publication(PLAN, m, *sync.offer),))
 
 
 def machines(*, secure: bool = False) -> list[Machine]:
@@ -463,6 +469,7 @@ def test_an_adrift_server_follows_nobody_beyond_the_clock() -> None:
     assert set(machine.books.status.values()) == {Status.ADRIFT}
     terms, d = machine.server.terms, machine.books.decided
     assert terms.clock_round(machine.now) <= d < T
+    machine.server.now = 30.5
     machine.hear(0, a_sync(machine, 0, decided=T))
     due = terms.clock_time(T)
     assert machine.server.wake <= due
@@ -508,7 +515,10 @@ def alarmed(machine: Machine, act: Callable[[], None], what: str) -> None:
     after = facts(machine)
     assert machine.server.refusals["alarm"] == n + 1
     assert what in machine.server.alarms[-1]
-    before["volatile"], after["volatile"] = before["volatile"][3:], after["volatile"][3:]
+    for found in (before, after):
+        found["volatile"] = found["volatile"][3:]
+        for books in (found["books"], found["stored"]):
+            del books["proofs"]
     assert after == before
 
 
@@ -518,7 +528,8 @@ def test_other_bytes_for_a_round_that_was_offered_early() -> None:
     true = a_sync(machine, 0, decided=i, open=((i, False),), offer=(i, blob(5)))
     machine.hear(0, true)
     assert machine.server.neighbours[0].early == {i: blob(5)}
-    alarmed(machine, lambda: machine.hear(0, replace(true, offer=(i, blob(6)), ask=True)), f"other bytes for round {i}")
+    other = signed(replace(true, offer=(i, blob(6)), ask=True, shown=()), 0)
+    alarmed(machine, lambda: machine.hear(0, other), f"other bytes for round {i}")
     machine.hear(0, true)  # the first again: nothing
     assert machine.server.neighbours[0].early == {i: blob(5)}
     assert len(machine.server.alarms) == 1
@@ -537,7 +548,7 @@ def test_other_bytes_for_a_round_that_was_applied() -> None:
                 other = a_sync(machine, m, decided=max(i, machine.books.seen[m]), open=opened, offer=(i, blob(99)))
                 alarmed(machine, lambda: machine.hear(m, other), f"other bytes for round {i}")  # noqa: B023
                 closed = machine.copy()
-                closed.hear(m, replace(other, offer=None, open=((i, True),)))
+                closed.hear(m, replace(other, offer=None, open=((i, True),), shown=()))
                 assert i not in closed.books.open[m]
                 balance = closed.books.balances[m]
                 closed.hear(m, other)
@@ -551,7 +562,7 @@ def test_the_first_message_is_the_one_that_counts() -> None:
     i = machine.books.decided + 1
     true = a_sync(machine, 0, decided=i, open=((i, False),), offer=(i, blob(5)))
     machine.hear(0, true)
-    machine.hear(0, replace(true, offer=(i, blob(-5))))
+    machine.hear(0, signed(replace(true, offer=(i, blob(-5)), shown=()), 0))
     before = machine.books.balances[0]
     for k in range(2):
         machine.client(k, cm.Update(i, machine.books.attempt.number, blob(1)))  # type: ignore[union-attr]
@@ -606,7 +617,8 @@ def test_skipped_rounds_are_never_published_later() -> None:
     i, attempt = machine.books.decided + 1, machine.books.attempt
     assert attempt is not None
     machine.server.tick(machine.now)
-    machine.hear(0, a_sync(machine, 0, decided=T, balance=(0, OTHER)))
+    latest = machine.server.clock.latest
+    machine.hear(0, a_sync(machine, 0, decided=latest, balance=(0, OTHER)))
     assert machine.books.decided >= i
     for k in range(2):
         machine.client(k, cm.Update(i, attempt.number, blob(1)))
@@ -615,13 +627,61 @@ def test_skipped_rounds_are_never_published_later() -> None:
     assert kinds[i] == "skip"
 
 
-def test_a_neighbour_that_saw_more_than_was_decided_stops_the_server() -> None:
-    """True of a store that was put back, and then nothing may leave; a lie costs availability, not privacy."""
+def lied(machine: Machine, act: Callable[[], None], why: str) -> None:
+    """Refused under its reason, with an alarm, and nothing else has happened."""
+    before, counted = facts(machine), Counter(machine.server.refusals)
+    act()
+    after = facts(machine)
+    assert why in machine.server.alarms[-1]
+    before["volatile"], after["volatile"] = before["volatile"][3:], after["volatile"][3:]
+    assert after == before, machine.name
+    new = machine.server.refusals - counted
+    assert new.total() == 2, (machine.name, new)
+    assert new["alarm"] == 1
+    assert any(why in reason for reason in new)
+
+
+def test_rounds_that_the_clock_has_not_reached_are_a_lie_or_a_wrong_clock() -> None:
+    """Nothing of it is kept, at any moment: not as `seen`, not as `decided`, not in a rejoin."""
+    tried = 0
     for machine in machines():
-        if machine.server.phase is Phase.REJOIN:
+        if (beyond := machine.server.clock.latest + 1) > T or machine.server.phase is Phase.STOPPED:
+            continue
+        for m in (0, 2):
+            if machine.books.status[m] is Status.REMOVED:
+                continue
+            for changes in (
+                {"decided": beyond},
+                {"decided": beyond, "open": ((beyond, False),), "offer": (beyond, blob())},
+                {"seen": beyond},
+                {"shown": (publication(PLAN, 0, beyond, blob()),)},
+                {"shown": (publication(PLAN, ME, beyond, blob()),)},
+            ):
+                tried += 1
+                sync = a_sync(machine, m, ask=True, **changes)
+                lied(machine, lambda: machine.hear(m, sync), "a round that this clock has not reached")  # noqa: B023
+    assert tried > 20
+
+
+def test_a_round_of_this_server_that_nobody_can_show_stops_nothing() -> None:
+    for machine in machines():
+        seen = machine.books.decided + 1
+        if machine.server.phase is Phase.REJOIN or seen > machine.server.clock.latest:
+            continue
+        lied(machine, lambda: machine.hear(0, a_sync(machine, 0, seen=seen, ask=True)), "shows no signature")  # noqa: B023
+        forged = publication(PLAN, ME, seen, blob())._replace(signature=bytes(64))
+        sync = a_sync(machine, 0, seen=seen, ask=True, shown=(forged,))
+        refused(machine, lambda: machine.hear(0, sync), "a signature that does not hold")  # noqa: B023
+
+
+def test_a_neighbour_that_shows_more_than_was_decided_stops_the_server() -> None:
+    """True of a store that was put back, and then nothing may leave."""
+    for machine in machines():
+        seen = machine.books.decided + 1
+        if machine.server.phase is Phase.REJOIN or seen > machine.server.clock.latest:
             continue
         before = facts(machine)
-        machine.hear(0, a_sync(machine, 0, seen=machine.books.decided + 1, ask=True))
+        machine.hear(0, a_sync(machine, 0, seen=seen, ask=True, shown=(publication(PLAN, ME, seen, blob()),)))
         after = facts(machine)
         assert machine.server.phase is Phase.STOPPED
         assert "older than what left" in machine.server.why
@@ -631,12 +691,15 @@ def test_a_neighbour_that_saw_more_than_was_decided_stops_the_server() -> None:
         assert facts(machine)["books"] == before["books"]
 
 
-def test_a_server_that_rejoins_believes_nobody_beyond_the_plan() -> None:
+def test_a_server_that_rejoins_believes_nobody_beyond_the_clock() -> None:
     (machine,) = [m for m in machines() if m.name == "rejoin"]
+    machine.server.now = 15.0
     machine.hear(0, a_sync(machine, 0, seen=2**32 - 1))
-    machine.hear(2, a_sync(machine, 2))
-    assert machine.books.decided == T
-    assert machine.books.published == T  # a gap is paid for, also one that a neighbour made up
+    assert "this clock has not reached" in machine.server.alarms[-1]
+    assert machine.server.rounds.waiting_for == [0, 2]
+    for m in (0, 2):
+        machine.hear(m, a_sync(machine, m, seen=3, decided=1))
+    assert machine.books.decided == machine.books.published == 3  # the open round, and one for clocks that differ
     assert not machine.books.contribution.any()
 
 
@@ -847,6 +910,13 @@ def some_sync(r: random.Random, b: Books, m: int) -> FromServer:
     seen = r.randint(0, b.decided) if r.random() < 0.9 else some_round(r, b)
     balance = (r.choice((0, b.balances[m].n)), r.randbytes(32)) if r.random() < 0.3 else None
     sync = Sync(PLAN, r.choice((0, 0, 1, 9)), m, ME, decided, opened, offer, r.random() < 0.5, seen, balance)
+    match r.randrange(12):
+        case 0:
+            one = publication(PLAN, m, some_round(r, b), blob(r.randrange(9)))  # it has its own key and no other
+            other = one._replace(server=r.choice((m, 0, ME, 2, 9)), signature=r.randbytes(64))
+            sync = replace(sync, shown=(r.choice((one, one, one, other)),))
+        case n if n < 11:
+            sync = signed(sync, m)
     match r.randrange(8):
         case 0:
             return AskBalance(PLAN, m, ME, some_round(r, b), 5, 0)
@@ -867,28 +937,35 @@ def some_sync(r: random.Random, b: Books, m: int) -> FromServer:
     return sync
 
 
+def _counted(server: Server) -> int:
+    """What was refused; an alarm may come with it, or alone."""
+    return server.refusals.total() - server.refusals["alarm"]
+
+
 def from_neighbour(machine: Machine, m: int, raw: bytes) -> None:
     """Whatever a neighbour says: its own edge may change, by a flow of two published messages or to void, and no other.
 
     The server may skip as far as the clock allows, and stop. It never publishes because of it, and no message leaves.
     """
     server, b, now = machine.server, machine.books.copy(), machine.now
-    before, counted, rejoining = facts(machine), server.refusals.total(), server.phase is Phase.REJOIN
+    before, counted, rejoining = facts(machine), _counted(server), server.phase is Phase.REJOIN
+    alarms = server.refusals["alarm"]
     owed = set(server.asked)
     machine.hear(m, raw)
     after, now_b = facts(machine), machine.books
     assert plain(server.store.load()) == plain(now_b)
-    assert server.refusals.total() <= counted + 1
+    assert _counted(server) <= counted + 1
+    assert server.refusals["alarm"] <= alarms + 1
     bounded(server.terms, now_b)
     try:
         said = decode(raw, server.terms.largest_sync)
     except MalformedError:
-        assert server.refusals.total() == counted + 1
+        assert _counted(server) == counted + 1
         assert after == before
         return
     if after == before:
         return
-    if server.refusals.total() > counted and server.refusals["alarm"] == 0:
+    if _counted(server) > counted and server.refusals["alarm"] == alarms:
         assert b.status[m] is Status.REMOVED  # which is told so
     assert np.array_equal(now_b.contribution, b.contribution)
     assert now_b.decided <= max(b.decided, server.terms.clock_round(now)) or rejoining
@@ -1107,7 +1184,7 @@ def some_lies(draw: st.DrawFn) -> Lie:
     said = Sync(
         PLAN, draw(st.sampled_from((0, 0, 1))), LIAR, to, decided, opened, offer, draw(st.booleans()), seen, balance
     )
-    return 0.5 * draw(st.integers(0, 130)), to, encode(said)
+    return 0.5 * draw(st.integers(0, 130)), to, encode(signed(said, LIAR) if draw(st.integers(0, 9)) else said)
 
 
 def check_honest(net: Network, watch: Honest) -> None:

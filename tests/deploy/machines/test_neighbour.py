@@ -12,14 +12,14 @@ from confide.deploy.machines.exchange import ExchangeError, OtherBytesError, pub
 from confide.deploy.machines.ports import Phase
 from confide.deploy.store.books import as_bytes
 from confide.plans.plan import Clocks
-from desks import Recorded
+from desks import Recorded, publication
 
 OFFER = as_bytes(np.array([8, -8]))
 
 
 def published(desk: Recorded) -> None:
     x = np.array([1, 2])
-    desk.commit(publish(desk.books, desk.rules, x, {0: x, 2: x}, desk.terms.costs[0], 0), "publish")
+    desk.commit(publish(desk.books, desk.rules, x, {0: x, 2: x}, desk.terms.costs[0], 0, desk.ports.sign), "publish")
     desk.phase = Phase.WAIT
     desk.taken()
 
@@ -75,7 +75,7 @@ def test_what_closes_a_record_rides_on_the_next_commit_and_is_heard_again_if_tha
             desk = replaced(desk)
             assert desk.books.open[0][1].applied
     x = np.array([3, 4])
-    desk.commit(publish(desk.books, desk.rules, x, {0: x, 2: x}, desk.terms.costs[1], 0), "publish")
+    desk.commit(publish(desk.books, desk.rules, x, {0: x, 2: x}, desk.terms.costs[1], 0, desk.ports.sign), "publish")
     assert ("at", "publish.tx.gc") in desk.steps()
     assert list(desk.store.load().open[0]) == [2]
 
@@ -104,7 +104,7 @@ def test_an_early_offer_waits_for_its_round() -> None:
     with pytest.raises(OtherBytesError):
         neighbour.hear(desk.hears(2, decided=1, open=((1, False),), offer=(1, OFFER[::-1])))
     x = np.array([1, 2])
-    changes = publish(desk.books, desk.rules, x, {0: x, 2: x}, desk.terms.costs[0], 0)
+    changes = publish(desk.books, desk.rules, x, {0: x, 2: x}, desk.terms.costs[0], 0, desk.ports.sign)
     assert desk.neighbours[0].take_early(desk.books, changes) is changes
     changes = neighbour.take_early(desk.books, changes)
     assert changes.opened[2, 1].applied
@@ -119,7 +119,7 @@ def test_one_that_is_heard_again_is_up_again_and_what_it_may_not_say_changes_not
     neighbour.up = False
     before = dict(vars(neighbour))
     with pytest.raises(ExchangeError):
-        neighbour.hear(desk.hears(0, decided=99))
+        neighbour.hear(desk.hears(0, decided=1, shown=(publication(desk.rules.plan, 2, 1, OFFER)._replace(server=0),)))
     assert vars(neighbour) == before
     assert not desk.taken()
     neighbour.hear(desk.hears(0, decided=1, seen=1, open=((1, False),)))

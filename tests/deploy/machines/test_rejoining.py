@@ -20,7 +20,7 @@ def restored(now: float = 0.0, **decided: int) -> tuple[Recorded, Rejoining]:
 
 
 def test_it_moves_a_leash_beyond_what_neighbours_know_and_pays_for_the_gap() -> None:
-    desk, rejoining = restored(m0=1, m2=1)
+    desk, rejoining = restored(now=60.0, m0=1, m2=1)
     rejoining.move()
     (*points, (_, event, fields)) = desk.taken()
     assert {what for what, *_ in points} == {"at"}  # committed, and nothing is said here
@@ -39,7 +39,7 @@ def test_where_a_neighbour_may_have_forgotten_the_clock_holds() -> None:
 
 
 def test_only_an_answer_to_the_last_question_is_taken() -> None:
-    desk, rejoining = restored(m0=1, m2=1)
+    desk, rejoining = restored(now=60.0, m0=1, m2=1)
     rejoining.move()
     desk.phase = Phase.WAIT
     desk.taken()

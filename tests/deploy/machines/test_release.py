@@ -459,9 +459,10 @@ def test_a_file_keeps_the_words_and_their_payment(histories: Any, tmp_path: Any)
         sent: list[bytes] = []
         with SqliteStore.open(path, plan, me) as store:
             part = Part(Terms(4, 0.5, QUANTUM, 3), lambda _: COST, 1, 1, server_identity(me))
-            rules = Rules(me, bytes.fromhex(plan.hash), dict.fromkeys(store.neighbours, 1), 2, 4, 3, 2**62)
             publics = tuple(server_identity(p).public for p in range(4))
-            desk = a_desk(rules, publics, store, partial(_keep, sent))
+            weights = dict.fromkeys(store.neighbours, 1)
+            rules = Rules(me, bytes.fromhex(plan.hash), weights, 2, 4, 3, 2**62, publics, by_link=False)
+            desk = a_desk(rules, store, partial(_keep, sent))
             Releases(desk, part).receive(0.0, 0, messages.encode(messages.Invite(rules.plan, 0, 0, me, bytes(16), 1)))
             assert isinstance(messages.decode(sent[0], 1000), messages.Said)
             kept.append(Kept.of(store.load()))

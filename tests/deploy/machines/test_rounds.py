@@ -11,7 +11,7 @@ from confide.deploy.machines.ports import Phase
 from confide.deploy.machines.rejoining import Rejoining
 from confide.deploy.machines.rounds import Rounds, Skip
 from confide.deploy.store.books import as_bytes
-from desks import Recorded
+from desks import Recorded, publication
 
 
 def started(desk: Recorded, heard: Sequence[int] = (0, 2)) -> Rounds:
@@ -97,7 +97,7 @@ def test_it_goes_to_where_its_neighbours_are_but_never_beyond_the_clock() -> Non
     desk = Recorded()
     rounds = started(desk)
     rounds.advance()
-    desk.neighbours[0].hear(desk.hears(0, decided=4))
+    desk.neighbours[0].hear(desk.hears(0, decided=4, shown=(publication(desk.rules.plan, 0, 4, b""),)))
     rounds.advance()
     assert desk.books.decided == desk.terms.clock_round(desk.now) == 1
     desk.neighbours[0].far = True  # nobody follows one that moved ahead in a rejoin

@@ -39,6 +39,7 @@ from confide.secure.keys import Secret
 from confide.secure.session import Why
 from confide.testing.network import Cut, Network, Weather
 from confide.testing.rehearsal import PLAN, scripted
+from desks import publication
 from patience import LIMIT
 from ports import own_ports
 
@@ -241,6 +242,10 @@ server: a round that is not decided or not in the plan
 server: an offer that is not among the sender's open records
 server: an offer of another length
 server: an offer is beyond the range that the plan proves
+server: an offer without its signature
+server: a signature that does not hold
+server: a round that this clock has not reached; one of the two clocks is wrong, or it lies
+server: it has seen a round of this server, it says, and shows no signature of it
 server: a balance of another length
 server: a balance of more flows than rounds
 client: malformed
@@ -746,13 +751,18 @@ def test_hostile_messages_make_no_new_series() -> None:
         lambda: sync.encode(sync.Sync(r.randbytes(32), 0, 0, 1, 0, (), None, True, 0, None)),
         lambda: sync.encode(sync.TellEpoch(PLAN, 0, 1, r.randbytes(50))),
         lambda: sync.encode(sync.Sync(PLAN, 0, 7, 1, 0, (), None, False, 0, None)),
-        lambda: sync.encode(sync.Sync(PLAN, 0, 0, 1, 3, ((2, False),), (2, r.randbytes(16)), True, 0, None)),
+        lambda: offered(r.randbytes(16)),
     ]
     client_words: list[Callable[[], bytes]] = [
         lambda: r.randbytes(r.randrange(200)),
         lambda: client_messages.encode(client_messages.Enrol(r.randrange(9), r.randbytes(32), 1, r.randrange(99))),
         lambda: client_messages.encode(client_messages.Update(r.randint(1, 9), r.randint(1, 9), r.randbytes(16))),
     ]
+
+    def offered(message: bytes) -> bytes:
+        """Signed, and each time another."""
+        shown = (publication(PLAN, 0, 1, message),)
+        return sync.encode(sync.Sync(PLAN, 0, 0, 1, 1, ((1, False),), (1, message), True, 0, None, shown))
 
     def attack() -> None:
         server = run.units[1].server

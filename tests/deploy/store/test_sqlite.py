@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from confide.base.errors import InputError, RunError
 from confide.deploy.store import sqlite, sqlite_file
-from confide.deploy.store.books import TO_ALL, Attempt, Balance, Books, Changes, Flow, Outcome, Told
+from confide.deploy.store.books import TO_ALL, Attempt, Balance, Books, Changes, Flow, Outcome, Pace, Signed, Told
 from confide.deploy.store.sqlite import SqliteStore, StoreError
 from confide.deploy.store.store import parts
 from confide.privacy import ledger
@@ -81,6 +81,9 @@ def live(h: SimpleNamespace, store: SqliteStore, steps: int, seed: int = 1) -> B
         relays={(1, 2): 0},
         released={1: Outcome(4, store.start)},
         receipts={(1, 2, 0, 0): Told(b"s", b"r", b"c")},
+        signed={(2, 7, TO_ALL): Signed(b"s" * 32, b"r" * 64)},
+        proofs={2: b"proof"},
+        pace=Pace(7, 1.8e9 + 0.1),
     )
     for c in (h.publish(books, store.plan, r), last):
         store.commit(c)
@@ -413,6 +416,9 @@ TABLES = {
     "relays": "epoch = epoch + 1",
     "released": "servers = servers + 1",
     "receipts": "signature = x'00'",
+    "signed": "signature = x'00'",
+    "proofs": "words = x'00'",
+    "pace": "time = time + 1",
     "ledger": "offered = '[]'",
 }
 

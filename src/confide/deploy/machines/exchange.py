@@ -6,15 +6,32 @@ Nothing here sends, draws or reads a clock. What a neighbour may not say is an `
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
 
+from confide.deploy.machines import evidence
+from confide.deploy.machines.evidence import Proof, Publication, Sign
 from confide.deploy.machines.sync import AskBalance, Sync, TellBalance
-from confide.deploy.store.books import TO_ALL, Balance, Books, Changes, Entry, Flow, Status, Vector, as_bytes, as_vector
+from confide.deploy.store.books import (
+    TO_ALL,
+    TO_NOBODY,
+    Balance,
+    Books,
+    Changes,
+    Entry,
+    Flow,
+    Pace,
+    Place,
+    Signed,
+    Status,
+    Vector,
+    as_bytes,
+    as_vector,
+)
 from confide.privacy.ledger import FREE, Cost, Event
 from confide.rounds.arithmetic import WEIGHT_BITS, scaled
 
@@ -35,6 +52,10 @@ class Reason(StrEnum):
     UNLISTED = "server: an offer that is not among the sender's open records"
     LENGTH = "server: an offer of another length"
     RANGE = "server: an offer is beyond the range that the plan proves"
+    UNSIGNED = "server: an offer without its signature"
+    SIGNATURE = "server: a signature that does not hold"
+    CLOCK = "server: a round that this clock has not reached; one of the two clocks is wrong, or it lies"
+    UNSEEN = "server: it has seen a round of this server, it says, and shows no signature of it"
     BALANCE_LENGTH = "server: a balance of another length"
     BALANCE_COUNT = "server: a balance of more flows than rounds"
 
@@ -43,8 +64,16 @@ class ExchangeError(ValueError):
     """A message that is not acceptable; nothing has changed."""
 
 
+class LieError(ExchangeError):
+    """One of which the operator hears: no honest server says it, as far as clocks are right."""
+
+
 class OtherBytesError(ExchangeError):
-    """A second message for a round that was offered before."""
+    """A second message for a round that was offered before; with both signatures, if there are two."""
+
+    def __init__(self, what: str, proof: Proof | None = None) -> None:
+        super().__init__(what)
+        self.proof = proof
 
 
 class Rules(NamedTuple):
@@ -57,6 +86,22 @@ class Rules(NamedTuple):
     window: int  # W
     length: int  # M
     largest: int  # no message has a coordinate beyond it
+    identities: Sequence[bytes]  # of all servers
+    by_link: bool  # each neighbour has a message of its own
+
+
+class Clock(NamedTuple):
+    """What a moment allows.
+
+    Attributes:
+        latest: no honest server speaks of a round beyond it.
+        own: the last round that this server decided by itself.
+        unsigned: nor does one speak of so many rounds beyond that and beyond what anybody has signed.
+    """
+
+    latest: int
+    own: int
+    unsigned: int
 
 
 @dataclass
@@ -66,6 +111,7 @@ class Heard:
     changes: Changes = field(default_factory=Changes)
     early: tuple[int, bytes] | None = None  # an offer for a round that is not decided here yet
     applied: int | None = None  # the round whose flow entered
+    believed: int = 0  # how far the neighbour is, as far as signatures and the clock show it
     void: list[int] = field(default_factory=list)  # rounds that the neighbour never offered
     unbalanced: bool = False  # a settled neighbour has more flows than this end, or as many but not the same
 
@@ -82,7 +128,7 @@ def reveal(books: Books, rules: Rules, cost: Cost, time: int) -> Changes:
 
 
 def publish(
-    books: Books, rules: Rules, own: Vector, sent: Mapping[int, Vector], cost: Cost | None, time: int
+    books: Books, rules: Rules, own: Vector, sent: Mapping[int, Vector], cost: Cost | None, time: float, sign: Sign
 ) -> Changes:
     """T1: the round after the last, with what is kept and what is sent to each neighbour.
 
@@ -90,6 +136,7 @@ def publish(
 
     Args:
         cost: None where the round's sum is paid for: what is made of it is free.
+        sign: with this server's identity. What is not offered is signed, too: it shows how far the server is.
     """
     i = books.decided + 1
     offered = tuple(m for m in books.neighbours if books.status[m] is Status.OPEN and len(books.open[m]) < rules.window)
@@ -99,7 +146,10 @@ def publish(
         one = as_bytes(next(iter(sent.values())))
         messages = {TO_ALL: one}
         out = {(i, TO_ALL): one} if offered else {}
-    event = Event(rules.plan.hex(), "message", i, rules.me, FREE if cost is None else cost, digest(messages), time)
+    price = FREE if cost is None else cost
+    signed = evidence.sign(sign, rules.plan, rules.me, i, messages)
+    hashes = {receiver: s.sha256 for (_, _, receiver), s in signed.items()}
+    event = Event(rules.plan.hex(), "message", i, rules.me, price, _together(hashes), int(time))
     return Changes(
         decided=i,
         published=None if cost is None else books.published + 1,
@@ -108,6 +158,8 @@ def publish(
         open={m: {i: Flow()} for m in offered},
         out=out,
         transcript=b"" if books.transcript else None,
+        signed=evidence.kept(books, rules.me, rules.window, signed),
+        pace=Pace(i, time),
     )
 
 
@@ -117,32 +169,47 @@ def _differ(sent: Mapping[int, Vector]) -> bool:
 
 def digest(messages: Mapping[int, bytes]) -> str:
     """Of all messages of a round: the hash of the one, or of the list of those to each neighbour."""
-    if messages.keys() == {TO_ALL}:
-        return hashlib.sha256(messages[TO_ALL]).hexdigest()
+    return _together({m: hashlib.sha256(message).digest() for m, message in messages.items()})
+
+
+def _together(hashes: Mapping[int, bytes]) -> str:
+    if hashes.keys() == {TO_ALL}:
+        return hashes[TO_ALL].hex()
     h = hashlib.sha256(b"per link")
-    for m in sorted(messages):
-        h.update(m.to_bytes(4, "little") + hashlib.sha256(messages[m]).digest())
+    for m in sorted(hashes):
+        h.update(m.to_bytes(4, "little") + hashes[m])
     return h.hexdigest()
 
 
-def skip(books: Books, rules: Rules, to: int, time: int) -> Changes:
-    """T2: rounds up to `to` are decided without a message, and never published later; a sum that was seen is paid."""
+def skip(books: Books, rules: Rules, to: int, time: float, *, following: bool = False) -> Changes:
+    """T2: rounds up to `to` are decided without a message, and never published later; a sum that was seen is paid.
+
+    Args:
+        following: neighbours are there already; else this server's own deadline has passed.
+    """
     rounds = range(books.decided + 1, to + 1)
-    entries = [Entry(Event(rules.plan.hex(), "skip", i, rules.me, time=time)) for i in rounds]
-    return Changes(decided=to, entries=entries, transcript=b"" if books.transcript else None)
+    entries = [Entry(Event(rules.plan.hex(), "skip", i, rules.me, time=int(time))) for i in rounds]
+    pace = None if following else Pace(to, time)
+    return Changes(decided=to, entries=entries, transcript=b"" if books.transcript else None, pace=pace)
 
 
-def on_sync(books: Books, rules: Rules, sync: Sync) -> Heard:
-    """T3: apply an offer, note what the neighbour applied, forget what both have."""
+def on_sync(books: Books, rules: Rules, sync: Sync, clock: Clock) -> Heard:
+    """T3: apply an offer, note what the neighbour applied, forget what both have. For a SYNC that `check` lets pass."""
     m, heard = sync.sender, Heard()
-    check(rules, sync)
+    c = heard.changes
+    if fresh := _news(books, rules, sync, clock):
+        c.signed = evidence.kept(books, rules.me, rules.window, fresh)
+    shown = clock.own
+    if sync.decided > shown + clock.unsigned:
+        shown = max(shown, evidence.furthest((*books.signed, *fresh)))
+    heard.believed = min(sync.decided, shown + clock.unsigned)
+    if heard.believed > books.seen[m]:
+        c.seen[m] = heard.believed
     if books.status[m] is Status.ADRIFT:
-        if sync.decided > books.seen[m]:
-            heard.changes.seen[m] = sync.decided
         return heard
     records = dict(books.open[m])
     _take_offer(books, rules, sync, records, heard)
-    c, theirs = heard.changes, dict(sync.open)
+    theirs = dict(sync.open)
     flows: dict[int, Flow | None] = {}
     for i, record in records.items():
         if theirs.get(i):
@@ -155,8 +222,6 @@ def on_sync(books: Books, rules: Rules, sync: Sync) -> Heard:
             flows[i] = record
     c.open = {m: flows} if flows else {}
     c.out = unneeded(books, c.closed)
-    if sync.decided > books.seen[m]:
-        c.seen[m] = sync.decided
     if sync.balance is not None and heard.applied is None:
         n, theirs_hash = sync.balance
         own = books.balances[m].n
@@ -164,8 +229,8 @@ def on_sync(books: Books, rules: Rules, sync: Sync) -> Heard:
     return heard
 
 
-def check(rules: Rules, sync: Sync) -> None:
-    """What no honest neighbour says: rounds that cannot be, an offer that it does not list."""
+def check(rules: Rules, sync: Sync, clock: Clock) -> None:
+    """What no honest neighbour says: rounds that cannot be, an offer that it does not list or sign."""
     rounds = [i for i, _ in sync.open]
     if len(rounds) > rules.window or rounds != sorted(set(rounds)):
         raise ExchangeError(Reason.RECORDS)
@@ -180,18 +245,66 @@ def check(rules: Rules, sync: Sync) -> None:
         values = as_vector(blob)
         if int(values.max()) > rules.largest or int(values.min()) < -rules.largest:
             raise ExchangeError(Reason.RANGE)
+        signed = signature_of(rules, sync)
+        if signed is None or signed.sha256 != hashlib.sha256(blob).digest():
+            raise ExchangeError(Reason.UNSIGNED)
+    if max(sync.decided, sync.seen, *(p.round for p in sync.shown)) > clock.latest:
+        raise LieError(Reason.CLOCK)
+
+
+def signature_of(rules: Rules, sync: Sync) -> Publication | None:
+    """That of the offer. Where all get the same, a signature for one of them is none."""
+    i = 0 if sync.offer is None else sync.offer[0]
+    to = (TO_ALL, rules.me) if rules.by_link else (TO_ALL,)
+    places = [(sync.sender, i, receiver) for receiver in to]
+    return next((p for p in sync.shown if p.place in places), None)
+
+
+def own_beyond(books: Books, rules: Rules, sync: Sync) -> int:
+    """The highest round beyond the last that this server signed, as the neighbour shows; 0 if there is none."""
+    mine = [p for p in sync.shown if p.server == rules.me and p.round > books.decided]
+    if any(not evidence.holds(rules.plan, rules.identities, p) for p in mine):
+        raise ExchangeError(Reason.SIGNATURE)
+    if not mine and sync.seen > books.decided:
+        raise LieError(Reason.UNSEEN)
+    return max((p.round for p in mine), default=0)
+
+
+def _news(books: Books, rules: Rules, sync: Sync, clock: Clock) -> dict[Place, Signed]:
+    """What is shown here for the first time and of use; a signature beside another for the same place is a proof."""
+    m, fresh, offered = sync.sender, dict[Place, Signed](), 0 if sync.offer is None else sync.offer[0]
+    known = books.signed
+    unknown = [p for p in sync.shown if p.place not in known or known[p.place].sha256 != p.sha256]
+    if not unknown:
+        return fresh
+    taken = offered > books.decided or not books.open[m].get(offered, Flow(applied=True)).applied
+    last, furthest = evidence.furthest(known, m), evidence.furthest(known)
+    far = sync.decided > max(clock.own, furthest) + clock.unsigned
+    for p in unknown:
+        of_offer = p.server == m and p.round == offered and taken
+        newer = p.round > (last if p.server == m else furthest)
+        if p.place not in known and not of_offer and not (newer and (p.server == m or far)):
+            continue
+        if not evidence.holds(rules.plan, rules.identities, p):
+            raise ExchangeError(Reason.SIGNATURE)
+        if p.place in known:
+            proof = Proof(rules.plan, Publication(*p.place, *known[p.place]), p)
+            raise OtherBytesError(f"other bytes for round {p.round}", proof)
+        fresh[p.place] = p.signed
+    return fresh
 
 
 def _take_offer(books: Books, rules: Rules, sync: Sync, records: dict[int, Flow], heard: Heard) -> None:
     if sync.offer is None:
         return
-    m, (i, blob) = sync.sender, sync.offer
+    m, (i, blob), signed = sync.sender, sync.offer, signature_of(rules, sync)
+    assert signed is not None  # noqa: S101 - `check` has seen it
     if i > books.decided:
         heard.early = sync.offer
     elif i in records and not records[i].applied:
-        records[i], heard.changes.balances[m] = _enter(books, rules, m, i, blob)
+        records[i], heard.changes.balances[m] = _enter(books, rules, m, i, blob, signed.sha256)
         heard.applied = i
-    elif i in records and records[i].peer_sha256 != hashlib.sha256(blob).digest():
+    elif i in records and records[i].peer_sha256 != signed.sha256:
         raise OtherBytesError(f"other bytes for round {i}, which was applied")
 
 
@@ -200,17 +313,16 @@ def on_early(books: Books, rules: Rules, m: int, i: int, blob: bytes) -> Changes
     record = books.open[m].get(i)
     if record is None or record.applied:
         return Changes()
-    applied, balance = _enter(books, rules, m, i, blob)
+    known = next((s.sha256 for place, s in books.signed.items() if place[:2] == (m, i)), None)
+    applied, balance = _enter(books, rules, m, i, blob, known or hashlib.sha256(blob).digest())
     return Changes(balances={m: balance}, open={m: {i: applied}})
 
 
-def _enter(books: Books, rules: Rules, m: int, i: int, blob: bytes) -> tuple[Flow, Balance]:
+def _enter(books: Books, rules: Rules, m: int, i: int, blob: bytes, sha256: bytes) -> tuple[Flow, Balance]:
     mine = books.out[i, TO_ALL if (i, TO_ALL) in books.out else m]  # I5: the message of an open round is kept
     n, total = books.balances[m]
     entering = flow(rules.weights[m], as_vector(blob), as_vector(mine))
-    return books.open[m][i]._replace(applied=True, peer_sha256=hashlib.sha256(blob).digest()), Balance(
-        n + 1, total + entering
-    )
+    return books.open[m][i]._replace(applied=True, peer_sha256=sha256), Balance(n + 1, total + entering)
 
 
 def unneeded(books: Books, closed: Collection[tuple[int, int]]) -> dict[tuple[int, int], bytes | None]:
@@ -231,18 +343,20 @@ def balance_hash(books: Books, me: int, m: int) -> bytes:
     return hashlib.sha256(as_bytes(total if me < m else -total)).digest()
 
 
-def rejoin(books: Books, rules: Rules, to: int, costs: Collection[Cost | None], time: int) -> Changes:
+def rejoin(books: Books, rules: Rules, to: int, costs: Collection[Cost | None], time: float, sign: Sign) -> Changes:
     """A restored store moves to a round that it cannot have passed; the gap is charged as if it had been published.
 
     Args:
         costs: of its rounds; None where the sum is paid for.
+        sign: the server says by it that it moved, so that neighbours believe it.
     """
     gap = list(range(books.decided + 1, to + 1))
     entries = [
-        Entry(Event(rules.plan.hex(), "message", i, rules.me, FREE if cost is None else cost, None, time))
+        Entry(Event(rules.plan.hex(), "message", i, rules.me, FREE if cost is None else cost, None, int(time)))
         for i, cost in zip(gap, costs, strict=True)
     ]
     kept = [m for m in books.neighbours if books.status[m] is not Status.REMOVED]
+    moved = evidence.sign(sign, rules.plan, rules.me, to, {TO_NOBODY: b""})
     return Changes(
         decided=to,
         published=books.published + sum(cost is not None for cost in costs),
@@ -252,6 +366,8 @@ def rejoin(books: Books, rules: Rules, to: int, costs: Collection[Cost | None], 
         status=dict.fromkeys(kept, Status.ADRIFT),
         transcript=b"" if books.transcript else None,
         rejoined=to,
+        signed=evidence.kept(replace(books, out={}), rules.me, rules.window, moved),
+        pace=Pace(to, time),
     )
 
 
@@ -318,4 +434,5 @@ def make_sync(books: Books, rules: Rules, m: int, *, epoch: int, offer: int | No
         balance=None
         if records or books.status[m] is not Status.OPEN
         else (books.balances[m].n, balance_hash(books, rules.me, m)),
+        shown=evidence.shown(books, rules.me, m, offer),
     )

@@ -77,7 +77,7 @@ class Neighbour:
         desk = self.desk
         message = exchange.make_sync(desk.books, desk.rules, self.m, epoch=desk.epoch_number, offer=offer, ask=ask)
         if desk.phase is Phase.REJOIN:  # of a restored store only the question is true
-            message = replace(message, decided=0, open=(), offer=None, balance=None)
+            message = replace(message, decided=0, open=(), offer=None, balance=None, shown=())
         self.send(message)
 
     def later(self) -> None:
@@ -97,7 +97,7 @@ class Neighbour:
         self.later()
 
     def hear(self, message: sync.Sync) -> None:
-        """T3."""
+        """T3, for a message that may be true (`exchange.check`)."""
         desk = self.desk
         self._take(message)
         self.heard = True
@@ -111,11 +111,13 @@ class Neighbour:
 
     def _take(self, message: sync.Sync) -> None:
         desk = self.desk
-        heard = exchange.on_sync(desk.books, desk.rules, message)
+        heard = exchange.on_sync(desk.books, desk.rules, message, desk.clock)
         if heard.early is not None:
             self._keep_early(*heard.early)
         if heard.unbalanced:
             desk.alarm(f"server {self.m} has other flows on our edge: one of the two stores is not what it was; rejoin")
+        if heard.believed < message.decided:
+            desk.alarm(f"server {self.m} speaks of rounds that no signature shows; it is believed no further")
         if heard.changes:
             desk.later(heard.changes)
         if heard.applied is not None:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from confide.deploy.machines.attendance import Attendance
 from confide.deploy.machines.epoch import Epoch, decode
+from confide.deploy.machines.evidence import Sign
+from confide.deploy.machines.exchange import Clock
 from confide.deploy.machines.terms import Terms
-from confide.deploy.store.books import Books, Changes
+from confide.deploy.store.books import Books, Changes, Row
 from confide.deploy.store.store import At, Store, nowhere
 from confide.rounds.noise import NoiseSource
 
@@ -46,6 +48,7 @@ class Ports:
     to_client: Callable[[int, bytes], None]
     noise: NoiseSource = field(repr=False)
     sample: Callable[[int], tuple[int, ...]]
+    sign: Sign = field(repr=False)
     at: At = nowhere
     log: Callable[..., None] = lambda _, **__: None
     release: Part | None = None
@@ -65,6 +68,7 @@ class Desk:
         self.ports = replace(ports, to_server=self._settled(ports.to_server), to_client=self._settled(ports.to_client))
         self.books: Books = store.load()
         self._waiting: list[Changes] = []  # in the books, and not yet in the store
+        self._new: set[Row] = set()  # rows that these make
         self.now = 0.0
         self.phase, self.why = Phase.BOOT, ""
         self.epoch: Epoch | None = decode(self.books.epoch) if self.books.epoch else None
@@ -91,20 +95,25 @@ class Desk:
 
         Of the flows of an edge each has a transaction of its own.
         """
-        if any(waits.balances.keys() & changes.balances for waits in self._waiting):
-            self.settle()
+        self._part_from(changes)
         self.store.commit(reduce(Changes.then, [*self._waiting, changes]), self.ports.at, name)
         self._waiting.clear()
+        self._new.clear()
         self.books.apply(changes)
+
+    @property
+    def clock(self) -> Clock:
+        """How far other servers can be."""
+        return self.terms.clock(self.books.pace, self.now)
 
     def later(self, changes: Changes) -> None:
         """Carry out in the books what rides on the next commit: before that nothing leaves, so nobody knows of it.
 
         Only for what a message led to that is said again: a server that dies meanwhile is one that never heard it.
         """
-        if any(waits.balances.keys() & changes.balances for waits in self._waiting):
-            self.settle()
+        self._part_from(changes)
         self._waiting.append(changes)
+        self._new |= changes.new_in(self.books)
         self.books.apply(changes)
         if self.finished:  # no other commit is to come
             self.settle()
@@ -115,6 +124,12 @@ class Desk:
             self.commit(Changes(), "sync")
             self.ports.at("sync.committed")
 
+    def _part_from(self, changes: Changes) -> None:
+        """Nothing waits that cannot be in one transaction with these: a flow of the same edge, or a row that goes."""
+        flows = any(waits.balances.keys() & changes.balances for waits in self._waiting)
+        if flows or not self._new.isdisjoint(changes.rows_that_go):
+            self.settle()
+
     def _settled(self, send: Callable[[int, bytes], None]) -> Callable[[int, bytes], None]:
         def leave(to: int, raw: bytes) -> None:
             self.settle()
@@ -124,5 +139,5 @@ class Desk:
 
     def alarm(self, what: str) -> None:
         self.refusals["alarm"] += 1
-        self.alarms = [*self.alarms[-99:], what]
+        self.alarms = [*[before for before in self.alarms if before != what][-99:], what]
         self.ports.log("alarm", what=what)

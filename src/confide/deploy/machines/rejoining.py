@@ -5,52 +5,73 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 
-from confide.deploy.machines import exchange, sync
+from confide.deploy.machines import evidence, exchange, sync
 from confide.deploy.machines.cohort import Kept
+from confide.deploy.machines.exchange import ExchangeError, Reason
 from confide.deploy.machines.neighbour import Neighbour
 from confide.deploy.machines.ports import Desk, Phase
-from confide.deploy.store.books import Changes, Status
+from confide.deploy.store.books import Changes, Pace, Status
 
 
 class Rejoining:
     """Attributes:
-    reached: the highest round that anybody mentions.
+    claims: by neighbour, the highest round that it speaks of.
+    signed: the highest round that a signature shows, of any server.
     blank: who knows of no round, as its store may be lost as well.
     nonces: by neighbour, of the question for the balance: only an answer to the last one is taken.
     """
 
     def __init__(self, desk: Desk, neighbours: Mapping[int, Neighbour]) -> None:
         self.desk, self.neighbours = desk, neighbours
-        self.reached = 0
+        self.claims: dict[int, int] = {}
+        self.signed = evidence.furthest(desk.books.signed)
         self.blank: set[int] = set()
         self.nonces = {m: _nonce() for m in neighbours}
 
     def hear(self, message: sync.Sync) -> None:
-        """While this server asks how far it may have been."""
-        exchange.check(self.desk.rules, message)
-        self.reached = max(self.reached, message.seen, message.decided)
-        self.neighbours[message.sender].heard = True
+        """While this server asks how far it may have been; of what may be true (`exchange.check`)."""
+        m, rules = message.sender, self.desk.rules
+        for p in message.shown:
+            if p.round > self.signed:
+                if not evidence.holds(rules.plan, rules.identities, p):
+                    raise ExchangeError(Reason.SIGNATURE)
+                self.signed = p.round
+        self.claims[m] = max(self.claims.get(m, 0), message.seen, message.decided)
+        self.neighbours[m].heard = True
         if message.decided == 0:
-            self.blank.add(message.sender)
+            self.blank.add(m)
+
+    @property
+    def reached(self) -> int:
+        """The highest round that a neighbour speaks of, as far as signatures show it and whoever skipped can have come.
+
+        That takes `adapt` a round, and the last signed round cannot have been published before its time: so of what is
+        true nothing is cut off, or a round of the lost store could be published again.
+        """
+        terms, now = self.desk.terms, self.desk.now
+        since = Pace(self.signed, terms.clock_time(self.signed + 1))
+        return min(max(self.claims.values(), default=0), self.signed + terms.clock(since, now).unsigned)
 
     def move(self) -> None:
         """Move to a round that this server cannot have passed before its store was lost, and pay for the gap.
 
-        The leash holds from what any neighbour ever said; where one of them may have forgotten it, or is gone, only the
-        clock is left, and the round that was open.
+        That is the round that was open, by the plan's clock. The leash holds as well, from what any neighbour ever
+        said; not where one of them may have forgotten it, or is gone.
         """
         desk, books, terms = self.desk, self.desk.books, self.desk.terms
         heard = {m for m, neighbour in self.neighbours.items() if neighbour.heard}
         known = bool(books.neighbours) and heard - self.blank >= set(books.neighbours)
-        if known:
-            to = max(self.reached, books.decided) + terms.leash
-        else:
-            to = max(self.reached, 1 + max(books.decided, terms.clock_round(desk.now)))
-        to = min(desk.rules.rounds, to)
+        reached = self.reached
+        for m in sorted(m for m, claim in self.claims.items() if claim > reached):
+            desk.alarm(f"server {m} speaks of rounds that no signature shows; believed up to round {reached}")
+        by_clock = 1 + max(books.decided, terms.clock_round(desk.now))
+        by_leash = max(reached, books.decided) + terms.leash
+        to = min(desk.rules.rounds, by_clock, by_leash if known else by_clock)
         seen = terms.sums_cost and bool(books.transcript) and Kept.decode(books.transcript).reveals
         costs = [None] * seen + list(terms.costs[books.published : books.published + to - books.decided - seen])
-        desk.commit(exchange.rejoin(books, desk.rules, to, costs, int(desk.now)), "rejoin")
-        desk.ports.log("rejoined", round=to, charged=len(costs) - seen, by="neighbours" if known else "clock")
+        desk.commit(exchange.rejoin(books, desk.rules, to, costs, desk.now, desk.ports.sign), "rejoin")
+        by = "neighbours" if known and by_leash < by_clock else "clock"
+        desk.ports.log("rejoined", round=to, charged=len(costs) - seen, by=by)
 
     def ask_balance(self, message: sync.Sync) -> None:
         """Once the neighbour has closed every record from before, its balance will not change any more."""

@@ -193,7 +193,8 @@ class Rounds:
 
     def _skip(self, to: int, why: str) -> bool:
         desk, cohort = self.desk, self.cohort
-        desk.commit(exchange.skip(desk.books, desk.rules, to, int(desk.now)), "skip")
+        changes = exchange.skip(desk.books, desk.rules, to, desk.now, following=why == Skip.BEHIND)
+        desk.commit(changes, "skip")
         desk.ports.at("skip.committed")
         if cohort is None:
             desk.ports.log("skipped", round=to, why=str(why))
@@ -305,7 +306,7 @@ class Rounds:
         own, sent = me.perturb()
         ports.at("publish.drawn")
         cost = None if terms.sums_cost else terms.costs[books.published]
-        present, changes = self.present, exchange.publish(books, desk.rules, own, sent, cost, int(desk.now))
+        present, changes = self.present, exchange.publish(books, desk.rules, own, sent, cost, desk.now, ports.sign)
         for neighbour in present:
             changes = neighbour.take_early(books, changes)  # so that the offers say which flows are in
         desk.commit(changes, "publish")

@@ -11,10 +11,10 @@ from math import inf as NEVER
 
 from confide.base.errors import RunError
 from confide.base.wire import MalformedError
-from confide.deploy.machines import client_messages, enrolment, release_messages, sync
+from confide.deploy.machines import client_messages, enrolment, evidence, exchange, release_messages, sync
 from confide.deploy.machines import cohort as cohorts
 from confide.deploy.machines.epoch import EpochError
-from confide.deploy.machines.exchange import ExchangeError, OtherBytesError, Reason
+from confide.deploy.machines.exchange import ExchangeError, LieError, OtherBytesError, Reason
 from confide.deploy.machines.neighbour import Neighbour
 from confide.deploy.machines.ports import Desk, Phase, Ports
 from confide.deploy.machines.rejoining import Rejoining
@@ -76,7 +76,10 @@ class Server(Desk):
         except MalformedError:
             self.refusals[Reason.MALFORMED] += 1
         except OtherBytesError as e:
-            self.alarm(f"server {sender} sent {e}")
+            self._accuse(sender, e)
+        except LieError as e:
+            self.refusals[str(e)] += 1
+            self.alarm(str(e).replace("server", f"server {sender}", 1))
         except ExchangeError as e:
             self.refusals[str(e)] += 1
         except EpochError as e:
@@ -198,13 +201,14 @@ class Server(Desk):
         if neighbour.status is Status.REMOVED:
             self.removal.tell(neighbour)
             raise ExchangeError(Reason.REMOVED)
+        exchange.check(self.rules, message, self.clock)
         if self.phase is Phase.REJOIN:
             self.rejoining.hear(message)
             return
-        if message.seen > decided:
+        if beyond := exchange.own_beyond(self.books, self.rules, message):
             self.rounds.stop(
-                f"server {neighbour.m} has seen round {message.seen} of this server, whose store ends at round "
-                f"{decided}: it is older than what left; rejoin with a new store"
+                f"server {neighbour.m} shows round {beyond} with the signature of this server, whose store ends at "
+                f"round {decided}: it is older than what left; rejoin with a new store"
             )
             return
         neighbour.hear(message)
@@ -214,6 +218,15 @@ class Server(Desk):
             self.rejoining.ask_balance(message)
         if message.ask:
             self._answer(neighbour)
+
+    def _accuse(self, sender: int, e: OtherBytesError) -> None:
+        """A second message for a round; with both signatures that is kept, for whoever asks who it was."""
+        if e.proof is None:
+            self.alarm(f"server {sender} sent {e}")
+            return
+        if changes := evidence.accuse(self.books, e.proof):
+            self.commit(changes, "accuse")
+        self.alarm(f"server {e.proof.one.server} sent {e}: it signed both, and the store keeps the proof")
 
     def _enrol(self, client: int, message: client_messages.Enrol) -> None:
         answer, refused = enrolment.answer(self.terms, self.books, client, message)

@@ -12,9 +12,11 @@ from pydantic import FailFast, Field
 from pydantic.dataclasses import dataclass
 
 from confide.base import wire
+from confide.deploy.machines.evidence import Publication
 from confide.secure.messages import Hash
 
 LARGEST_WINDOW: Final = 64
+LARGEST_SHOWN: Final = 4  # of the offer, the sender, the receiver, and the furthest of the others
 Round = Annotated[int, Field(ge=0, lt=2**32)]
 Server = Annotated[int, Field(ge=0, lt=2**16)]
 Nonce = Annotated[int, Field(ge=0, lt=2**63)]
@@ -35,6 +37,8 @@ class Sync:
     ask: bool  # an answer is wanted
     seen: Round  # the highest `decided` that the sender ever saw of the receiver
     balance: Balanced | None  # applied flows and their hash in the lower id's sign, when nothing is open
+    # What servers signed: of the offer, and whatever shows that the rounds above are no invention.
+    shown: Annotated[tuple[Publication, ...], Len(0, LARGEST_SHOWN), FailFast(), Field(repr=False)] = ()
 
 
 @dataclass(frozen=True, config=wire.STRICT)

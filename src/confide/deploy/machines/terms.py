@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from confide.deploy.machines.exchange import Rules
+from confide.deploy.machines.exchange import Clock, Rules
+from confide.deploy.store.books import Pace
 from confide.graph.graph import Graph
 from confide.plans.plan import Clocks
 from confide.privacy.ledger import Cost
@@ -35,7 +36,7 @@ class Terms:
         decays: what each client's regulariser takes off the model, where the server does that.
         costs: of the j-th publication.  allowed: publications that the budget pays for.
         sums_cost: the price is that of the sums that the own server sees, which it pays for before it asks for them.
-        identities, edges: of all servers, for epochs.  names: of their units, where there are any.
+        edges: of all servers, for epochs.  names: of their units, where there are any.
         secure: None where updates are summed in clear.
     """
 
@@ -50,7 +51,6 @@ class Terms:
     costs: tuple[Cost, ...] = field(repr=False)
     allowed: int
     clocks: Clocks
-    identities: tuple[bytes, ...] = field(repr=False)
     edges: tuple[tuple[int, int], ...] = field(repr=False)
     plan_text: str = field(repr=False)
     protocol: int = 1
@@ -66,6 +66,16 @@ class Terms:
     def clock_round(self, now: float) -> int:
         """No honest server has decided more rounds by now (and one for clocks that differ)."""
         return min(self.rules.rounds, max(0, math.floor((now - self.clocks.begin) / self.clocks.tick)) + 1)
+
+    def clock(self, pace: Pace | None, now: float) -> Clock:
+        """What can be true of other servers now, if this one decided a round by itself at that time.
+
+        Whoever skips takes `adapt` for a round, and signs nothing. W more are for the network's delays.
+        """
+        round, since = (0, self.clocks.begin) if pace is None else pace
+        skipped = max(0, math.floor((now - since) / self.clocks.adapt))
+        latest = min(self.rules.rounds, self.clock_round(now) + 1)
+        return Clock(latest, round, self.rules.window + skipped)
 
     def clock_time(self, round: int) -> float:
         """When `clock_round` reaches this round."""
@@ -83,6 +93,11 @@ class Terms:
     def quorum(self) -> int:
         """Clients without whom no round has a sum."""
         return 1 if self.secure is None else self.secure.parameters.quorum
+
+    @property
+    def identities(self) -> Sequence[bytes]:
+        """Of all servers."""
+        return self.rules.identities
 
     @property
     def leash(self) -> int:
@@ -125,7 +140,17 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
     if plan.secure is not None:
         largest_update = plan.secure.encoding(a.update_bound, arithmetic.fraction_bits).summand
     return Terms(
-        rules=Rules(server, hash, integer_weights(weights), plan.rounds, d.window, length, largest),
+        rules=Rules(
+            server,
+            hash,
+            integer_weights(weights),
+            plan.rounds,
+            d.window,
+            length,
+            largest,
+            tuple(bytes.fromhex(unit.identity) for unit in plan.units),
+            price.scheme.by_link,
+        ),
         clients=len(clients),
         largest_update=largest_update,
         scheme=price.scheme,
@@ -136,7 +161,6 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
         costs=price.messages,
         allowed=plan.rounds if allowed is None else allowed,
         clocks=d.clocks,
-        identities=tuple(bytes.fromhex(unit.identity) for unit in plan.units),
         edges=tuple((int(i), int(j)) for i, j in g.edges),
         plan_text=plan.text,
         protocol=d.protocol,

@@ -18,7 +18,7 @@ from confide.base.files import existing
 from confide.deploy.machines.attendance import misfit
 from confide.deploy.node import control
 from confide.deploy.node.asking import last
-from confide.deploy.node.config import ServerConfig, host_port
+from confide.deploy.node.config import ServerConfig, host_port, not_of_before
 from confide.deploy.node.findings import (
     FAIL,
     OK,
@@ -44,6 +44,7 @@ def check(config: ServerConfig, *, strict_peers: bool = False) -> Iterator[Findi
     """Findings as they come; the first that makes the others meaningless is the last."""
     try:
         setup = ServerSetup.load(config)
+        not_of_before(config.plan, setup.plan)
     except (InputError, RunError) as e:
         yield Finding("setup", FAIL, str(e))
         return

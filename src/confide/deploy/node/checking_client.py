@@ -11,7 +11,7 @@ from typing import Final
 from confide.base.errors import DataError, InputError, RunError
 from confide.deploy.node import client_data
 from confide.deploy.node.client_setup import ClientSetup
-from confide.deploy.node.config import ClientConfig
+from confide.deploy.node.config import ClientConfig, not_of_before
 from confide.deploy.node.findings import (
     FAIL,
     OK,
@@ -39,6 +39,7 @@ def check(config: ClientConfig, *, strict_peers: bool = False) -> Iterator[Findi
     """Findings as they come; the first that makes the others meaningless is the last."""
     try:
         setup = ClientSetup.load(config)
+        not_of_before(config.plan, setup.plan)
     except (InputError, RunError) as e:
         yield Finding("setup", FAIL, str(e))
         return

@@ -21,7 +21,7 @@ from confide.deploy.machines.client import Client
 from confide.deploy.machines.training import Trainer
 from confide.deploy.net.dialer import Dialer
 from confide.deploy.node.client_setup import ClientSetup
-from confide.deploy.node.config import ClientConfig, not_expired
+from confide.deploy.node.config import ClientConfig, not_expired, not_of_before
 from confide.deploy.node.life import NodeProcess, begin
 from confide.deploy.node.memory import resident
 from confide.deploy.node.observing import Observer
@@ -239,4 +239,5 @@ def serve(
     observer = begin(config, test_seed)
     setup = ClientSetup.load(config)
     not_expired(config.node, setup.node)
+    not_of_before(config.plan, setup.plan)
     ClientProcess(setup, process, test_seed=test_seed, until_finished=until_finished, observer=observer).run()

@@ -185,6 +185,15 @@ def load_plan(config: NodeTable) -> Plan:
     return plan
 
 
+def not_of_before(field: str, plan: Plan) -> None:
+    """A plan of an older protocol is read, for its ledger and its bundle; no round of it is run."""
+    from confide.plans.plan import PROTOCOL
+
+    if plan.deployed().protocol != PROTOCOL:
+        remedy = f"is of protocol {plan.deployed().protocol}: end it with the confide that began it, or agree anew"
+        raise InputError("plan", field, remedy)
+
+
 def not_expired(field: str, node: NodeKeys) -> None:
     """Nobody would let such a node in."""
     if datetime.now(UTC) >= node.not_after:

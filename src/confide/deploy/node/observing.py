@@ -25,7 +25,7 @@ _WARNINGS: Final = {
     "differs", "refused", "clock", "expires", "unreachable", "waiting", "reload failed", "test seed", "left out",
     "out of range",
 }  # fmt: skip
-_REPEATED: Final = {"not kept", "not written", "refused", "differs", "stream closed", "no stream"}
+_REPEATED: Final = {"alarm", "not kept", "not written", "refused", "differs", "stream closed", "no stream"}
 SILENCE: Final = 60.0  # seconds
 KNOWN: Final = 256  # different lines
 _log = logging.getLogger("confide")

@@ -33,7 +33,7 @@ from confide.deploy.net.dialer import Dialer
 from confide.deploy.net.endpoints import Node
 from confide.deploy.net.listener import Listener
 from confide.deploy.node import control, seeded
-from confide.deploy.node.config import ServerConfig, not_expired
+from confide.deploy.node.config import ServerConfig, not_expired, not_of_before
 from confide.deploy.node.life import NodeProcess, begin
 from confide.deploy.node.observing import Observer
 from confide.deploy.node.released import ReleasedFolder
@@ -154,7 +154,8 @@ class ServerProcess(NodeProcess):
         else:
             noise, sample = seeded.server_noise(seed, arithmetic), seeded.sample(seed, setup.me, L, K)
             at = seeded.crash_points()
-        return Ports(self._to_server, self._to_client, noise, sample, at, self._observer.log, self._part())
+        sign = setup.node.identity.sign
+        return Ports(self._to_server, self._to_client, noise, sample, sign, at, self._observer.log, self._part())
 
     def _part(self) -> Part | None:
         setup, terms = self.setup, self.setup.price.reveal_terms
@@ -470,4 +471,5 @@ def serve(
     observer = begin(config, test_seed)
     setup = ServerSetup.load(config)
     not_expired(config.node, setup.node)
+    not_of_before(config.plan, setup.plan)
     ServerProcess(setup, rejoin=rejoin, test_seed=test_seed, until_finished=until_finished, observer=observer).run()

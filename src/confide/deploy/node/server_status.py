@@ -67,6 +67,7 @@ def books_status(setup: ServerSetup, books: Books) -> dict[str, Any]:
         "delta": plan.privacy.delta,
         "releases": Kept.of(books).made,
         "results": _results(setup, books),
+        "proofs": {setup.plan.units[m].name: raw.hex() for m, raw in books.proofs.items()},
         "peers": [
             {
                 "unit": setup.plan.units[m].name,

@@ -10,17 +10,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Generic, NamedTuple, Never, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Never, TypeVar
 
 import numpy as np
 
-from confide.deploy.store.columns import BYTES, COUNT, FLAG, IDS, VECTOR, Vector, as_bytes, as_vector, word
-from confide.deploy.store.kept import Table, copied, joined, kept, merge, tables
+from confide.deploy.store.columns import (
+    BYTES,
+    COUNT,
+    FLAG,
+    IDS,
+    SECONDS,
+    VECTOR,
+    Vector,
+    as_bytes,
+    as_vector,
+    word,
+)
+from confide.deploy.store.kept import Key, Table, copied, flat, joined, kept, merge, tables
 from confide.privacy.ledger import Event
 
 __all__ = ["Vector", "as_bytes", "as_vector"]  # and what is defined here
 
 TO_ALL: Final = -1  # the receiver of a message that is the same for every neighbour
+TO_NOBODY: Final = -2  # and of none: a restored store was moved to this round
+Place = tuple[int, int, int]  # of a publication: server, round, receiver
 
 
 class Flow(NamedTuple):
@@ -69,6 +82,20 @@ class Told(NamedTuple):
     countersignature: bytes
 
 
+class Signed(NamedTuple):
+    """What a server signed of a publication."""
+
+    sha256: bytes  # of its message
+    signature: bytes
+
+
+class Pace(NamedTuple):
+    """The last round that this server decided by itself, following nobody, and when."""
+
+    round: int
+    time: float
+
+
 class Entry(NamedTuple):
     """A row of the ledger, with the neighbours to whom the round was offered."""
 
@@ -76,6 +103,7 @@ class Entry(NamedTuple):
     offered: tuple[int, ...] = ()
 
 
+Row = tuple[str, Key]  # the field, and which of its rows
 Gone = TypeVar("Gone")  # None in `Changes`: as it was, or for a row: it goes. In `Books` there is no such value
 
 
@@ -113,6 +141,12 @@ class Durable(Generic[Gone]):
         by=("attempt", "relay", "server", "which"), since=2,
         make=Told, result=BYTES, signature=BYTES, countersignature=BYTES,
     )  # fmt: skip
+    # The publications that servers signed, and against each server the first proof that it signed two for one place.
+    signed: dict[Place, Signed | Gone] = kept(
+        by=("server", "round", "receiver"), since=2, make=Signed, message=BYTES, signature=BYTES
+    )
+    proofs: dict[int, bytes | Gone] = kept(by=("server",), since=2, words=BYTES)
+    pace: Pace | Gone | None = kept(since=2, make=Pace, round=COUNT, time=SECONDS)
 
 
 TABLES: Final[list[Table]] = tables(Durable)
@@ -137,6 +171,20 @@ class Changes(Durable[None]):
             elif change is not None and name != "entries":
                 setattr(both, name, change)
         return both
+
+    def new_in(self, books: Books) -> set[Row]:
+        """Rows that these books do not have yet."""
+        there = {name: dict(flat(getattr(books, name))) for name, rows in self._rows() if rows}
+        return {
+            (name, key) for name, rows in self._rows() for key, x in rows if x is not None and key not in there[name]
+        }
+
+    @property
+    def rows_that_go(self) -> set[Row]:
+        return {(name, key) for name, rows in self._rows() for key, x in rows if x is None}
+
+    def _rows(self) -> list[tuple[str, list[tuple[Key, Any]]]]:
+        return [(name, list(flat(rows))) for name, rows in vars(self).items() if isinstance(rows, dict)]
 
     @property
     def opened(self) -> dict[tuple[int, int], Flow]:

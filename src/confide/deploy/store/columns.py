@@ -35,6 +35,7 @@ def _count(n: int) -> int:
 
 
 COUNT: Final = Column("INTEGER", int, _count)
+SECONDS: Final = Column("REAL", float, float)
 FLAG: Final = Column("INTEGER", int, bool)
 BYTES: Final = Column("BLOB", bytes, bytes)
 VECTOR: Final = Column("BLOB", as_bytes, as_vector)
