@@ -5,11 +5,12 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum fault { NONE, FULL, EIO_ONCE, SHORT, KILL, TORN };
+enum fault { NONE, FULL, EIO_ONCE, SHORT, KILL, TORN, UNSYNCED, DEAD };
 
 static char folder[PATH_MAX];
 static enum fault kind;
@@ -21,6 +22,12 @@ void disk_arm(const char *under, int fault, long step) {
 }
 
 long disk_steps(void) { return seen; }
+
+/* For processes that know nothing of this. */
+__attribute__((constructor)) static void arm(void) {
+    const char *under = getenv("DISK_UNDER"), *fault = getenv("DISK_FAULT"), *step = getenv("DISK_STEP");
+    if (under && fault && step) disk_arm(under, atoi(fault), atol(step));
+}
 
 /* Is this file under the folder, and which step is this one? -1 for no. */
 static long step_of(int fd) {
@@ -50,6 +57,7 @@ static ssize_t faulty(int fd, const void *data, size_t n, off_t at) {
     if (step >= 0 && kind != NONE && step >= chosen) {
         off_t from = at < 0 ? lseek(fd, 0, SEEK_CUR) : at;
         if ((kind == FULL || (kind == SHORT && step > chosen)) && grows(fd, from + (off_t)n)) return errno = ENOSPC, -1;
+        if (kind == DEAD) return errno = EIO, -1;
         if (step == chosen) {
             if (kind == EIO_ONCE) return errno = EIO, -1;
             if (kind == SHORT) return put(fd, data, n / 2, at);
@@ -65,15 +73,17 @@ ssize_t pwrite(int fd, const void *data, size_t n, off_t at) { return faulty(fd,
 ssize_t pwrite64(int fd, const void *data, size_t n, off_t at) { return faulty(fd, data, n, at); }
 
 /* What has no bytes of its own: it happens, fails with EIO, or the process is gone before it. */
-static int refused(int fd) {
+static int refused(int fd, int syncs) {
     long step = step_of(fd);
-    if (step < 0 || step != chosen) return 0;
+    if (step < 0 || step < chosen) return 0;
+    if (kind == DEAD || (kind == UNSYNCED && syncs)) return errno = EIO, 1;
+    if (step > chosen) return 0;
     if (kind == EIO_ONCE) return errno = EIO, 1;
     if (kind == KILL) kill(getpid(), SIGKILL);
     return 0;
 }
 
-int fsync(int fd) { return refused(fd) ? -1 : ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd); }
-int fdatasync(int fd) { return refused(fd) ? -1 : ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd); }
-int ftruncate(int fd, off_t n) { return refused(fd) ? -1 : ((int (*)(int, off_t))dlsym(RTLD_NEXT, "ftruncate"))(fd, n); }
+int fsync(int fd) { return refused(fd, 1) ? -1 : ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd); }
+int fdatasync(int fd) { return refused(fd, 1) ? -1 : ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd); }
+int ftruncate(int fd, off_t n) { return refused(fd, 0) ? -1 : ((int (*)(int, off_t))dlsym(RTLD_NEXT, "ftruncate"))(fd, n); }
 int ftruncate64(int fd, off_t n) { return ftruncate(fd, n); }

@@ -179,7 +179,9 @@ class Stage:
         before = self.watch.books[p]
         self.watch.committed(p, c)
         if c.contribution is not None and c.decided is not None:
-            self._contributed(p, before, c.decided)
+            early = {m for (m, i), record in c.opened.items() if i == c.decided and record.applied}
+            rode = Changes(balances={m: balance for m, balance in c.balances.items() if m not in early})
+            self._contributed(p, before.after(rode), c.decided)
 
     def _contributed(self, p: int, before: Books, i: int) -> None:
         """What is kept and sent is the model, the update and the scheme's noise: no flow is lost or doubled."""
@@ -190,7 +192,8 @@ class Stage:
 
         psi = before.w + scripted_update(self.story.seed, i, p, LENGTH)
         own, sent = Sender(t.scheme, p, t.own_weight, t.weights, psi, draw, t.arithmetic).perturb()
-        require(np.array_equal(self.watch.books[p].w, own), f"I4: the contribution of {p} in round {i} is another")
+        kept = self.watch.books[p].contribution + (before.w - before.contribution)
+        require(np.array_equal(kept, own), f"I4: the contribution of {p} in round {i} is another")
         each = self._messages[p, i] = {m: as_bytes(x) for m, x in sent.items()}
         one = not t.scheme.by_link or len(each) == 1
         sha = digest({TO_ALL: next(iter(each.values()))} if one else each)

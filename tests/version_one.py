@@ -92,7 +92,7 @@ def write(path: Path, header: Header, plan: str, server: int, start: bytes, b: B
 
 
 def contents(path: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """Every table's rows and every statement that made a table, as SQLite has them."""
+    """Every table's rows and every statement that made a table, as SQLite has them, in whatever order."""
     db = sqlite3.connect(path)
     made = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name").fetchall()
     tables = [name for kind, name, *_ in made if kind == "table"]

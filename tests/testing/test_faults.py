@@ -154,17 +154,20 @@ def test_a_message_that_takes_longer_than_a_round_is_waited_for(scheme: str, gra
 POINTS = (  # docs/design/flows.md, 5; those that faults alone lead to are in test_crash_points
     "boot.loaded", "boot.sent", "round.open.before", "round.open.tx.commit", "round.open.committed",
     "adapt.handed_out", "adapt.aggregated", "publish.drawn", "publish.tx.ledger", "publish.tx.state",
-    "publish.tx.commit", "publish.committed", "publish.sent_first", "publish.sent_all", "early.tx.applied",
-    "early.tx.flagged", "early.tx.commit", "sync.received", "sync.tx.applied", "sync.tx.flagged", "sync.tx.gc",
-    "sync.tx.commit", "sync.committed", "sync.replied", "finish.drained",
+    "publish.tx.applied", "publish.tx.commit", "publish.committed", "publish.sent_first", "publish.sent_all",
+    "round.open.tx.applied", "round.open.tx.flagged", "sync.received", "sync.tx.applied", "sync.tx.flagged",
+    "sync.tx.gc", "sync.tx.commit", "sync.committed", "sync.replied", "finish.drained",
 )  # fmt: skip
+
+
+FEW = ("publish.tx.applied", "sync.tx.applied", "sync.tx.flagged", "sync.tx.gc")  # passed once or so
 
 
 @pytest.mark.parametrize("name", POINTS)
 def test_a_crash_with_a_prompt_restart_gives_the_same_bits(name: str) -> None:
     crashes = 0
     for n in range(POINTS.index(name), POINTS.index(name) + more(2, 4)):
-        k = 0 if name.startswith("boot") else n % 3
+        k = 0 if name.startswith("boot") or name in FEW else n % 3
         s = reordered(n, GRAPHS[n % 5], SCHEMES[n % len(SCHEMES)], crash_at=((n % 2, name, k),))
         stage = is_synchronous(s)
         assert not stage.events["down"], s

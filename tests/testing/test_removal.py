@@ -62,13 +62,13 @@ class Story(Network):
                 assert not after.open[m]
 
     def remove(self, epoch: Epoch, told: Iterable[int], every: float = 3.0) -> None:
-        """Operators tell some servers; one that is down hears it from its operator when it is back."""
+        """Operators tell some servers; one that is down, or dies of it, hears it again when it is back."""
         for p in told:
             server = self.units[p].server
-            if server is None:
-                self.at(self.now + every, self.remove, epoch, (p,), every)
-            else:
+            if server is not None:
                 self._live(p, server.follow, self.now, epochs.encode(epoch))
+            if self.units[p].server is None:
+                self.at(self.now + every, self.remove, epoch, (p,), every)
 
     def go(self, until: float = 1500) -> None:
         self.run(until, done=lambda: self.calm and self.finished())

@@ -6,7 +6,7 @@ The right server plays the same stories without a word in `test_faults`, so that
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -113,13 +113,20 @@ class Cheapens(Server):
 class Closes(Server):
     """What is applied here is forgotten here, whether the neighbour has it or not."""
 
-    def commit(self, changes: Changes, name: str) -> None:
+    def later(self, changes: Changes) -> None:
         done = [key for key, record in changes.opened.items() if record.applied]
         if done:
             for m, i in done:
                 changes.open[m][i] = None
             changes.out = exchange.unneeded(self.books, changes.closed)
-        super().commit(changes, name)
+        super().later(changes)
+
+
+class Whispers(Server):
+    """What waits for the next commit is said before it."""
+
+    def _settled(self, send: Callable[[int, bytes], None]) -> Callable[[int, bytes], None]:
+        return send
 
 
 class MixesUp(Server):
@@ -134,11 +141,11 @@ class MixesUp(Server):
 class Twice(Server):
     """The balance is committed apart from the flag: a crash in between, and the flow enters again."""
 
-    def commit(self, changes: Changes, name: str) -> None:
+    def later(self, changes: Changes) -> None:
         if changes.balances and changes.opened:
-            super().commit(Changes(balances=changes.balances), name)
+            self.commit(Changes(balances=changes.balances), "sync")
             changes.balances = {}
-        super().commit(changes, name)
+        super().later(changes)
 
 
 class Unbounded(Server):
@@ -230,7 +237,8 @@ WRONG: Mapping[type[Server], str] = {
     Forgets: "I4",
     Cheapens: "I4",
     Closes: "I2",
-    MixesUp: "I3|L1",
+    Whispers: "I1|I2|L1|L2",
+    MixesUp: "I2|I3|L1",
     Twice: "I1",
     Unbounded: "I5",
     Spends: "budget",

@@ -123,8 +123,8 @@ class Layout:
         """Others, if somebody has taken one meanwhile; nobody may be running here."""
         if not all(is_free(port) for port in self.ports.values()):
             self.ports.update(zip(self.units, free_ports(len(self.units)), strict=True))
-            self.save()
             self.write()
+            self.save()  # last: if the disk is full before, others are looked for again
 
     def save(self) -> None:
         table = {
@@ -136,8 +136,7 @@ class Layout:
             "dataset": self.dataset,
             "options": self.options,
         }
-        with atomic_file(self.folder / RECORD) as temporary:
-            Path(temporary).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+        _write(self.folder / RECORD, json.dumps(table, indent=1) + "\n")
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -192,9 +191,9 @@ class Layout:
             if dialing not in self.nodes or dialed not in self.units:
                 raise InputError("via", (dialing, dialed), "must be a node that dials and a unit that it dials")
         for unit in self.units:
-            self.toml(unit).write_text(self._server(unit, via, options), encoding="utf-8")
+            _write(self.toml(unit), self._server(unit, via, options))
             for node in self.clients(unit):
-                self.toml(node).write_text(self._client(node, unit, via, options), encoding="utf-8")
+                _write(self.toml(node), self._client(node, unit, via, options))
 
     def _server(self, unit: str, via: Via, options: Mapping[str, Any]) -> str:
         general: dict[str, Any] = {
@@ -231,6 +230,12 @@ class Layout:
     def _peer(self, dialing: str, unit: str, via: Via) -> str:
         address = via.get((dialing, unit), self.address(unit))
         return _table({"organisation": unit, "name": SERVER, "addresses": [address]})
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole, or as it was: the disk may be full."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _table(values: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
+import shutil
 import signal as signals
 import subprocess
 import sys
@@ -24,6 +25,7 @@ CRASH: Final = "CONFIDE_CRASH_AT"  # `seeded.CRASH`, which only the nodes need
 POLL: Final = 0.1
 PATIENCE: Final = 10.0  # seconds for an answer of a server
 GRACE: Final = 60.0  # seconds for all to end in good order, on a machine that has other things to do
+LITTLE: Final = 2**18  # bytes: less room than that is none
 TAIL: Final = 2**14  # bytes of a log in which its last line is looked for
 
 
@@ -181,11 +183,16 @@ class Cluster(Closing):
         while not (found := condition()):
             for node, code in self.ended().items():
                 if node not in self._meant:  # who ended the others may start them again
-                    raise RunError(f"{node} ended with {code}: {self.last_line(node)}")
+                    raise RunError(f"{node} ended with {code}: {self.last_line(node)}{self._full()}")
             if time.monotonic() > end:
                 raise RunError(f"not within {timeout:g} s: {what}")
             time.sleep(POLL)
         return found
+
+    def _full(self) -> str:
+        """What a log that is on a full disk cannot say."""
+        full = shutil.disk_usage(self.layout.folder).free < LITTLE
+        return f"; the disk of {self.layout.folder} is full: make room, and it goes on" if full else ""
 
     def log(self, node: str) -> str:
         path = self.logs / f"{node}.log"

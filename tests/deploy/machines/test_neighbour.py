@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -48,17 +49,51 @@ def test_what_it_applies_is_committed_before_anything_is_said() -> None:
     neighbour = desk.neighbours[0]
     assert neighbour.awaited
     neighbour.hear(desk.hears(0, decided=1, open=((1, False),), offer=(1, OFFER)))
-    points = ("applied", "flagged", "commit")
-    assert desk.steps() == [
-        *(("at", f"sync.tx.{part}") for part in points),
-        ("at", "sync.committed"),
-        ("log", "applied"),
-    ]
-    assert desk.store.load().open[0][1].applied
+    assert desk.steps() == [("log", "applied")]
     assert (neighbour.settled, neighbour.awaited) == (True, False)
+    assert not desk.store.load().open[0][1].applied  # it waits for whatever is said or committed next
     neighbour.repeat()
-    ((_, _, said),) = desk.taken()
+    points = ("applied", "flagged", "commit")
+    *committed, (_, _, said) = desk.taken()
+    assert [name for _, name, _ in committed] == [*(f"sync.tx.{part}" for part in points), "sync.committed"]
+    assert desk.store.load().open[0][1].applied
     assert said.open == ((1, True),)  # as committed
+
+
+def test_what_closes_a_record_rides_on_the_next_commit_and_is_heard_again_if_that_never_comes() -> None:
+    desk = Recorded()
+    published(desk)
+    desk.neighbours[0].hear(desk.hears(0, decided=1, open=((1, False),), offer=(1, OFFER)))
+    desk.settle()
+    closing = desk.hears(0, decided=1, open=())
+    for last in (False, True):  # the machine dies the first time
+        desk.taken()
+        desk.neighbours[0].hear(replace(closing, balance=None))
+        assert not desk.books.open[0]
+        assert desk.taken() == []
+        if not last:
+            desk = replaced(desk)
+            assert desk.books.open[0][1].applied
+    x = np.array([3, 4])
+    desk.commit(publish(desk.books, desk.rules, x, {0: x, 2: x}, desk.terms.costs[1], 0, desk.ports.sign), "publish")
+    assert ("at", "publish.tx.gc") in desk.steps()
+    assert list(desk.store.load().open[0]) == [2]
+
+
+def replaced(dead: Recorded) -> Recorded:
+    """Another machine at the same store."""
+    desk = Recorded()
+    desk.store, desk.books, desk.phase = dead.store, dead.store.load(), dead.phase
+    return desk
+
+
+@pytest.mark.parametrize("phase", [Phase.DRAIN, Phase.FINISHED])
+def test_after_the_last_round_nothing_waits(phase: Phase) -> None:
+    desk = Recorded()
+    published(desk)
+    desk.phase = phase
+    desk.neighbours[0].hear(desk.hears(0, decided=1, open=((1, False),), offer=(1, OFFER)))
+    assert desk.store.load().open[0][1].applied
 
 
 def test_an_early_offer_waits_for_its_round() -> None:
@@ -68,12 +103,13 @@ def test_an_early_offer_waits_for_its_round() -> None:
     assert neighbour.early == {1: OFFER}
     with pytest.raises(OtherBytesError):
         neighbour.hear(desk.hears(2, decided=1, open=((1, False),), offer=(1, OFFER[::-1])))
-    neighbour.take_early()
-    assert neighbour.early
-    published(desk)
-    neighbour.take_early()
-    assert desk.steps()[-1] == ("log", "applied")
-    assert (neighbour.early, desk.books.balances[2].n) == ({}, 1)
+    x = np.array([1, 2])
+    changes = publish(desk.books, desk.rules, x, {0: x, 2: x}, desk.terms.costs[0], 0, desk.ports.sign)
+    assert desk.neighbours[0].take_early(desk.books, changes) is changes
+    changes = neighbour.take_early(desk.books, changes)
+    assert changes.opened[2, 1].applied
+    assert not changes.opened[0, 1].applied
+    assert (neighbour.early, changes.balances[2].n, changes.decided) == ({}, 1, 1)
 
 
 def test_one_that_is_heard_again_is_up_again_and_what_it_may_not_say_changes_nothing() -> None:

@@ -1,14 +1,18 @@
 """Run by `test_disk_faults`, on a disk that fails (`disk.py`): each fault at each step of a store's life.
 
     python disk_faults.py FOLDER store|record FAULT EVERY FIRST
+    python disk_faults.py FOLDER twice
+    python disk_faults.py FOLDER small DISK
 
 prints one line for each life after which something was lost, or was told in the wrong words.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import disk
 import histories as h
 from confide.deploy.store import sqlite_file
-from confide.deploy.store.books import Books
+from confide.deploy.store.books import Books, Changes
 from confide.deploy.store.record import FileRecord, Given, Owner
-from confide.deploy.store.sqlite import SqliteStore
+from confide.deploy.store.sqlite import SqliteStore, StoreError
 
 Say = Callable[[str], None]
 SEED, BEFORE, COMMITS = 3, 20, 6
@@ -46,47 +50,57 @@ def states(books: Books, seed: int, n: int) -> list[Books]:
     return found
 
 
-class Store:
-    """A server's store: one that was closed, and one whose process was killed with a log beside it."""
+def opened(path: Path) -> SqliteStore:
+    """As a server does at its start."""
+    if path.exists():
+        return SqliteStore.open(path)
+    plan, books = h.make_plan(200).text, h.make_books(200)
+    return SqliteStore.create(path, plan=plan, server=1, dataset=h.DATASET, books=books)
 
-    file = "store.db"
+
+class Store:
+    """A server's store: one that was closed, one whose process was killed with a log beside it, and none yet."""
+
+    file, own = "store.db", ("! StoreError",)  # its words: a server that hears others is not started again
 
     def __init__(self, folder: Path) -> None:
-        self.closed, self.killed = folder / "closed", folder / "killed"
-        for place in (self.closed, self.killed):
-            place.mkdir()
+        self.places = closed, killed, _ = [folder / name for name in ("closed", "killed", "new")]
+        for place in self.places:
+            place.mkdir(parents=True)
+        for place in (closed, killed):
             path = place / self.file
-            plan, books = h.make_plan(200).text, h.make_books(200)
-            SqliteStore.create(path, plan=plan, server=1, dataset=h.DATASET, books=books).close()
-            disk.forked(lambda say, path=path: commits(SqliteStore.open(path), SEED, BEFORE, say))  # type: ignore[misc]
+            disk.forked(lambda say, path=path: commits(opened(path), SEED, BEFORE, say))  # type: ignore[misc]
         sqlite_file.WAL_PAGES = SMALL_LOG
-        SqliteStore.open(self.closed / self.file).close()
-        assert not (self.closed / "store.db-wal").exists()
-        assert (self.killed / "store.db-wal").exists()
-        self.states = states(states(h.make_books(200), SEED, BEFORE)[-1], SEED + 1, COMMITS)
-        self.plain = [h.plain(books) for books in self.states]
+        opened(closed / self.file).close()
+        assert not (closed / "store.db-wal").exists()
+        assert (killed / "store.db-wal").exists()
+        lived = states(h.make_books(200), SEED, BEFORE)[-1]
+        self.plain = {
+            place: [h.plain(books) for books in states(begin.copy(), SEED + 1, COMMITS)]
+            for place, begin in zip(self.places, (lived, lived, h.make_books(200)), strict=True)
+        }
 
     def life(self, path: Path, say: Say) -> None:
-        with SqliteStore.open(path) as store:
+        with opened(path) as store:
             commits(store, SEED + 1, COMMITS, say)
 
-    def after(self, path: Path, acknowledged: int, say: Say) -> None:
-        with SqliteStore.open(path) as store:
-            assert h.plain(store.load()) in self.plain[acknowledged : acknowledged + 2], "other books"
+    def after(self, place: Path, path: Path, acknowledged: int, say: Say) -> None:
+        with opened(path) as store:
+            assert h.plain(store.load()) in self.plain[place][acknowledged : acknowledged + 2], "other books"
             commits(store, SEED + 2, 2, lambda _: None)
-        SqliteStore.open(path).close()
+        opened(path).close()
 
 
 class Record:
     """A client's record, which it has, and which it makes."""
 
-    file = "record.json"
+    file, own = "record.json", ("! RunError", "! InputError")
 
     def __init__(self, folder: Path) -> None:
-        self.closed, self.killed = folder / "closed", folder / "new"
-        for place in (self.closed, self.killed):
-            place.mkdir()
-        FileRecord(self.closed / self.file, OWNER).close()
+        self.places = closed, _ = [folder / name for name in ("closed", "new")]
+        for place in self.places:
+            place.mkdir(parents=True)
+        FileRecord(closed / self.file, OWNER).close()
 
     def life(self, path: Path, say: Say) -> None:
         with FileRecord(path, OWNER) as record:
@@ -96,7 +110,7 @@ class Record:
                 record.write(i)
                 say("+")
 
-    def after(self, path: Path, acknowledged: int, say: Say) -> None:
+    def after(self, _: Path, path: Path, acknowledged: int, say: Say) -> None:
         kept = [(0, Given())]
         for i in range(2, 5):
             kept += [(kept[-1][0], Given(i - 1, i)), (i, Given(i - 1, i))]
@@ -111,7 +125,7 @@ def wrong(kept: Store | Record, place: Path, work: Path, fault: str, step: int) 
     shutil.copytree(place, work)
     if fault == "lose":  # a fault of the test: commits that were acknowledged
         (work / "store.db-wal").unlink(missing_ok=True)
-        said, _ = disk.forked(lambda say: kept.after(work / kept.file, 0, say))
+        said, _ = disk.forked(lambda say: kept.after(place, work / kept.file, 0, say))
         return said and f"afterwards {said.strip()}", False
 
     def life(say: Say) -> None:
@@ -126,17 +140,59 @@ def wrong(kept: Store | Record, place: Path, work: Path, fault: str, step: int) 
     acknowledged = lines.count("+")
     reached = status < 0 or any(line.startswith("steps ") and int(line[6:]) > step for line in lines)
     told = [line for line in lines if line.startswith("!")]
-    own = ("! StoreError", "! RunError", "! InputError")
-    problems = [line for line in told if not line.startswith(own) or "damaged" in line]
-    said, status = disk.forked(lambda say: kept.after(work / kept.file, acknowledged, say))
+    problems = [line for line in told if not line.startswith(kept.own) or "damaged" in line]
+    said, status = disk.forked(lambda say: kept.after(place, work / kept.file, acknowledged, say))
     if status:
         problems.append(f"afterwards {said.strip()}")
     return "; ".join(problems), reached
 
 
+def failing_twice(folder: Path) -> None:
+    """Two commits whose fsync fails, one longer than the other, then a short one, in one process that is killed."""
+    path = folder / "store.db"
+    opened(path).close()
+
+    def life(say: Say) -> None:
+        store = opened(path)
+        store.commit(Changes(seen={0: 1}))
+        for size in (40_000, 12_000):
+            disk.arm(folder, "unsynced", 0)
+            try:
+                store.commit(Changes(transcript=bytes(size)))
+            except StoreError:
+                say("refused")
+            disk.arm(folder)
+        store.commit(Changes(seen={0: 7}))
+        say("+")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    said, _ = disk.forked(life)
+    print(said, end="")
+    with opened(path) as store:
+        print(f"seen {store.load().seen[0]}")
+
+
+def small(folder: Path, small_disk: Path) -> None:
+    """The same lives on a disk that is full but for ever more bytes; then there is room again."""
+    for kept in (Store(folder / "store"), Record(folder / "record")):
+        for place in kept.places:
+            for room in range(0, 400_000, 40_000):
+                shutil.rmtree(work := small_disk / "work", ignore_errors=True)
+                shutil.copytree(place, work)
+                with disk.all_but(room, small_disk):
+                    said, _ = disk.forked(lambda say: kept.life(work / kept.file, say))  # noqa: B023
+                lines = said.splitlines()
+                problems = [x for x in lines if x.startswith("!") and (not x.startswith(kept.own) or "damaged" in x)]
+                acknowledged = lines.count("+")
+                said, status = disk.forked(lambda say: kept.after(place, work / kept.file, acknowledged, say))  # noqa: B023
+                if problems or status:
+                    print(f"{place}, {room} bytes of room: {problems}; afterwards {said.strip()}")
+                print(f"lives 1 {acknowledged}")
+
+
 def main(folder: Path, which: str, fault: str, every: int, first: int) -> None:
     kept = {"store": Store, "record": Record}[which](folder)
-    for place in (kept.closed, kept.killed):
+    for place in kept.places:
         step, lives = first, 0
         while True:
             problem, reached = wrong(kept, place, folder / "work", fault, step)
@@ -149,4 +205,9 @@ def main(folder: Path, which: str, fault: str, every: int, first: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    if sys.argv[2] == "twice":
+        failing_twice(Path(sys.argv[1]))
+    elif sys.argv[2] == "small":
+        small(Path(sys.argv[1]), Path(sys.argv[3]))
+    else:
+        main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))

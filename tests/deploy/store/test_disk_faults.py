@@ -11,7 +11,7 @@ import disk
 from exploring import more
 
 SCRIPT = Path(__file__).with_name("disk_faults.py")
-EVERY = 1 if more([], [1]) else 7  # steps; the record's few are always all tried
+EVERY = 1 if more([], [1]) else 13  # steps; the record's few are always all tried
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="a failing disk needs a C compiler")
 
@@ -29,6 +29,25 @@ def test_nothing_is_lost(library: Path, tmp_path: Path, fault: str, kept: str, e
     wrong = [line for line in said if not line.startswith("lives ")]
     assert not wrong, "\n".join(wrong)
     assert sum(int(line[6:]) for line in said) >= lives / every
+
+
+def test_nothing_is_lost_on_a_small_disk(tmp_path: Path) -> None:
+    (small := tmp_path / "disk").mkdir()
+    if not disk.mounting_is_allowed(small):
+        pytest.skip("no file system may be mounted here: full disks are those of the failing writes alone")
+    done = disk.on_small_disk(small, "2m", SCRIPT, str(tmp_path), "small", str(small))
+    assert (done.returncode, done.stderr) == (0, "")
+    said = done.stdout.splitlines()
+    wrong = [line for line in said if not line.startswith("lives ")]
+    assert not wrong, "\n".join(wrong)
+    assert len(said) == 50
+    assert "lives 1 0" in said  # full from the begin
+    assert "lives 1 6" in said  # and never
+
+
+def test_what_failed_commits_leave_in_the_log_is_not_taken_for_damage(library: Path, tmp_path: Path) -> None:
+    said = disk.under(library, SCRIPT, str(tmp_path), "twice").splitlines()
+    assert said == ["refused", "refused", "+", "seen 7"]
 
 
 def test_a_lost_log_is_seen(library: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from confide.deploy.store import books
 from confide.deploy.store.sqlite import SqliteStore
-from confide.deploy.store.sqlite_file import MIGRATIONS
+from confide.deploy.store.sqlite_file import VERSION
 
 SCRIPT = """
     import random, sqlite3, sys, types
@@ -75,24 +75,28 @@ SCRIPT = """
             print("found")
 """
 LINES = {
-    "one number": ("    taps: int | Gone = kept(0, since=3, taps=COUNT)", "7", "8"),
+    "one number": ("    taps: int | Gone = kept(0, since=NEXT, taps=COUNT)", "7", "8"),
     "a vector for each edge": (
-        "    taps: dict[int, Vector] = kept(lambda start: start, by=('edge',), since=3, secret=True, taps=VECTOR)",
+        "    taps: dict[int, Vector] = kept(lambda start: start, by=('edge',), since=NEXT, secret=True, taps=VECTOR)",
         "{2: np.arange(3)}",
         "{0: np.full(3, 9)}",
     ),
-    "words that may go": ("    taps: bytes | Gone = kept(b'', since=3, part='state', taps=BYTES)", "b'x' * 99", "b'y'"),
+    "words that may go": (
+        "    taps: bytes | Gone = kept(b'', since=NEXT, part='state', taps=BYTES)",
+        "b'x' * 99",
+        "b'y'",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", LINES)
 def test_a_line_in_the_books_is_all_that_a_field_takes(histories: SimpleNamespace, tmp_path: Path, name: str) -> None:
     """It is copied, applied, stored in memory and in a file, sealed, and files that lack it are upgraded."""
-    assert len(MIGRATIONS) == 2, "the lines above take the version after the last"
     h, older, newer = histories, tmp_path / "older.db", tmp_path / "newer.db"
     text = h.make_plan().text
     SqliteStore.create(older, plan=text, server=h.SERVER, dataset=h.DATASET, books=h.make_books()).close()
-    arguments = (books.__name__, books.__file__, LINES[name][0], older, newer, *LINES[name][1:])
+    line = LINES[name][0].replace("NEXT", str(VERSION + 1))
+    arguments = (books.__name__, books.__file__, line, older, newer, *LINES[name][1:])
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SCRIPT), *map(str, arguments)],
         check=False,

@@ -50,6 +50,24 @@ class Stop(BaseException):
 
 @STORES
 @settings(max_examples=25)
+@given(r=st.randoms(use_true_random=False), steps=st.integers(1, 25))
+def test_what_rides_on_a_commit_is_there_with_it(
+    maker: Maker, histories: SimpleNamespace, r: Random, steps: int
+) -> None:
+    h, plan = histories, histories.make_plan()
+    with maker(h) as (store, reopened):
+        books = h.make_books()
+        for _ in range(steps):
+            waits = h.sync(books, plan, r)
+            after = books.after(waits)
+            changes = h.make_changes(after, plan, r)
+            store.commit(waits.then(changes))
+            books = after.after(changes)
+        assert h.plain(reopened(store).load()) == h.plain(books)
+
+
+@STORES
+@settings(max_examples=25)
 @given(r=st.randoms(use_true_random=False), steps=st.integers(0, 25))
 def test_any_history_gives_the_books_of_its_changes(
     maker: Maker, histories: SimpleNamespace, r: Random, steps: int

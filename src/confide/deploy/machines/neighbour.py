@@ -12,7 +12,7 @@ from typing import Final
 from confide.deploy.machines import exchange, sync
 from confide.deploy.machines.exchange import OtherBytesError
 from confide.deploy.machines.ports import Desk, Phase
-from confide.deploy.store.books import Status
+from confide.deploy.store.books import Books, Changes, Status
 
 FIRST: Final = 4  # the first repetition is after this part of the exchange's time
 SLOWEST: Final = 2.0  # and the last ones are that many exchange times apart
@@ -119,8 +119,7 @@ class Neighbour:
         if heard.believed < message.decided:
             desk.alarm(f"server {self.m} speaks of rounds that no signature shows; it is believed no further")
         if heard.changes:
-            desk.commit(heard.changes, "sync")
-            desk.ports.at("sync.committed")
+            desk.later(heard.changes)
         if heard.applied is not None:
             late = desk.books.decided - heard.applied
             desk.ports.log("applied", neighbour=self.m, round=heard.applied, late=late)
@@ -134,10 +133,11 @@ class Neighbour:
         if i in self.early or len(self.early) < self.desk.rules.window:
             self.early[i] = blob
 
-    def take_early(self) -> None:
-        """Offers that came before their round was decided here, each a transition of its own."""
-        desk = self.desk
-        for i in sorted(i for i in self.early if i <= desk.books.decided):
-            if changes := exchange.on_early(desk.books, desk.rules, self.m, i, self.early.pop(i)):
-                desk.commit(changes, "early")
-                desk.ports.log("applied", neighbour=self.m, round=i)
+    def take_early(self, books: Books, published: Changes) -> Changes:
+        """With what its offer of this round leads to, if that came before the round was decided here."""
+        i = books.decided + 1
+        blob = self.early.get(i)
+        self.early = {j: other for j, other in self.early.items() if j > i}
+        if blob is None:
+            return published
+        return published.then(exchange.on_early(books.after(published), self.desk.rules, self.m, i, blob))

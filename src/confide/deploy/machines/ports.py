@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from confide.deploy.machines.attendance import Attendance
@@ -13,7 +14,7 @@ from confide.deploy.machines.epoch import Epoch, decode
 from confide.deploy.machines.evidence import Sign
 from confide.deploy.machines.exchange import Clock
 from confide.deploy.machines.terms import Terms
-from confide.deploy.store.books import Books, Changes
+from confide.deploy.store.books import Books, Changes, Row
 from confide.deploy.store.store import At, Store, nowhere
 from confide.rounds.noise import NoiseSource
 
@@ -63,8 +64,11 @@ class Desk:
     """
 
     def __init__(self, terms: Terms, store: Store, ports: Ports) -> None:
-        self.terms, self.rules, self.store, self.ports = terms, terms.rules, store, ports
+        self.terms, self.rules, self.store = terms, terms.rules, store
+        self.ports = replace(ports, to_server=self._settled(ports.to_server), to_client=self._settled(ports.to_client))
         self.books: Books = store.load()
+        self._waiting: list[Changes] = []  # in the books, and not yet in the store
+        self._new: set[Row] = set()  # rows that these make
         self.now = 0.0
         self.phase, self.why = Phase.BOOT, ""
         self.epoch: Epoch | None = decode(self.books.epoch) if self.books.epoch else None
@@ -87,14 +91,51 @@ class Desk:
         return {m: sorted(records) for m, records in self.books.open.items() if records}
 
     def commit(self, changes: Changes, name: str) -> None:
-        """Make changes durable, then carry them out in the books: before a byte of them leaves."""
-        self.store.commit(changes, self.ports.at, name)
+        """Make changes durable, and what waits with them, then carry them out in the books.
+
+        Of the flows of an edge each has a transaction of its own.
+        """
+        self._part_from(changes)
+        self.store.commit(reduce(Changes.then, [*self._waiting, changes]), self.ports.at, name)
+        self._waiting.clear()
+        self._new.clear()
         self.books.apply(changes)
 
     @property
     def clock(self) -> Clock:
         """How far other servers can be."""
         return self.terms.clock(self.books.pace, self.now)
+
+    def later(self, changes: Changes) -> None:
+        """Carry out in the books what rides on the next commit: before that nothing leaves, so nobody knows of it.
+
+        Only for what a message led to that is said again: a server that dies meanwhile is one that never heard it.
+        """
+        self._part_from(changes)
+        self._waiting.append(changes)
+        self._new |= changes.new_in(self.books)
+        self.books.apply(changes)
+        if self.finished:  # no other commit is to come
+            self.settle()
+
+    def settle(self) -> None:
+        """Make durable what waits."""
+        if self._waiting:
+            self.commit(Changes(), "sync")
+            self.ports.at("sync.committed")
+
+    def _part_from(self, changes: Changes) -> None:
+        """Nothing waits that cannot be in one transaction with these: a flow of the same edge, or a row that goes."""
+        flows = any(waits.balances.keys() & changes.balances for waits in self._waiting)
+        if flows or not self._new.isdisjoint(changes.rows_that_go):
+            self.settle()
+
+    def _settled(self, send: Callable[[int, bytes], None]) -> Callable[[int, bytes], None]:
+        def leave(to: int, raw: bytes) -> None:
+            self.settle()
+            send(to, raw)
+
+        return leave
 
     def alarm(self, what: str) -> None:
         self.refusals["alarm"] += 1

@@ -306,15 +306,17 @@ class Rounds:
         own, sent = me.perturb()
         ports.at("publish.drawn")
         cost = None if terms.sums_cost else terms.costs[books.published]
-        desk.commit(exchange.publish(books, desk.rules, own, sent, cost, desk.now, ports.sign), "publish")
+        present, changes = self.present, exchange.publish(books, desk.rules, own, sent, cost, desk.now, ports.sign)
+        for neighbour in present:
+            changes = neighbour.take_early(books, changes)  # so that the offers say which flows are in
+        desk.commit(changes, "publish")
         self.cohort = None
         ports.at("publish.committed")
-        present = self.present
         offered = [n.m for n in present if i in books.open[n.m]]
         suspended = [n.m for n in present if i not in books.open[n.m]]
         ports.log("published", round=i, clients=len(found.survivors), offered=offered, suspended=suspended)
-        for neighbour in present:
-            neighbour.take_early()  # first, so that the offers already say which flows are in
+        for m in changes.balances:
+            ports.log("applied", neighbour=m, round=i)
         for n, neighbour in enumerate(present):
             neighbour.say(offer=i if neighbour.m in offered else None, ask=neighbour.m in offered)
             neighbour.later()
@@ -324,6 +326,7 @@ class Rounds:
         self._wait()
 
     def _drain(self) -> bool:
+        self.desk.settle()
         self.desk.phase, self.deadline = Phase.DRAIN, self.desk.now + self.desk.terms.clocks.drain
         over = client_messages.encode(enrolment.welcome(self.desk.terms, self.desk.books))
         for client in range(self.desk.terms.clients):

@@ -28,8 +28,13 @@ from confide.deploy.store.store import Store
 
 
 class Server(Desk):
+    """Attributes:
+    asked: neighbours that are answered at the end of the wait.
+    """
+
     def __init__(self, terms: Terms, store: Store, ports: Ports) -> None:
         super().__init__(terms, store, ports)
+        self.asked: set[int] = set()
         self.neighbours = {m: Neighbour(self, m) for m in terms.rules.weights}
         self.removal = Removal(self, self.neighbours)
         self.rejoining = Rejoining(self, self.neighbours)
@@ -45,7 +50,7 @@ class Server(Desk):
         if self.releases is not None:
             self.releases.boot(now)
         self._stop_if_removed()
-        self.rounds.advance()
+        self._advance()
 
     def from_server(self, now: float, sender: int, raw: bytes) -> None:
         """Bytes from a neighbour, whom the network authenticated."""
@@ -80,7 +85,7 @@ class Server(Desk):
         except EpochError as e:
             self.refusals[Reason.EPOCH] += 1
             self.ports.log("epoch refused", why=str(e))
-        self.rounds.advance()
+        self._advance()
 
     def from_client(self, now: float, client: int, raw: bytes) -> None:
         """Bytes from a client of this unit, whom the network authenticated."""
@@ -100,13 +105,13 @@ class Server(Desk):
             self.refusals[cohorts.Reason.NO_ROUND] += 1
         else:
             cohort.receive(now, client, message)
-        self.rounds.advance()
+        self._advance()
 
     def client_connected(self, now: float, client: int) -> None:
         """A client has a stream (again)."""
         self.now = now
         self.attendance.connected(client)
-        self.rounds.advance()
+        self._advance()
 
     def client_lost(self, now: float, client: int) -> None:
         """It has none any more."""
@@ -114,7 +119,7 @@ class Server(Desk):
         self.attendance.lost(client)
         if self.rounds.cohort is not None:
             self.rounds.cohort.look(now)
-        self.rounds.advance()
+        self._advance()
 
     def tick(self, now: float) -> None:
         """Time has passed."""
@@ -127,7 +132,7 @@ class Server(Desk):
             neighbour.repeat()
         if self.releases is not None:
             self.releases.tick(now)
-        self.rounds.advance()
+        self._advance()
 
     @property
     def wake(self) -> float:
@@ -152,7 +157,7 @@ class Server(Desk):
         self.now = now
         if self.removal.follow(raw):
             self._stop_if_removed()
-            self.rounds.advance()
+            self._advance()
 
     def release(self, now: float, *, again: bool = False, anyway: bool = False) -> Relay:
         """Relay a release to its end, which the relay says."""
@@ -162,6 +167,25 @@ class Server(Desk):
         return self.releases.begin(now, again=again, anyway=anyway)
 
     # How it brings what came in to the machines
+
+    def _advance(self) -> None:
+        """Whatever can be done now; who asked while this server waited for others is answered with what was opened."""
+        self.rounds.advance()
+        if self.phase is Phase.WAIT:
+            return
+        asked, self.asked = self.asked, set()
+        for m in sorted(asked) if self.phase is not Phase.STOPPED else ():
+            self.neighbours[m].say()
+            self.ports.at("sync.replied")
+
+    def _answer(self, neighbour: Neighbour) -> None:
+        """At the end of the wait, so that all its flows are one transaction; at once, if it asks again meanwhile."""
+        if self.phase is Phase.WAIT and neighbour.m not in self.asked:
+            self.asked.add(neighbour.m)
+        else:
+            self.asked.discard(neighbour.m)
+            neighbour.say()
+            self.ports.at("sync.replied")
 
     def _check_sender(self, message: sync.FromServer, sender: int) -> None:
         rules = self.rules
@@ -193,8 +217,7 @@ class Server(Desk):
         if neighbour.status is Status.ADRIFT:
             self.rejoining.ask_balance(message)
         if message.ask:
-            neighbour.say()
-            self.ports.at("sync.replied")
+            self._answer(neighbour)
 
     def _accuse(self, sender: int, e: OtherBytesError) -> None:
         """A second message for a round; with both signatures that is kept, for whoever asks who it was."""

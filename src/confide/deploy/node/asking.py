@@ -104,11 +104,11 @@ def export_ledger(path: str | Path, out: Path) -> list[dict[str, Any]]:
         done = last(control.ask(config.control, {"ask": "ledger", "path": str(out.absolute())}, PATIENCE))
         return list(done["receipts"])
     except control.NotRunningError:
-        from confide.deploy.node.server_process import open_store
-        from confide.deploy.node.server_setup import ServerSetup
         from confide.deploy.node.server_status import receipts_of
+        from confide.deploy.store.sqlite import SqliteStore
 
-        with open_store(ServerSetup.load(config), create=False) as store:
+        # Of whatever plan: the ledger is exported of one of an earlier protocol too.
+        with SqliteStore.open(config.path(config.store), look=True) as store:
             store.export_ledger(out)
             return receipts_of(store.load())
 

@@ -19,10 +19,22 @@ from confide.deploy.machines.attendance import misfit
 from confide.deploy.node import control
 from confide.deploy.node.asking import last
 from confide.deploy.node.config import ServerConfig, host_port, not_of_before
-from confide.deploy.node.findings import FAIL, OK, WARN, Finding, certificate, clock, not_yet_made, privacy, revocations
+from confide.deploy.node.findings import (
+    FAIL,
+    OK,
+    WARN,
+    Finding,
+    certificate,
+    clock,
+    not_yet_made,
+    privacy,
+    revocations,
+    spoken,
+)
 from confide.deploy.node.probing import PATIENCE, Reached, probe
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
+from confide.deploy.store.sqlite_file import VERSION
 
 LOG: Final = 64 << 20  # bytes of SQLite's log before it is written back
 EVENT: Final = 1024  # bytes of a ledger's row, at most
@@ -48,7 +60,7 @@ def check(config: ServerConfig, *, strict_peers: bool = False) -> Iterator[Findi
 
 def _plan(setup: ServerSetup) -> Iterator[Finding]:
     name, plan = setup.plan.units[setup.me].name, setup.plan
-    yield Finding("plan", OK, f"{plan.hash}: this is server {setup.me}, unit {name!r}, of {plan.P}")
+    yield Finding("plan", OK, f"{plan.hash}: this is server {setup.me}, unit {name!r}, of {plan.P}; {spoken(plan)}")
     yield privacy(setup.price)
     left = setup.allowance
     full = left.publications == plan.rounds and (setup.price.release is None or left.releases == plan.privacy.releases)
@@ -88,8 +100,11 @@ def _store(setup: ServerSetup, running: dict[str, Any] | None) -> Iterator[Findi
         yield Finding("store", FAIL, str(e))
         return
     with store:
-        books = store.load()
-    yield Finding("store", OK, f"round {books.decided} of {setup.plan.rounds}, {books.published} published")
+        books, version = store.load(), store.version
+    said = f"round {books.decided} of {setup.plan.rounds}, {books.published} published; version {version} of the file"
+    if version < VERSION:
+        said += f", which the next start makes {VERSION}: an earlier confide does not read it then"
+    yield Finding("store", OK, said)
 
 
 def _disk(setup: ServerSetup) -> Finding:

@@ -12,10 +12,21 @@ from confide.base.errors import DataError, InputError, RunError
 from confide.deploy.node import client_data
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig, not_of_before
-from confide.deploy.node.findings import FAIL, OK, WARN, Finding, certificate, clock, not_yet_made, privacy, revocations
+from confide.deploy.node.findings import (
+    FAIL,
+    OK,
+    WARN,
+    Finding,
+    certificate,
+    clock,
+    not_yet_made,
+    privacy,
+    revocations,
+    spoken,
+)
 from confide.deploy.node.probing import probe
 from confide.deploy.node.training_process import TrainingProcess
-from confide.deploy.store.record import FileRecord
+from confide.deploy.store.record import FORMAT, FileRecord
 from confide.privacy.price import agreed
 
 BAD_ROW: Final = (
@@ -33,7 +44,9 @@ def check(config: ClientConfig, *, strict_peers: bool = False) -> Iterator[Findi
         yield Finding("setup", FAIL, str(e))
         return
     name = setup.plan.units[setup.unit].name
-    yield Finding("plan", OK, f"{setup.plan.hash}: this is client {setup.client} of unit {name!r}")
+    yield Finding(
+        "plan", OK, f"{setup.plan.hash}: this is client {setup.client} of unit {name!r}; {spoken(setup.plan)}"
+    )
     yield privacy(agreed(setup.plan))
     yield certificate(setup.node)
     yield from revocations(setup.node, setup.trust)
@@ -80,7 +93,7 @@ def _record(setup: ClientSetup) -> tuple[Finding, bool]:
         return not_yet_made("record", path), False
     try:
         with FileRecord(path, setup.terms.owner) as record:
-            return Finding("record", OK, f"round {record.answered} was answered last"), False
+            return Finding("record", OK, f"round {record.answered} was answered last; format {FORMAT}"), False
     except InputError as e:
         if "in use" in e.remedy:
             return Finding("record", OK, "in use: this client runs"), True

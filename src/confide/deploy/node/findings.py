@@ -14,6 +14,7 @@ from confide.deploy.keys.certificates import SKEW, SOON, utc_now
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.node.trust import Trust
 from confide.deploy.node.watch import LIST_SOON
+from confide.plans.plan import Plan
 from confide.privacy.price import Price
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
@@ -27,6 +28,11 @@ class Finding:
     check: str
     level: str
     said: str
+
+
+def spoken(plan: Plan) -> str:
+    """Which of the protocols; the plan names it, and all its nodes need a confide that speaks it."""
+    return f"protocol {plan.deployed().protocol}"
 
 
 def privacy(price: Price) -> Finding:

@@ -39,7 +39,7 @@ from confide.secure.session import Why
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # of a commit
 
 COMMITS: Final = (
-    "round.open", "accuse", "adapt", "publish", "early", "sync", "balance", "skip", "remove", "rejoin", "release",
+    "round.open", "accuse", "adapt", "publish", "sync", "balance", "skip", "remove", "rejoin", "release",
     "result",
 )  # fmt: skip
 SKIPS: Final = (*Skip, *Failure, *Why)

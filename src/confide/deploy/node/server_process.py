@@ -61,7 +61,11 @@ LAST: Final = 0.3  # seconds for the last words after the machine has stopped
 
 
 def open_store(setup: ServerSetup, *, create: bool = True) -> SqliteStore:
-    """This server's store, made if there is none; one of another plan, server or data set is refused."""
+    """This server's store, made if there is none; one of another plan, server or data set is refused.
+
+    Args:
+        create: else it is only looked at.
+    """
     path = setup.config.path(setup.config.store)
     dataset = dataset_id(setup.config.dataset)
     if not os.path.lexists(path):
@@ -71,7 +75,7 @@ def open_store(setup: ServerSetup, *, create: bool = True) -> SqliteStore:
         books = Books.fresh(np.zeros(rules.length, np.int64), tuple(setup.terms.weights))
         run = secrets.token_hex(8)  # tells the ledgers of two runs of one plan apart
         return SqliteStore.create(path, plan=setup.plan.text, server=setup.me, dataset=dataset, books=books, run=run)
-    store = SqliteStore.open(path, setup.plan, setup.me)
+    store = SqliteStore.open(path, setup.plan, setup.me, look=not create)
     if store.dataset != dataset:
         store.close()
         remedy = f"the store {path} was made for another data set; give that name, or a new store"
@@ -317,6 +321,7 @@ class ServerProcess(NodeProcess):
             self._task(self._figures(self._metrics))
 
     async def _stop(self) -> None:
+        self._worker.submit(lambda _: self.server.settle())
         whole = await asyncio.to_thread(self._worker.stop, max(1.0, self.setup.config.grace))
         await asyncio.sleep(LAST)
         for task in self._tasks:

@@ -8,9 +8,9 @@ A transition (`exchange`) reads the `Books` and gives `Changes`; the store makes
 # ruff: noqa: RUF009 - `kept` gives a dataclass field, as `dataclasses.field` does
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Generic, NamedTuple, Never, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Never, TypeVar
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from confide.deploy.store.columns import (
     as_vector,
     word,
 )
-from confide.deploy.store.kept import Table, copied, kept, merge, tables
+from confide.deploy.store.kept import Key, Table, copied, flat, joined, kept, merge, tables
 from confide.privacy.ledger import Event
 
 __all__ = ["Vector", "as_bytes", "as_vector"]  # and what is defined here
@@ -103,6 +103,7 @@ class Entry(NamedTuple):
     offered: tuple[int, ...] = ()
 
 
+Row = tuple[str, Key]  # the field, and which of its rows
 Gone = TypeVar("Gone")  # None in `Changes`: as it was, or for a row: it goes. In `Books` there is no such value
 
 
@@ -160,6 +161,31 @@ class Changes(Durable[None]):
     def __bool__(self) -> bool:
         return any(bool(v) if isinstance(v, list | dict) else v is not None for v in vars(self).values())
 
+    def then(self, after: Changes) -> Changes:
+        """Both in one transaction. No row that this one makes may go in the other."""
+        both = replace(self, entries=[*self.entries, *after.entries])
+        for name, change in vars(after).items():
+            if isinstance(change, dict):
+                if change:
+                    setattr(both, name, joined(getattr(self, name), change))
+            elif change is not None and name != "entries":
+                setattr(both, name, change)
+        return both
+
+    def new_in(self, books: Books) -> set[Row]:
+        """Rows that these books do not have yet."""
+        there = {name: dict(flat(getattr(books, name))) for name, rows in self._rows() if rows}
+        return {
+            (name, key) for name, rows in self._rows() for key, x in rows if x is not None and key not in there[name]
+        }
+
+    @property
+    def rows_that_go(self) -> set[Row]:
+        return {(name, key) for name, rows in self._rows() for key, x in rows if x is None}
+
+    def _rows(self) -> list[tuple[str, list[tuple[Key, Any]]]]:
+        return [(name, list(flat(rows))) for name, rows in vars(self).items() if isinstance(rows, dict)]
+
     @property
     def opened(self) -> dict[tuple[int, int], Flow]:
         """Records that are new or have other flags, by neighbour and round."""
@@ -212,6 +238,12 @@ class Books(Durable[Never]):
                 setattr(self, name, change)
             elif change:  # most transitions change a few fields
                 merge(getattr(self, name), change)
+
+    def after(self, c: Changes) -> Books:
+        """A copy in which these changes are carried out."""
+        books = self.copy()
+        books.apply(c)
+        return books
 
     def copy(self) -> Books:
         return Books(**{name: copied(value) for name, value in vars(self).items()})

@@ -54,7 +54,7 @@ def kept(
     secret: bool = False,
     **columns: Column,
 ) -> Any:
-    """Declare a durable field.
+    """Declare a durable field. A new one takes a table of its own: files that lack it are opened with its first value.
 
     Args:
         first: its value in fresh books, or a function of the vector from which the server starts; where the first key
@@ -62,7 +62,7 @@ def kept(
         by: the columns that name its rows. By edge and round it is a dictionary of dictionaries.
         table: where it stands in the file, if not under its own name. Fields of one table share its rows.
         part: of the transaction in which it is written (`store.parts`); rows with keys are removed in "gc".
-        since: the version of the file that has it first; a new field takes the next, and older files are upgraded.
+        since: the version of the file that has it first: of a new field, the one after the last release's.
         make: of the values of its columns, where it has several.
         secret: not to be shown.
         columns: of its table.
@@ -162,6 +162,14 @@ def merge(into: dict[Any, Any], changes: Mapping[Any, Any]) -> None:
             merge(into[key], value)
         else:
             into[key] = value
+
+
+def joined(first: dict[Any, Any], second: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Changes one after the other, as one."""
+    found = copied(first)
+    for key, value in second.items():
+        found[key] = joined(found.get(key) or {}, value) if isinstance(value, dict) else value
+    return dict(found)
 
 
 def copied(x: Any) -> Any:

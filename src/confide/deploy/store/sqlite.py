@@ -100,14 +100,20 @@ class SqliteStore(Closing):
         linked = {int(m) for m in the_plan.graph.graphs[0].neighbours(server)}
         if set(books.neighbours) != linked:
             raise InputError("store.books", books.neighbours, f"server {server} of this plan has {sorted(linked)}")
-        sqlite_file.create(path, lambda db: _fill(db, plan, server, dataset, run, books))
+        sqlite_file.create(path, lambda db, _: _fill(db, plan, server, dataset, run, books))
         return cls.open(path, the_plan, server)
 
     @classmethod
-    def open(cls, path: str | Path, plan: Plan | None = None, server: int | None = None) -> SqliteStore:
-        """The store in this file, locked for this process and checked; another plan's or server's is refused."""
+    def open(
+        cls, path: str | Path, plan: Plan | None = None, server: int | None = None, *, look: bool = False
+    ) -> SqliteStore:
+        """The store in this file, locked for this process and checked; another plan's or server's is refused.
+
+        An older confide's is brought up to date, after which that one does not read it any more; `look` leaves it as
+        it is, and cannot commit.
+        """
         path = Path(os.path.realpath(path))  # the log stands beside the file itself, not beside a link to it
-        with closed_on_error(sqlite_file.connect(path)) as db:
+        with closed_on_error(sqlite_file.connect(path, lambda db, new: cls(path, db)._fill_new(new), look=look)) as db:
             store = cls(path, db)
             if plan is not None and plan.hash != store.plan.hash:
                 differences = "; ".join(store.plan.diff(plan))
@@ -125,6 +131,12 @@ class SqliteStore(Closing):
             self._db.close()
 
     @property
+    def version(self) -> int:
+        """Of the file."""
+        with self._guard, translated(self.path):
+            return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    @property
     def head(self) -> str:
         """The hash of the ledger's last line: it stands for all of them."""
         with self._guard, translated(self.path):
@@ -134,7 +146,20 @@ class SqliteStore(Closing):
         with self._guard, translated(self.path):
             return self._load().books.copy()
 
-    def _load(self) -> _Marks:
+    def _fill_new(self, tables: frozenset[str]) -> None:
+        """The first rows of tables that the file did not have, and a seal over all, once the old one held."""
+        marks = self._load(tables)
+        for table in TABLES:
+            if table.name in tables:
+                for key, values in table.rows(marks.books).items():
+                    if not table.lacks(values):
+                        marks.put(self._db, table.name, *key, *table.write(values))
+        _put_state(self._db, marks)
+
+    def _load(self, new: frozenset[str] = frozenset()) -> _Marks:
+        """Args:
+        new: tables that were empty so far, and whose fields are as in fresh books.
+        """
         self._marks = None
         entries, marks = self._ledger()
         tables = {}
@@ -142,7 +167,7 @@ class SqliteStore(Closing):
             tables[table] = self._rows(table)
             if table != "state":
                 marks.rows.update({(table, *row[: len(keys)]): row[-1] for row in tables[table]})
-        if wrong := _follow(marks, entries, self._books(tables)):
+        if wrong := _follow(marks, entries, self._books(tables, new)):
             self._fail(*wrong)
         if tables["state"][0][-2] != marks.seal:
             self._fail("state", 0, "a row is missing, too many, or older than the others")
@@ -165,6 +190,8 @@ class SqliteStore(Closing):
 
     def commit(self, changes: Changes, at: At = nowhere, name: str = "") -> None:
         with self._guard, translated(self.path):
+            if self._marks is None:  # what a failed commit has left in the log could be taken for damage
+                sqlite_file.empty_log(self._db)
             draft = replace(self._marks or self._load())
             rows = [(table, *row) for table in TABLES for row in table.rows(changes).items()]
             self._check(changes, rows, draft)
@@ -227,13 +254,14 @@ class SqliteStore(Closing):
         if problem:
             raise StoreError(self.path, f"refused: {problem}", remedy="this is a fault of confide; nothing was written")
 
-    def _books(self, tables: dict[str, list[tuple[Any, ...]]]) -> Books:
+    def _books(self, tables: dict[str, list[tuple[Any, ...]]], new: frozenset[str]) -> Books:
         books = Books.fresh(self.start, self.neighbours)
         for table in TABLES:
             rows = tables[table.name]
             if table.name in ("state", "contribution") and not rows:
                 self._fail(table.name, 0, "is missing")
-            if table.by == ("edge",) and table.since == 1 and {row[0] for row in rows} != set(self.neighbours):
+            by_edge = table.by == ("edge",) and table.name not in new
+            if by_edge and {row[0] for row in rows} != set(self.neighbours):
                 self._fail(table.name, None, f"has not one row for each of the neighbours {self.neighbours}")
             for row in rows:
                 key = row[: len(table.keys)]
@@ -300,12 +328,11 @@ def _plan(path: Path, text: str) -> Plan:
     try:
         return Plan.from_text(text)
     except InputError as e:
-        if e.field != "plan.version":
+        what = {"plan.version": "version", "deployment.protocol": "protocol"}.get(e.field)
+        if what is None:
             raise
-        remedy = (
-            f"has a plan of version {e.value}, for which it takes the confide that wrote it; export its ledger with "
-        )
-        raise InputError("store", str(path), f"{remedy}that one, and begin a new plan with a new store") from None
+        remedy = f"has a plan of {what} {e.value}, for which it takes the confide that wrote it; export its ledger with"
+        raise InputError("store", str(path), f"{remedy} that one, and begin a new plan with a new store") from None
 
 
 def _follow(marks: _Marks, entries: Iterable[Entry], books: Books) -> tuple[str, object, str] | None:

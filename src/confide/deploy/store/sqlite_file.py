@@ -5,6 +5,7 @@ Nothing here knows what the tables mean; `books` and `sqlite` do.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
@@ -12,8 +13,9 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 from confide.base.errors import InputError, RunError
 from confide.base.files import sync_folder
@@ -24,7 +26,8 @@ WAL_PAGES = 2**14  # 64 MiB of log before it is written back: that costs three m
 REJOIN = "keep the file, and rejoin with a new store (`confide server CONFIG --rejoin`): a copy publishes rounds twice"
 _EXISTS = "exists; a store is never overwritten, name another"
 
-_SCHEMA = """
+VERSION: Final = max(table.since for table in TABLES)
+_ALWAYS = """
 CREATE TABLE identity (id INTEGER PRIMARY KEY CHECK (id = 0), plan TEXT, server INTEGER, dataset TEXT, run TEXT,
     neighbours TEXT, start BLOB, sha256 BLOB NOT NULL);
 CREATE TABLE ledger (n INTEGER PRIMARY KEY, line TEXT, hash TEXT, round INTEGER, kind TEXT, offered TEXT,
@@ -35,20 +38,8 @@ CREATE TRIGGER ledger_insert BEFORE INSERT ON ledger WHEN NEW.n IS NOT (SELECT c
     BEGIN SELECT raise(ABORT, 'the ledger is append-only'); END;
 """
 
-
-def _tables(version: int, db: sqlite3.Connection) -> None:
-    """Those that this version has first."""
-    for statement in _SCHEMA.split(";\n") if version == 1 else ():
-        db.execute(statement)
-    for table in TABLES:
-        if table.since == version:
-            db.execute(table.sql(*["seal BLOB"] * (table.name == "state")))
-
-
-# [v] takes a file from version v to v + 1
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = tuple(
-    partial(_tables, version) for version in range(1, 1 + max(table.since for table in TABLES))
-)
+Fill = Callable[[sqlite3.Connection, frozenset[str]], None]  # what goes into these tables, which are new in the file
+_Made = dict[tuple[str, str], str | None]  # (kind, name) -> the statement that made it, None if another one did
 
 
 class StoreError(RunError):
@@ -60,7 +51,7 @@ class StoreError(RunError):
         super().__init__(f"{path}: {where}{problem}; {remedy}")
 
 
-def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
+def create(path: Path, fill: Fill) -> None:
     """A new file with the tables and what `fill` puts into them, or no file; an existing one stays."""
     for file in (path, *side_files(path)):  # SQLite would read an old log into the new file
         if os.path.lexists(file):
@@ -71,14 +62,15 @@ def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
             _lock(path, db)
             with transaction(db):
                 db.execute(f"PRAGMA application_id = {APPLICATION}")
-                _upgrade(db, 0)
-                fill(db)
+                _complete(db, fill)
+                db.execute(f"PRAGMA user_version = {VERSION}")
+            empty_log(db)  # closing would do it, and would not say if it cannot
         try:
             os.link(temporary, path)  # unlike a rename it never replaces
         except FileExistsError:
             raise InputError("store", str(path), _EXISTS) from None
         except OSError as e:
-            raise InputError("store", str(path), f"cannot be made ({e.strerror}); name another folder") from None
+            raise _not_made(path, e) from e
     finally:
         for file in (temporary, *side_files(temporary)):
             file.unlink(missing_ok=True)
@@ -86,15 +78,26 @@ def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
         sync_folder(path.parent)
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """The file, locked for the life of the connection, in this version, and whole as far as SQLite can tell."""
+def connect(path: Path, fill: Fill, *, look: bool = False) -> sqlite3.Connection:
+    """The file, locked for the life of the connection, in this version, and whole as far as SQLite can tell.
+
+    An older one gets the tables that it lacks, and what `fill` puts into them, or stays as it was. Where one only
+    looks, it gets them in a transaction that never ends.
+    """
     _check_ours(path)
     with translated(path), closed_on_error(_connect(path, "rw")) as db:
         _check_application(path, db)
         _lock(path, db)
         _check_log(path, db)
-        _migrate(path, db)
-        _check_pages(path, db)
+        version = _version(path, db)
+        _check_pages(path, db, version)
+        if version < VERSION and look:
+            db.execute("BEGIN")
+            _complete(db, fill)
+        elif version < VERSION:
+            with transaction(db):
+                _complete(db, fill)
+                db.execute(f"PRAGMA user_version = {VERSION}")
         return db
 
 
@@ -117,9 +120,15 @@ def _temporary(path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as e:
-        raise InputError("store", str(path), f"cannot be made ({e.strerror}); name another folder") from None
+        raise _not_made(path, e) from e
     os.close(handle)
     return Path(name)
+
+
+def _not_made(path: Path, error: OSError) -> InputError | StoreError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return StoreError(path, f"cannot be made ({error.strerror})", remedy="make room, or check the disk")
+    return InputError("store", str(path), f"cannot be made ({error.strerror}); name another folder")
 
 
 def side_files(path: Path) -> list[Path]:
@@ -208,7 +217,12 @@ def _check_log(path: Path, db: sqlite3.Connection) -> None:
     if lost:
         db.execute("PRAGMA user_version = -1")  # or the next start would believe what is left
         raise StoreError(path, "its log (-wal) is damaged: steps that had left are lost")
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    empty_log(db)
+
+
+def empty_log(db: sqlite3.Connection) -> None:
+    """Write the log back; nothing is left in it, nor of transactions that failed."""
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
 def _log_header_holds(header: bytes, page: int) -> bool:
@@ -224,38 +238,47 @@ def _log_header_holds(header: bytes, page: int) -> bool:
     return known and struct.pack(">2I", a, b) == header[24:]
 
 
-def _migrate(path: Path, db: sqlite3.Connection) -> None:
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version > len(MIGRATIONS):
-        remedy = f"was made by a newer confide (version {version}; this one reads {len(MIGRATIONS)}); use that"
+def _version(path: Path, db: sqlite3.Connection) -> int:
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > VERSION:
+        remedy = f"was made by a newer confide (version {version}; this one reads {VERSION}); use that"
         raise InputError("store", str(path), remedy)
     if version < 1:
         raise StoreError(path, "was found damaged")
-    if version < len(MIGRATIONS):
-        _check_pages(path, db, version)
-        with transaction(db):
-            _upgrade(db, version)
+    return version
 
 
-def _upgrade(db: sqlite3.Connection, version: int) -> None:
-    for step in MIGRATIONS[version:]:
-        step(db)
-    db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+def _complete(db: sqlite3.Connection, fill: Fill) -> None:
+    """The tables that are not there yet, and what is in them."""
+    lacking = {key: statement for key, statement in _expected(VERSION).items() if key not in _made(db)}
+    for statement in filter(None, lacking.values()):
+        db.execute(statement)
+    fill(db, frozenset(name for kind, name in lacking if kind == "table"))
 
 
-def _check_pages(path: Path, db: sqlite3.Connection, version: int | None = None) -> None:
-    """SQLite's own check, and that tables and triggers are those that the migrations make."""
+def _check_pages(path: Path, db: sqlite3.Connection, version: int) -> None:
+    """SQLite's own check, and that tables and triggers are those of this version."""
     found = [row[0] for row in db.execute("PRAGMA integrity_check(1)")]
     if found != ["ok"]:
         raise StoreError(path, f"is damaged ({' '.join(found[0].split())})")
-    with _closed(sqlite3.connect(":memory:", isolation_level=None)) as model:
-        for step in MIGRATIONS[:version]:
-            step(model)
-        query = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
-        expected = model.execute(query).fetchall()
-        actual = db.execute(query).fetchall()
-    if actual != expected:
+    if _made(db) != _expected(version):
         raise StoreError(path, "its tables or triggers were changed", "sqlite_master")
+
+
+@cache
+def _expected(version: int) -> _Made:
+    """In the order in which they are made."""
+    statements = _ALWAYS.strip().rstrip(";").split(";\n")
+    statements += [table.sql(*["seal BLOB"] * (table.name == "state")) for table in TABLES if table.since <= version]
+    with _closed(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        for statement in statements:
+            db.execute(statement)
+        return _made(db)
+
+
+def _made(db: sqlite3.Connection) -> _Made:
+    rows = db.execute("SELECT type, name, sql FROM sqlite_master ORDER BY rowid")
+    return {(kind, name): sql for kind, name, sql in rows}
 
 
 @contextmanager
