@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import grpc
 from grpc import StatusCode
 
-from confide.base.errors import InputError
+from confide.base.errors import BusyError
 from confide.deploy.keys.certificates import Peer, RefusedPeer
 from confide.deploy.net import handshake
 from confide.deploy.net.endpoints import LIMITS, METHODS, SERVICE, Credentials, Limits, Node
@@ -97,7 +97,7 @@ class Listener:
         except RuntimeError:
             self._server, port = None, self._address.rpartition(":")[2]
             remedy = f"port {port} is in use, or the address is not this machine's; choose another"
-            raise InputError("listen", self._address, remedy) from None
+            raise BusyError("listen", self._address, remedy) from None
         await self._server.start()
 
     async def stop(self, grace: float = 1.0) -> None:

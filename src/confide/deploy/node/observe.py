@@ -14,6 +14,7 @@ away):
     port, grace, set_by_seconds, certificate, on, certificate_until, whole, logger      the machine's
     client_mib, trainer_mib                 the machine's; seconds is of a client's training, see below
     again                                   how often a line was left out, see `observing.Repeats`
+    lines                                   how many nobody read in time, see `log_writer`
     to, from, with                          names in the plan or in certificates
     why, what, effect, warning, kind        our words around such numbers, or what a stranger wrote: cut, on one line
 
@@ -43,7 +44,7 @@ LONGEST: Final = 500  # characters of a text
 MOST: Final = 1024  # items of a list
 FRAMES: Final = 12  # of an exception
 OTHER: Final = "other"  # the event of a line that is not in the list
-OURS: Final = ("InputError", "RunError", "StoreError")  # errors whose words are ours
+OURS: Final = ("InputError", "BusyError", "PassingError", "RunError", "StoreError")  # errors whose words are ours
 
 Kind = Callable[[object], Any]  # the value as plain data, None if it is not of this kind
 
@@ -136,6 +137,8 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
         "plan": digest, "unit": text, "server": count, "client": count, "port": count, "round": count, "budget": text,
     },
     "ended": {"round": count, "whole": flag},
+    "busy": {"why": text},
+    "log lost": {"lines": count},
     "stopping": {"grace": number},
     "failed": {"why": text, "kind": text},
     "connected": {"to": text, "from": text},

@@ -96,9 +96,9 @@ class ServerProcess(NodeProcess):
         until_finished: bool = False,
         observer: Observer | None = None,
     ) -> None:
-        super().__init__(observer, until_finished, setup.config.health)
+        super().__init__(observer, until_finished, setup.config)
         self.setup, self._rejoin, self._seed = setup, rejoin, test_seed
-        self._store = open_store(setup)
+        self._store = self._patiently(lambda: open_store(setup))
         try:
             self._socket = control.bind(setup.config.control)
             self.server = Server(setup.terms, self._measured(), self._ports())
@@ -126,8 +126,8 @@ class ServerProcess(NodeProcess):
             return self._store
         from confide.deploy.node.metrics import Metered, Metrics
 
-        self._metrics = Metrics({m: self.setup.plan.units[m].name for m in self.setup.terms.weights})
-        self._endpoint = self._metrics.serve(address)
+        self._metrics = metrics = Metrics({m: self.setup.plan.units[m].name for m in self.setup.terms.weights})
+        self._endpoint = self._patiently(lambda: metrics.serve(address))
         self._observer.counted_by(self._metrics.event, self._metrics.dropped)
         return Metered(self._store, self._metrics)
 
@@ -302,7 +302,7 @@ class ServerProcess(NodeProcess):
 
     async def _start(self) -> None:
         self._worker.submit(partial(self.server.boot, rejoin=self._rejoin))  # before any client is heard
-        await self._listener.start()
+        await self._patiently_on_loop(self._listener.start)
         self._answering = await control.serve(self._socket, self._answer)
         setup = self.setup
         self._observer.log(
@@ -356,7 +356,7 @@ class ServerProcess(NodeProcess):
         while True:
             watch.look()
             await self._look_at_released()
-            await asyncio.sleep(setup.config.reload)
+            await self._pause(setup.config.reload)
             self._look_at_clock()
 
     def _use(self, node: NodeKeys, trust: Trust) -> None:
@@ -463,8 +463,8 @@ def serve(
     config: ServerConfig, *, rejoin: bool = False, test_seed: int | None = None, until_finished: bool = False
 ) -> None:
     """The whole life of `confide server`."""
-    observer = begin(config, test_seed)
-    setup = ServerSetup.load(config)
-    not_expired(config.node, setup.node)
-    not_of_before(config.plan, setup.plan)
-    ServerProcess(setup, rejoin=rejoin, test_seed=test_seed, until_finished=until_finished, observer=observer).run()
+    with begin(config, test_seed) as observer:
+        setup = ServerSetup.load(config)
+        not_expired(config.node, setup.node)
+        not_of_before(config.plan, setup.plan)
+        ServerProcess(setup, rejoin=rejoin, test_seed=test_seed, until_finished=until_finished, observer=observer).run()

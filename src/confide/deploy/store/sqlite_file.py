@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from confide.base.errors import InputError, RunError
+from confide.base.errors import BusyError, InputError, RunError
 from confide.base.files import sync_folder
 from confide.deploy.store.books import TABLES
 
@@ -287,7 +287,7 @@ def translated(path: Path) -> Iterator[None]:
         code = getattr(e, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest says where in SQLite
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             remedy = "is in use by another process or server; stop that one, or name another"
-            raise InputError("store", str(path), remedy) from None
+            raise BusyError("store", str(path), remedy) from None
         if code == sqlite3.SQLITE_FULL:
             remedy = "make room, and it goes on: nothing of this step was written, nothing before it is lost"
             raise StoreError(path, "the disk is full", remedy=remedy) from e
