@@ -6,8 +6,10 @@ sends it when a library is about to be imported.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -18,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from confide.base.errors import BusyError, RunError, refused
+from confide.base.exits import ended_by
 from confide.cluster.layout import Layout, lay_out
 from confide.cluster.try_out import TRY_OUT
 from confide.deploy.keys.authority import Authority
@@ -125,6 +129,12 @@ sys.exit(start.main(["server", sys.argv[1]]))
 """
 
 
+def answer(layout: Layout, process: subprocess.Popen[bytes]) -> Any:
+    assert process.poll() is None
+    with suppress(control.NotRunningError):
+        return list(control.ask(layout.socket("beta"), {"ask": "status"}, LIMIT))[-1]["done"]
+
+
 def test_a_log_that_nobody_reads_stops_nothing(layout: Layout) -> None:
     read, write = os.pipe()
     fill(write)
@@ -132,12 +142,7 @@ def test_a_log_that_nobody_reads_stops_nothing(layout: Layout) -> None:
     try:
         os.close(write)
 
-        def answer() -> Any:
-            assert process.poll() is None
-            with suppress(control.NotRunningError):
-                return list(control.ask(layout.socket("beta"), {"ask": "status"}, LIMIT))[-1]
-
-        assert until(answer, "the server answers")["done"]["unit"] == "beta"
+        assert until(lambda: answer(layout, process), "the server answers")["unit"] == "beta"
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT) == 0
     finally:
@@ -158,3 +163,53 @@ def test_what_ends_it_is_not_said_to_nobody_for_ever(layout: Layout) -> None:
         process.wait()
         os.close(read)
         os.close(write)
+
+
+def test_a_flood_of_strangers_takes_no_descriptor_and_no_line_of_the_log(layout: Layout, tmp_path: Path) -> None:
+    """More connections than the process may have descriptors, half of them with what is no TLS."""
+    limit, log = 256, tmp_path / "log"
+
+    def at_most() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+    with ExitStack() as held, open(log, "wb") as stderr:
+        process = start("server", layout.toml("beta"), stderr=stderr, preexec_fn=at_most)
+        held.callback(process.wait)
+        held.callback(process.kill)
+        port = until(lambda: answer(layout, process), log.read_text)["port"]
+        for n in range(2 * limit):
+            stranger = held.enter_context(socket.create_connection(("127.0.0.1", port)))
+            with suppress(OSError):  # closed already
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" if n % 2 else b"")
+            if not n % 32:
+                assert len(list(Path(f"/proc/{process.pid}/fd").iterdir())) < limit - 32
+        assert until(lambda: answer(layout, process), "it answers")["unit"] == "beta"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT) == 0
+    said = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert set(said) <= {"started", "no stream", "stopping", "ended"}
+    assert len(said) < 10
+
+
+def test_too_few_descriptors_are_refused_before_anything_is_sent(layout: Layout) -> None:
+    line = f"ulimit -n 120; exec {sys.executable} -m confide server {layout.toml('alpha')}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "descriptors = 120" in done.stderr
+    assert "LimitNOFILE" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (refused("record", "r", "cannot be written", "name another", OSError(errno.EIO, "")), 1, "see to the machine"),
+        (refused("record", "r", "cannot be written", "name another", OSError(errno.EACCES, "")), 2, "name another"),
+        (BusyError("store", "s", "is in use"), 2, "is in use"),
+        (OSError(errno.EMFILE, "Too many open files"), 1, "Too many"),
+        (RunError("it had to"), 1, "it had to"),
+    ],
+)
+def test_what_may_pass_is_tried_again(error: Exception, code: int, said: str) -> None:
+    found = ended_by(error)
+    assert found is not None
+    assert (found[1], said in found[0]) == (code, True), found
