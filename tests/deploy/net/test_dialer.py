@@ -152,8 +152,8 @@ def test_which_way_is_taken(address: str, environ: dict[str, str], proxied: bool
     ("details", "said"),
     [
         (
-            "errors resolving nowhere.test:7001: [field:hostname lookup error:address lookup failed for nowhere.test:7001: "
-            "Domain name not found]",
+            "errors resolving b.test:7001: [field:hostname lookup error:address lookup failed for b.test:7001: Domain "
+            "name not found]",
             "x:1: there is no such name",
         ),
         (

@@ -20,15 +20,17 @@ from typing import Any
 
 import pytest
 
-from confide.base.errors import BusyError, RunError, refused
+from confide.base.errors import BusyError, InputError, PassingError, RunError, refused
 from confide.base.exits import ended_by
 from confide.cluster.layout import Layout, lay_out
 from confide.cluster.try_out import TRY_OUT
 from confide.deploy.keys.authority import Authority
 from confide.deploy.node import control
-from confide.deploy.node.config import load_server
+from confide.deploy.node.config import NodeTable, load_server
+from confide.deploy.node.life import NodeProcess
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
+from confide.deploy.store.record import FileRecord, Owner
 from confide.plans.config import parse
 from full_pipe import fill
 from patience import LIMIT, until
@@ -213,3 +215,42 @@ def test_what_may_pass_is_tried_again(error: Exception, code: int, said: str) ->
     found = ended_by(error)
     assert found is not None
     assert (found[1], said in found[0]) == (code, True), found
+
+
+class Ends(NodeProcess):
+    """A node that ends by an error before it has begun, or after."""
+
+    def __init__(self, before: Exception | None = None, after: Exception | None = None) -> None:
+        super().__init__(None, False, NodeTable(plan="plan.json", node="node"))
+        self._before, self._after = before, after
+
+    async def _start(self) -> None:
+        if self._before is not None:
+            raise self._before
+        assert self._after is not None
+        self._broke(self._after)
+
+    async def _stop(self) -> None: ...
+
+    def _close(self) -> None: ...
+
+
+def test_an_input_error_is_one_only_before_the_node_has_begun() -> None:
+    wrong = InputError("record", "r", "is read-only; make it writable")
+    with pytest.raises(InputError, match="read-only"):
+        Ends(before=wrong).run()
+    with pytest.raises(RunError, match="read-only"):
+        Ends(after=wrong).run()
+
+
+def test_a_record_on_a_disk_that_fails_is_no_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with FileRecord(tmp_path / "record", Owner(bytes(32), 0, 0)) as record:
+        with monkeypatch.context() as m:
+            m.setattr(os, "fsync", fails)
+            with pytest.raises(PassingError, match="Input/output error"):
+                record.write(1)
+        assert record.answered == 0
+        record.write(1)
