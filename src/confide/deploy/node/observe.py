@@ -15,7 +15,7 @@ away):
     client_mib, trainer_mib                 the machine's; seconds is of a client's training, see below
     again                                   how often a line was left out, see `observing.Repeats`
     lines                                   how many nobody read in time, see `log_writer`
-    to, from, with                          names in the plan or in certificates
+    to, from, with, name, names             names in the plan or in certificates
     why, what, effect, warning, kind        our words around such numbers, or what a stranger wrote: cut, on one line
 
 Of a client's own log some lines do depend on data: that its training failed, warned, took so many seconds or ended as
@@ -115,21 +115,21 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "left out": {"client": count, "round": count},
     "out of range": {"round": count},
     "halted": {"round": count, "why": text},
-    "applied": {"neighbour": count, "round": count, "late": count},
-    "void": {"neighbour": count, "round": count},
-    "up": {"neighbour": count, "round": count},
-    "down": {"neighbour": count, "round": count},
+    "applied": {"neighbour": count, "name": text, "round": count, "late": count},
+    "void": {"neighbour": count, "name": text, "round": count},
+    "up": {"neighbour": count, "name": text, "round": count},
+    "down": {"neighbour": count, "name": text, "round": count},
     "finished": {"pending": flows},
     "rejoined": {"round": count, "charged": count, "by": text},
-    "balanced": {"neighbour": count},
-    "removed": {"servers": numbers, "epoch": count},
+    "balanced": {"neighbour": count, "name": text},
+    "removed": {"servers": numbers, "names": lines, "epoch": count},
     "epoch refused": {"why": text},
     "alarm": {"what": text},
     "stopped": {"why": text},
-    "releasing": {"attempt": count, "servers": numbers},
+    "releasing": {"attempt": count, "servers": numbers, "names": lines},
     "released": {"attempt": count, "servers": count, "sigma": number},
     "not released": {"why": text},
-    "untold": {"servers": numbers},
+    "untold": {"servers": numbers, "names": lines},
     "not kept": {"why": text},
     "not written": {"why": text},
     # the processes

@@ -12,7 +12,7 @@ import asyncio
 import os
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -111,6 +111,7 @@ class ServerProcess(NodeProcess):
         self._worker = Worker(self._clock, lambda: self.server.wake, self.server.tick, self._looked, self._broke)
         self._dialers: dict[int, Dialer] = {}
         self._held: dict[int, deque[bytes]] = {}
+        self._called: dict[Node, str] = {}  # who dialed in, by the names that people have for them
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping_at: int | None = None  # rounds that were decided when the signal came
         self._linger: float | None = None
@@ -151,7 +152,16 @@ class ServerProcess(NodeProcess):
             noise, sample = seeded.server_noise(seed, arithmetic), seeded.sample(seed, setup.me, L, K)
             at = seeded.crash_points()
         sign = setup.node.identity.sign
-        return Ports(self._to_server, self._to_client, noise, sample, sign, at, self._observer.log, self._part())
+        return Ports(self._to_server, self._to_client, noise, sample, sign, at, self._log, self._part())
+
+    def _log(self, event: str, **fields: Any) -> None:
+        """An event of the machine, with the names that its operator has for servers."""
+        who, servers = self.setup.terms.who, fields.get("servers")
+        if "neighbour" in fields:
+            fields["name"] = who(fields["neighbour"])
+        if isinstance(servers, Sequence):
+            fields["names"] = [who(p) for p in servers]
+        self._observer.observe(event, fields)
 
     def _part(self) -> Part | None:
         setup, terms = self.setup, self.setup.price.reveal_terms
@@ -253,7 +263,7 @@ class ServerProcess(NodeProcess):
     @cached_property
     def _listener(self) -> Listener:
         def told(event: str) -> Any:
-            return lambda node: self._observer.observe(event, {"from": f"{node.role} {node.number}"})
+            return lambda node: self._observer.observe(event, {"from": self._called[node]})
 
         def connected(node: Node) -> None:
             told("connected")(node)
@@ -268,7 +278,7 @@ class ServerProcess(NodeProcess):
                 self._worker.submit(self.server.client_lost, node.number)
 
         def differs(node: Node, lines: list[str]) -> None:
-            self._observer.observe("differs", {"with": f"{node.role} {node.number}", "what": lines})
+            self._observer.observe("differs", {"with": self._called[node], "what": lines})
 
         return Listener(
             self.setup.config.listen, self.setup.listening, self.setup.common, self._door, self._receive,
@@ -281,7 +291,10 @@ class ServerProcess(NodeProcess):
 
     def _door(self, peer: Any) -> Node:
         try:
-            return self.setup.door(peer)
+            node = self.setup.door(peer)
+            server = node.role == "server"
+            self._called[node] = self.setup.terms.who(node.number) if server else f"client {peer.name}"
+            return node
         except RefusedPeer as e:
             self._observer.log("refused", why=str(e))
             raise
@@ -291,7 +304,8 @@ class ServerProcess(NodeProcess):
     def run(self) -> None:
         super().run()
         if self._until_finished and self.server.pending:
-            raise RunError(f"finished with open flows: {self.server.pending}; start it again to settle them")
+            flows = {self.setup.terms.who(m): rounds for m, rounds in self.server.pending.items()}
+            raise RunError(f"finished with open flows: {flows}; start it again to settle them")
 
     def _close(self) -> None:
         with suppress(OSError):
