@@ -45,7 +45,10 @@ OWN = ["--set", f"seed={SEED}", "--test-seed", str(SEED), *OPTIONS]
 
 def command(*arguments: object) -> subprocess.Popen[str]:
     line = [sys.executable, "-m", "confide", "cluster", *map(str, arguments)]
-    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    environment = os.environ | {"https_proxy": "http://127.0.0.1:1"}  # of which nothing on this machine is asked
+    return subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
+    )
 
 
 def done(process: subprocess.Popen[str]) -> tuple[str, str]:
