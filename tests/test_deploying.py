@@ -29,6 +29,7 @@ import pytest
 import typer
 
 from confide.commands import main as cli
+from confide.deploy.net.endpoints import Limits
 from confide.deploy.node.config import ClientConfig
 from confide.privacy.ledger import read as read_ledger
 from confide.problems.model_file import read
@@ -229,6 +230,8 @@ def test_the_units_of_systemd_start_commands_that_exist() -> None:
         assert words[:2] == [kind, f"{kind}.toml"]
         assert int(unit["Service"]["TimeoutStopSec"]) > ClientConfig.model_fields["grace"].default
         assert unit["Service"]["RestartPreventExitStatus"] == "2"  # bad input
+        assert int(unit["Service"]["LimitNOFILE"]) >= Limits.connections + 1024
+        assert signal.Signals[f"SIG{unit['Service']['ExecReload'].split()[1].removeprefix('-')}"] is signal.SIGHUP
 
 
 def test_the_container_starts_a_command_that_exists() -> None:

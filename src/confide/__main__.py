@@ -1,5 +1,5 @@
 """`python -m confide`."""
 
-from confide.commands.main import main
+from confide.commands.start import main
 
 main()

@@ -45,7 +45,10 @@ OWN = ["--set", f"seed={SEED}", "--test-seed", str(SEED), *OPTIONS]
 
 def command(*arguments: object) -> subprocess.Popen[str]:
     line = [sys.executable, "-m", "confide", "cluster", *map(str, arguments)]
-    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    environment = os.environ | {"https_proxy": "http://127.0.0.1:1"}  # of which nothing on this machine is asked
+    return subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
+    )
 
 
 def done(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -355,6 +358,30 @@ def test_the_table_shows_who_is_down(idle: Cluster) -> None:
         "round 3 to 5 of 9, epsilon no bound against links, client level, replace, delta 1e-05"
     )
     assert cluster_view.line({"alpha": status, "beta": None}) == "1 of 2 servers up"
+
+
+def test_what_nodes_have_said_last_is_repeated_where_nothing_moves(idle: Cluster) -> None:
+    now = 0.0
+    troubles = cluster_view.Troubles(idle, lambda: now)
+    said = "2026-11-19T15:06:55.975Z {:7} {} {}\n"
+    for node, level, what in (
+        ("alpha", "WARNING", 'no stream to=beta why="127.0.0.1:1: nobody listens there"'),
+        ("beta", "INFO", "connected to=alpha"),
+        ("alpha-c0", "ERROR", "failed why=so"),
+    ):
+        (idle.logs / f"{node}.log").write_text(said.format(level, node, what))
+    assert troubles.look("0 of 2 servers up") == []
+    now = 9.0
+    assert troubles.look("1 of 2 servers up") == []
+    now = 18.0
+    assert troubles.look("1 of 2 servers up") == []
+    now = 19.0
+    first, second = troubles.look("1 of 2 servers up")
+    assert first == 'alpha: no stream to=beta why="127.0.0.1:1: nobody listens there"'
+    assert second == "alpha-c0: failed why=so"
+    assert troubles.look("1 of 2 servers up") == []
+    for node in ("alpha", "beta", "alpha-c0"):
+        (idle.logs / f"{node}.log").unlink()
 
 
 def test_a_sum_that_is_not_conserved_is_found(laid: Layout) -> None:

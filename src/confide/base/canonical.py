@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from confide.base.errors import InputError
+from confide.base.errors import InputError, refused
 
 FLOAT = "$float"
 _ENCODER = json.JSONEncoder(
@@ -116,7 +116,7 @@ def open_regular(path: str | Path, field: str, flags: int, largest: int) -> int:
         fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as e:
         reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
-        raise InputError(field, str(path), f"cannot be opened ({reason})") from None
+        raise refused(field, str(path), f"cannot be opened ({reason})", "name another", e) from None
     info = os.fstat(fd)
     remedy = ""
     if not stat.S_ISREG(info.st_mode):
@@ -132,7 +132,10 @@ def open_regular(path: str | Path, field: str, flags: int, largest: int) -> int:
 def read_bytes(path: str | Path, field: str, largest: int) -> bytes:
     """The whole of a file, or an error when it holds more than `largest` bytes."""
     with open(open_regular(path, field, os.O_RDONLY, largest), "rb") as file:
-        data = file.read(largest + 1)
+        try:
+            data = file.read(largest + 1)
+        except OSError as e:
+            raise refused(field, str(path), f"cannot be read ({e.strerror})", "name another", e) from None
     if len(data) > largest:  # it grew since it was opened
         raise InputError(field, str(path), f"holds more than {largest} bytes")
     return data

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
+# What the machine refuses for now, whatever was asked of it: a disk, memory, descriptors.
+PASSING: Final = frozenset(
+    (
+        errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ESTALE,
+        errno.ETIMEDOUT,
+    )
+)  # fmt: skip
+
 
 class InputError(ValueError):
     """A value that cannot be used: names the field, the value and what would be right.
@@ -21,8 +32,23 @@ class DataError(InputError):
     tell of them."""
 
 
+class BusyError(InputError):
+    """Somebody else has what this process needs; a predecessor that is still ending, perhaps."""
+
+
+class PassingError(InputError):
+    """The value may be right: the machine refused it, for now."""
+
+
 class RunError(RuntimeError):
     """The question was well posed, the run failed (it diverged, the disk is full)."""
+
+
+def refused(field: str, value: object, said: str, remedy: str, error: Exception) -> InputError:
+    """Of an operation that the system refused: the user's mistake, with the remedy, or the machine's trouble."""
+    if isinstance(error, OSError) and error.errno in PASSING:
+        return PassingError(field, value, f"{said}; see to the machine, and try again")
+    return InputError(field, value, f"{said}; {remedy}")
 
 
 def _short(value: object, limit: int = 120) -> str:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import errno
+import select
 import sys
 from collections.abc import Callable
+from typing import Final
 
-from confide.base.errors import InputError, RunError
+from confide.base.errors import PASSING, InputError, PassingError, RunError
+
+LONGEST: Final = 4000  # characters; a pipe that takes any takes as many bytes
+PATIENCE: Final = 1.0  # seconds for a reader
 
 
 def ended_by(error: BaseException) -> tuple[str, int] | None:
     """What to say of an error, and the exit code: 2 bad input, 1 failed, 130 interrupted. None: a defect of confide."""
     match error:
+        case PassingError():
+            return f"failed: {error}", 1
         case InputError():
             return f"error: {error}", 2
         case RunError():
@@ -22,12 +29,25 @@ def ended_by(error: BaseException) -> tuple[str, int] | None:
             return "interrupted", 130
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return "failed: the disk is full, the output could not be written", 1
+        case OSError(errno=code) if code in PASSING:
+            return f"failed: {error}", 1
     return None
 
 
 def say(line: str) -> None:
-    """On stderr, whatever is in it as one line."""
-    print(" ".join(line.split()), file=sys.stderr)
+    """On stderr, whatever is in it as one line; not at all where nobody has read what was said before."""
+    if _is_read():
+        print(" ".join(line.split())[:LONGEST], file=sys.stderr)
+
+
+def _is_read() -> bool:
+    try:
+        fd = sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):  # closed, or none of the system's
+        return sys.stderr is not None
+    waiting = select.poll()
+    waiting.register(fd, select.POLLOUT)
+    return bool(waiting.poll(1000.0 * PATIENCE))
 
 
 def exit_code(run: Callable[[], object]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from confide.base.errors import InputError, RunError
+from confide.base.errors import InputError, RunError, refused
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk
 
@@ -144,7 +144,7 @@ def _translated(path: Path) -> Iterator[None]:
     except OSError as e:
         if e.errno in FULL:
             raise RunError(f"{path}: the disk is full; nothing half-written was left") from e
-        raise InputError("output.folder", str(path), f"cannot be written ({e.strerror or e}); name another") from e
+        raise refused("output.folder", str(path), f"cannot be written ({e.strerror or e})", "name another", e) from e
     except Exception as e:
         if f"os error {errno.ENOSPC}" in str(e):  # how polars tells it
             raise RunError(f"{path}: the disk is full; nothing half-written was left") from e

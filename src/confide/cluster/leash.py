@@ -7,18 +7,14 @@ import signal
 import sys
 import threading
 
+from confide.deploy.node import start
+
 
 def main(arguments: list[str]) -> int:
     """FD server|client CONFIG [OPTION ...]; FD is the end of the pipe from which nothing ever comes."""
-    fd, kind, *rest = arguments
+    fd, *node = arguments
     threading.Thread(target=_watch, args=(int(fd),), name="leash", daemon=True).start()
-    if kind == "client":
-        from confide.deploy.node import client_main
-
-        return client_main.main(rest)
-    from confide.deploy.node import server_main
-
-    return server_main.main(rest)
+    return start.main(node)
 
 
 def _watch(fd: int) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from confide.privacy.spent import promise, status_of
 from confide.privacy.statement import rounded_up
 from confide.problems import model_file as released_model
 
-_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:]+ [A-Z]+ +")  # of a line of the log
+_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z? ([A-Z]+) +\S+ ")  # of a line of the log
+QUIET = 10.0  # seconds in which nothing moves
+SHOWN = 4  # nodes in trouble
 
 
 def statuses(cluster: Cluster) -> dict[str, dict[str, Any] | None]:
@@ -75,6 +78,32 @@ def line(found: dict[str, dict[str, Any] | None]) -> str:
     spent = [s["epsilon"] for s in up]
     epsilon = "no bound" if None in spent else rounded_up(max(spent))
     return f"round {span} of {up[0]['rounds']}, epsilon {epsilon} {promise(up[0])}"
+
+
+class Troubles:
+    """What nodes have said last, where that is a trouble and nothing has moved for a while."""
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster, self._clock = cluster, clock
+        self._line, self._since = "", clock()
+
+    def look(self, now: str) -> list[str]:
+        """Args: now: the network in one line."""
+        if now != self._line:
+            self._line, self._since = now, self._clock()
+        elif self._clock() - self._since >= QUIET:
+            self._since = self._clock()
+            return self._said()
+        return []
+
+    def _said(self) -> list[str]:
+        found = []
+        for node in self._cluster.layout.nodes:
+            last = self._cluster.last_line(node)
+            if (stamp := _STAMP.match(last)) is not None and stamp[1] in ("WARNING", "ERROR"):
+                found.append(f"{node}: {last[stamp.end() :]}")
+        more = [f"{len(found) - SHOWN} more nodes are in trouble, see their logs"] if len(found) > SHOWN else []
+        return found[:SHOWN] + more
 
 
 def findings(cluster: Cluster) -> dict[str, Any]:

@@ -151,6 +151,7 @@ def _watching(running: Cluster) -> Iterator[Any]:
     """A function that says whether all have finished, and shows meanwhile where they are."""
     from confide.cluster import view as view
 
+    troubles = view.Troubles(running)
     if not err.is_terminal:
         last = ""
 
@@ -160,6 +161,8 @@ def _watching(running: Cluster) -> Iterator[Any]:
             if (now := view.line(found)) != last:
                 last = now
                 _say(now)
+            for trouble in troubles.look(now):
+                _say(trouble)
             return _all_finished(found)
 
         yield tell
@@ -171,6 +174,8 @@ def _watching(running: Cluster) -> Iterator[Any]:
         def show() -> bool:
             found = view.statuses(running)
             live.update(view.table(running, found), refresh=True)
+            for trouble in troubles.look(view.line(found)):
+                _say(trouble)
             if done := _all_finished(found):
                 return done
             time.sleep(LOOK)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from confide.base import signals
 from confide.base.errors import InputError, RunError
 from confide.commands.options import Change, Json, Seed, answer
 
@@ -123,17 +124,9 @@ def client(config: Config, until_finished: Finished = False, test_seed: Seed = N
     _warn(test_seed)
     sys.stderr.flush()
     # The same process without the command line's libraries: a client is to be small.
-    line = [
-        sys.executable,
-        "-P",
-        "-X",
-        "no_debug_ranges",
-        "-m",
-        "confide.deploy.node.client_main",
-        str(config),
-        *options,
-    ]
-    os.execv(sys.executable, line)  # noqa: S606
+    line = [sys.executable, "-P", "-X", "no_debug_ranges", "-m", "confide.deploy.node.start", "client", str(config)]
+    signals.hold()
+    os.execv(sys.executable, [*line, *options])  # noqa: S606
 
 
 def _warn(test_seed: int | None) -> None:

@@ -46,6 +46,11 @@ class Statement:
     adjacency: str = ""
     delta: float | None = None
 
+    @property
+    def exposed(self) -> bool:
+        """Whether it says NOT PROTECTED of anybody."""
+        return bool(self.unprotected) or any(account.leak for account in self.accounts)
+
     def to_dict(self) -> dict[str, Any]:
         return vars(self) | {
             "accounts": [a.to_dict() for a in self.accounts],

@@ -23,6 +23,7 @@ from confide.deploy.net import dialer, handshake
 from confide.deploy.net.dialer import Dialer
 from confide.deploy.net.endpoints import SERVICE
 from confide.deploy.net.frames import FRAME, cut
+from confide.deploy.net.ways import way
 from confide.secure.keys import Identity
 from ports import own_ports
 
@@ -72,6 +73,8 @@ def test_a_fallback_address_is_tried(net: Any, world: Any, monkeypatch: pytest.M
 
 
 def test_the_way_goes_through_an_http_proxy(net: Any, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = net.Heard(world)
+
     async def talk() -> None:
         asked: list[str] = []
         wires: list[Any] = []
@@ -79,22 +82,24 @@ def test_the_way_goes_through_an_http_proxy(net: Any, world: Any, monkeypatch: p
         async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             asked.append(head.split("\r\n")[0])
-            wires.append(net.Wire(head.split()[1]))
+            wires.append(net.Wire(server.address))
             writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             await wires[-1]._accept(reader, writer)
 
         door = await asyncio.start_server(proxy, "127.0.0.1", 0)
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{door.sockets[0].getsockname()[1]}")
         monkeypatch.delenv("no_proxy", raising=False)
-        server = net.Heard(world)
         server.answer = True
         async with net.running(server):
-            client = net.Dialed(world, [server.address])
+            client = net.Dialed(world, ["beta.test:7001"])
             async with net.running(client):
                 await net.until(lambda: client.up)
                 assert client.dialer.send(b"around the corner")
                 await net.until(lambda: client.messages)
-        assert asked == [f"CONNECT {server.address} HTTP/1.1"]
+            here = net.Dialed(world, [server.address])  # to this machine itself no proxy is asked
+            async with net.running(here):
+                await net.until(lambda: here.up)
+        assert set(asked) == {"CONNECT beta.test:7001 HTTP/1.1"}
         door.close()
         for wire in wires:
             await wire.close()
@@ -102,6 +107,71 @@ def test_the_way_goes_through_an_http_proxy(net: Any, world: Any, monkeypatch: p
     for name in ("grpc_proxy", "http_proxy", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
     net.run(talk)
+
+
+def test_why_nobody_was_reached_is_said_in_one_layer(net: Any, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("grpc_proxy", "http_proxy", "no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", "http://user:secret@127.0.0.1:1")
+
+    async def talk() -> None:
+        for address, why in (
+            ("127.0.0.1:1", "127.0.0.1:1: nobody listens there"),
+            ("[::1]:1", "[::1]:1: nobody listens there"),
+            ("b.test:1", "b.test:1, through the proxy http://127.0.0.1:1 (https_proxy): nobody listens there"),
+        ):
+            client = net.Dialed(world, [address])
+            untried = client.dialer.why
+            async with net.running(client):
+                await net.until(lambda client=client, untried=untried: client.dialer.why != untried)
+                assert client.dialer.why == why
+
+    net.run(talk)
+
+
+@pytest.mark.parametrize(
+    ("address", "environ", "proxied"),
+    [
+        ("beta.test:1", {"http_proxy": "http://p:1"}, True),
+        ("beta.test:1", {"HTTPS_PROXY": "http://p:1"}, False),  # gRPC knows small letters only
+        ("beta.test:1", {"https_proxy": "http://p:1", "no_proxy": "other, beta.test"}, False),
+        ("beta.test:1", {"https_proxy": "http://p:1", "no_proxy": ".test"}, False),
+        ("beta.test:1", {"https_proxy": "http://p:1", "no_proxy": "test", "no_grpc_proxy": ""}, True),
+        ("10.1.2.3:1", {"https_proxy": "http://p:1", "no_proxy": "10.0.0.0/8"}, False),
+        ("11.1.2.3:1", {"https_proxy": "http://p:1", "no_proxy": "10.0.0.0/8"}, True),
+        ("localhost:1", {"https_proxy": "http://p:1"}, False),
+        ("127.9.9.9:1", {"grpc_proxy": "http://p:1"}, False),
+        ("[::1]:1", {"grpc_proxy": "http://p:1"}, False),
+    ],
+)
+def test_which_way_is_taken(address: str, environ: dict[str, str], proxied: bool) -> None:
+    assert bool(way(address, environ).proxy) == proxied
+
+
+@pytest.mark.parametrize(
+    ("details", "said"),
+    [
+        (
+            "errors resolving b.test:7001: [field:hostname lookup error:address lookup failed for b.test:7001: Domain "
+            "name not found]",
+            "x:1: there is no such name",
+        ),
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:7001: Custom verification check "
+            "failed with error: UNAUTHENTICATED: Hostname Verification Check failed.",
+            "x:1: what answers there has another node's certificate",
+        ),
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:3128: HTTP proxy returned response "
+            "code 403",
+            "x:1: HTTP proxy returned response code 403",
+        ),
+        ("the server stops", None),
+        (None, None),
+    ],
+)
+def test_what_grpc_says(details: str | None, said: str | None) -> None:
+    assert way("x:1", {}).unreached(details) == said
 
 
 def test_a_server_has_a_name_that_no_other_node_has(world: Any) -> None:
@@ -121,8 +191,8 @@ def test_the_server_must_be_the_one_that_was_meant(net: Any, world: Any) -> None
         async with net.running(server):
             client = net.Dialed(world, [server.address])
             async with net.running(client):
-                await net.until(lambda: "UNAVAILABLE" in client.dialer.why)
-                assert "hostname" in client.dialer.why.lower() or "handshak" in client.dialer.why.lower()
+                why = f"{server.address}: what answers there has another node's certificate"
+                await net.until(lambda: client.dialer.why == why)
         assert client.events == server.events == []
 
     net.run(talk)

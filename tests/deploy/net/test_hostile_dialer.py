@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +13,11 @@ import grpc
 import pytest
 from grpc import StatusCode
 
-from confide.deploy.net import handshake
+from confide.deploy.net import handshake, listener
 from confide.deploy.net.endpoints import SERVICE, Node
 from confide.deploy.net.frames import FRAME, MARK, cut
+from confide.deploy.net.handshake import Common
+from patience import LIMIT
 
 
 @pytest.fixture
@@ -68,6 +70,36 @@ def test_a_connection_that_says_nothing_is_closed(net: Any, world: Any) -> None:
             reader, writer = await asyncio.open_connection(*server.address.split(":"))
             assert await reader.read() == b""
             writer.close()
+
+    net.run(talk)
+
+
+def test_who_asks_too_often_waits_for_a_no_and_the_others_do_not(
+    net: Any, world: Any, bystander: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To compare plans, and to make any stream, takes the listener's time: a flood would take it from everybody."""
+    monkeypatch.setattr(listener, "RATE", (3, 10.0 * LIMIT))
+    monkeypatch.setattr(listener, "HELD", (1, 10.0 * LIMIT))
+    other = Common(2, "{}")
+
+    async def talk() -> None:
+        server = net.Heard(world)
+        async with net.running(server), AsyncExitStack() as calls:
+            for _ in range(3):
+                call = await calls.enter_async_context(net.calling(world, server.address))
+                await call.write(next(cut(handshake.encode(other.hello(bytes(32), bytes(16))))))
+                await call.read()
+                await call.write(next(cut(handshake.encode(other.differs))))
+                assert (await net.status(call))[0] is StatusCode.FAILED_PRECONDITION
+            assert [event[0] for event in server.events] == ["differs"] * 3
+            made = [await calls.enter_async_context(net.calling(world, server.address)) for _ in range(2)]
+            asked = [asyncio.create_task(net.status(call)) for call in made]
+            (refused,), (waiting,) = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            assert refused.result() == (StatusCode.RESOURCE_EXHAUSTED, "too many streams in a short time")
+            async with bystander(server):
+                pass
+            waiting.cancel()
+        assert server.listener.counts["hurried"] == 1
 
     net.run(talk)
 

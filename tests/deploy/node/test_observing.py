@@ -19,20 +19,27 @@ def started(form: str, node: str) -> Observer:
     return observer
 
 
-def test_a_line_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    started("text", "server-one").log("skipped", round=3, why="two words")
+def written(observer: Observer, capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """All that it said: a thread writes it."""
+    observer.stop()
+    return capfd.readouterr().err.splitlines()
+
+
+def test_a_line_for_people(capfd: pytest.CaptureFixture[str]) -> None:
+    observer = started("text", "server-one")
+    observer.log("skipped", round=3, why="two words")
     logging.getLogger("somebody.else").info("not interesting")
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = written(observer, capfd)
     assert line.endswith('WARNING server-one skipped round=3 why="two words"'), line
 
 
-def test_a_line_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_for_machines(capfd: pytest.CaptureFixture[str]) -> None:
     observer = started("json", "server-one")
     last = observer.last_error
     observer.observe("finished", {"pending": {1: [4, 5]}, "secret": b"\x00"})
     assert last.text is None
     observer.observe("alarm", {"what": "server 1 sent\nother bytes"})
-    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    lines = [json.loads(line) for line in written(observer, capfd)]
     assert [(x["event"], x["level"], x["node"]) for x in lines] == [
         ("finished", "info", "server-one"),
         ("alarm", "error", "server-one"),
@@ -53,7 +60,7 @@ def test_hooks_hear_every_event_once() -> None:
 
 
 def test_what_a_peer_repeats_is_written_once_a_minute(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(observing.Repeats.__init__, "__defaults__", (lambda: now[0],))
@@ -62,7 +69,7 @@ def test_what_a_peer_repeats_is_written_once_a_minute(
         now[0] = at
         observer.observe("refused", {"why": "client c9 of beta: revoked"})
         observer.observe("skipped", {"round": 1, "why": "the same"})
-    lines = capsys.readouterr().err.splitlines()
+    lines = written(observer, capfd)
     assert sum("skipped" in line for line in lines) == 5  # our own events are all there
     refused = [line for line in lines if "refused" in line]
     assert len(refused) == 2
@@ -70,10 +77,10 @@ def test_what_a_peer_repeats_is_written_once_a_minute(
     assert "again" not in refused[0]
 
 
-def test_repeats_are_remembered_within_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
+def test_repeats_are_remembered_within_a_bound(capfd: pytest.CaptureFixture[str]) -> None:
     observer = started("text", "n")
     repeats = next(f for f in logging.getLogger().handlers[0].filters if isinstance(f, observing.Repeats))
     for n in range(3 * observing.KNOWN):
         observer.observe("refused", {"why": f"client {n}"})
-    assert len(capsys.readouterr().err.splitlines()) == 3 * observing.KNOWN
+    assert len(written(observer, capfd)) == 3 * observing.KNOWN
     assert len(repeats._written) <= observing.KNOWN

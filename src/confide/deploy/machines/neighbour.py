@@ -110,14 +110,14 @@ class Neighbour:
         self.epoch_heard = max(self.epoch_heard, message.epoch)
 
     def _take(self, message: sync.Sync) -> None:
-        desk = self.desk
+        desk, who = self.desk, self.desk.terms.who(self.m)
         heard = exchange.on_sync(desk.books, desk.rules, message, desk.clock)
         if heard.early is not None:
             self._keep_early(*heard.early)
         if heard.unbalanced:
-            desk.alarm(f"server {self.m} has other flows on our edge: one of the two stores is not what it was; rejoin")
+            desk.alarm(f"{who} has other flows on our edge: one of the two stores is not what it was; rejoin")
         if heard.believed < message.decided:
-            desk.alarm(f"server {self.m} speaks of rounds that no signature shows; it is believed no further")
+            desk.alarm(f"{who} speaks of rounds that no signature shows; it is believed no further")
         if heard.changes:
             desk.later(heard.changes)
         if heard.applied is not None:

@@ -63,7 +63,7 @@ class Rejoining:
         known = bool(books.neighbours) and heard - self.blank >= set(books.neighbours)
         reached = self.reached
         for m in sorted(m for m, claim in self.claims.items() if claim > reached):
-            desk.alarm(f"server {m} speaks of rounds that no signature shows; believed up to round {reached}")
+            desk.alarm(f"{terms.who(m)} speaks of rounds that no signature shows; believed up to round {reached}")
         by_clock = 1 + max(books.decided, terms.clock_round(desk.now))
         by_leash = max(reached, books.decided) + terms.leash
         to = min(desk.rules.rounds, by_clock, by_leash if known else by_clock)

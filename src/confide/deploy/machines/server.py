@@ -79,7 +79,7 @@ class Server(Desk):
             self._accuse(sender, e)
         except LieError as e:
             self.refusals[str(e)] += 1
-            self.alarm(str(e).replace("server", f"server {sender}", 1))
+            self.alarm(str(e).replace("server", self.terms.who(sender), 1))
         except ExchangeError as e:
             self.refusals[str(e)] += 1
         except EpochError as e:
@@ -207,8 +207,8 @@ class Server(Desk):
             return
         if beyond := exchange.own_beyond(self.books, self.rules, message):
             self.rounds.stop(
-                f"server {neighbour.m} shows round {beyond} with the signature of this server, whose store ends at "
-                f"round {decided}: it is older than what left; rejoin with a new store"
+                f"{self.terms.who(neighbour.m)} shows round {beyond} with the signature of this server, whose store "
+                f"ends at round {decided}: it is older than what left; rejoin with a new store"
             )
             return
         neighbour.hear(message)
@@ -222,11 +222,11 @@ class Server(Desk):
     def _accuse(self, sender: int, e: OtherBytesError) -> None:
         """A second message for a round; with both signatures that is kept, for whoever asks who it was."""
         if e.proof is None:
-            self.alarm(f"server {sender} sent {e}")
+            self.alarm(f"{self.terms.who(sender)} sent {e}")
             return
         if changes := evidence.accuse(self.books, e.proof):
             self.commit(changes, "accuse")
-        self.alarm(f"server {e.proof.one.server} sent {e}: it signed both, and the store keeps the proof")
+        self.alarm(f"{self.terms.who(e.proof.one.server)} sent {e}: it signed both, and the store keeps the proof")
 
     def _enrol(self, client: int, message: client_messages.Enrol) -> None:
         answer, refused = enrolment.answer(self.terms, self.books, client, message)

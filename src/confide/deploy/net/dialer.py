@@ -22,6 +22,7 @@ from confide.deploy.net import handshake
 from confide.deploy.net.endpoints import LIMITS, METHODS, SERVICE, Credentials, Limits, Target
 from confide.deploy.net.handshake import LARGEST_ANSWER, LIFE, Agreed, Common, Differs
 from confide.deploy.net.streams import ClosingError, Stream, closed_by_peer
+from confide.deploy.net.ways import way
 
 FIRST_DELAY: Final = 0.2  # seconds until a lost stream is dialed again
 GROWTH: Final = 1.5  # of the next delay: whoever restarts within seconds is found soon after
@@ -33,7 +34,7 @@ _log = logging.getLogger(__name__)
 class Dialer:
     """Keeps a stream to one server, for ever, by one of its addresses after the other.
 
-    gRPC takes the way through a proxy from https_proxy, http_proxy and no_proxy (in small letters).
+    The way may be through a proxy, see `ways`.
 
     Args:
         connected, disconnected: what was sent before `connected` is lost, so a machine says everything again.
@@ -119,9 +120,10 @@ class Dialer:
 
     async def _dial(self, address: str) -> str:
         """Until the stream is lost; returns why."""
-        own, limits = self._credentials, self._limits
+        own, limits, road = self._credentials, self._limits, way(address)
         options = [
             *limits.options,
+            *road.options,
             ("grpc.ssl_target_name_override", self._server.host),
             ("grpc.use_local_subchannel_pool", 1),  # every dialer waits for itself
             ("grpc.enable_retries", 0),
@@ -137,16 +139,17 @@ class Dialer:
                         await self._greet(stream, own.address)
                     await self._converse(stream, own.own.role)
                 except asyncio.InvalidStateError:  # it was over before we wrote; the status says why
-                    raise closed_by_peer(await call.code(), await call.details()) from None
+                    code, details = await call.code(), await call.details()
+                    return road.unreached(details) or closed_by_peer(code, details).why
                 finally:
                     call.cancel()
         except ClosingError as e:
             self.counts[e.word] += 1
             return e.why
         except grpc.aio.AioRpcError as e:
-            return closed_by_peer(e.code(), e.details()).why
+            return road.unreached(e.details()) or closed_by_peer(e.code(), e.details()).why
         except TimeoutError:
-            return f"no connection to {address} within {limits.connect:g} s"
+            return f"{road}: no connection within {limits.connect:g} s"
         except Exception:  # our own fault; but a dialer dials for ever
             self.counts["failed"] += 1
             _log.exception("a stream to %s failed", address)

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from grpc import StatusCode
 from grpc_health.v1 import health, health_pb2_grpc
 
 from confide.deploy.keys.certificates import Peer, RefusedPeer
+from confide.deploy.net.streams import ClosingError
 
 
-def serve(server: Any, peer: Callable[[Any], Peer]) -> Health:
-    """Add it to a gRPC server; `peer(context)` raises `RefusedPeer` for whom it is not."""
+def serve(server: Any, peer: Callable[[Any], Awaitable[Peer]]) -> Health:
+    """Add it to a gRPC server; `peer(context)` raises `RefusedPeer` or `ClosingError` for whom it is not."""
     found = Health(peer)
     health_pb2_grpc.add_HealthServicer_to_server(found, server)
     return found
 
 
 class Health(health.aio.HealthServicer):  # type: ignore[misc] # untyped
-    def __init__(self, peer: Callable[[Any], Peer]) -> None:
+    def __init__(self, peer: Callable[[Any], Awaitable[Peer]]) -> None:
         super().__init__()
         self._peer = peer
 
     async def Check(self, request: Any, context: Any) -> Any:
         try:
-            self._peer(context)
+            await self._peer(context)
         except RefusedPeer as e:
             await context.abort(StatusCode.PERMISSION_DENIED, str(e))
+        except ClosingError as e:
+            await context.abort(e.code, e.why)
         return await super().Check(request, context)
 
     async def Watch(self, request: Any, context: Any) -> None:

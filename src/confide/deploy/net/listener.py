@@ -12,17 +12,20 @@ from typing import Any, Final, NamedTuple
 import grpc
 from grpc import StatusCode
 
-from confide.base.errors import InputError
+from confide.base.errors import BusyError
 from confide.deploy.keys.certificates import Peer, RefusedPeer
 from confide.deploy.net import handshake
 from confide.deploy.net.endpoints import LIMITS, METHODS, SERVICE, Credentials, Limits, Node
 from confide.deploy.net.handshake import LARGEST_ANSWER, Common, Differs, Hello
 from confide.deploy.net.lives import Lives
+from confide.deploy.net.rate import Rate
 from confide.deploy.net.streams import ClosingError, Stream
 
 GREETINGS: Final = 4  # of one node at a time
 LAST_CALLS: Final = 1.0  # seconds for gRPC's own tasks to end after its server has
 STREAMS: Final = 16  # of one connection; an honest node has one, or two while it reconnects
+RATE: Final = (32, 1.0)  # questions of the holder of one certificate: at once, and seconds until the next
+HELD: Final = (64, 5.0)  # how many that come sooner are kept waiting for their refusal, and how many seconds
 _log = logging.getLogger(__name__)
 
 
@@ -67,6 +70,7 @@ class Listener:
         self._open: dict[Node, _Open] = {}
         self._lives = Lives()
         self._greeting: Counter[Node] = Counter()
+        self._rate, self._held = Rate(*RATE), Counter[tuple[str, bytes]]()
         self._fresh: Any = None
         self._server: Any = None
         self._health: Any = None
@@ -88,7 +92,7 @@ class Listener:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         from confide.deploy.net import health  # brings protobuf along, and `confide status` imports this module too
 
-        self._health = health.serve(self._server, lambda context: self._credentials.peer(_certificate(context)))
+        self._health = health.serve(self._server, self._probed)
         credentials = grpc.dynamic_ssl_server_credentials(
             self._configuration(), self._fetch, require_client_authentication=True
         )
@@ -97,7 +101,7 @@ class Listener:
         except RuntimeError:
             self._server, port = None, self._address.rpartition(":")[2]
             remedy = f"port {port} is in use, or the address is not this machine's; choose another"
-            raise InputError("listen", self._address, remedy) from None
+            raise BusyError("listen", self._address, remedy) from None
         await self._server.start()
 
     async def stop(self, grace: float = 1.0) -> None:
@@ -153,7 +157,7 @@ class Listener:
         async def talk(_: Any, context: Any) -> None:
             who = f"a {role}"
             try:
-                certificate = _certificate(context)
+                certificate = await self._unhurried(role, context)
                 peer, node = self._admit(role, certificate)
                 who = _who(peer)
                 await self._talk(peer, node, certificate, context)
@@ -163,6 +167,23 @@ class Listener:
                 await context.abort(e.code, e.why)
 
         return talk
+
+    async def _unhurried(self, what: str, context: Any) -> bytes:
+        """The peer's certificate; who asks for it too often waits for the answer, which is no."""
+        certificate, (most, seconds) = _certificate(context), HELD
+        who = what, certificate
+        if self._rate.allows(who):
+            return certificate
+        if self._held[who] < most:
+            self._held[who] += 1
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self._held[who] -= 1
+        raise ClosingError(StatusCode.RESOURCE_EXHAUSTED, "too many streams in a short time", "hurried")
+
+    async def _probed(self, context: Any) -> Peer:
+        return self._credentials.peer(await self._unhurried("health", context))
 
     def _admit(self, role: str, certificate: bytes) -> tuple[Peer, Node]:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from confide.base.errors import InputError, RunError
+from confide.base.errors import BusyError, RunError
 from confide.deploy.node import control
 from confide.deploy.node.config import ServerConfig, load_server
 
@@ -36,8 +36,8 @@ def status(path: str | Path) -> dict[str, Any]:
         except control.NotRunningError:
             try:
                 return _stored(config)
-            except InputError as e:
-                if e.field != "store" or "in use" not in e.remedy or time.monotonic() - begun > STARTING:
+            except BusyError:
+                if time.monotonic() - begun > STARTING:
                     raise
         time.sleep(0.2)
 

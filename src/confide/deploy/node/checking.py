@@ -19,6 +19,7 @@ from confide.deploy.machines.attendance import misfit
 from confide.deploy.node import control
 from confide.deploy.node.asking import last
 from confide.deploy.node.config import ServerConfig, host_port, not_of_before
+from confide.deploy.node.descriptors import raise_limit
 from confide.deploy.node.findings import (
     FAIL,
     OK,
@@ -54,6 +55,7 @@ def check(config: ServerConfig, *, strict_peers: bool = False) -> Iterator[Findi
     yield from _store(setup, running)
     yield _disk(setup)
     yield _port(setup, running)
+    yield _descriptors(setup)
     yield from _released(setup)
     yield from _peers(setup, running, strict_peers)
 
@@ -132,6 +134,15 @@ def _port(setup: ServerSetup, running: dict[str, Any] | None) -> Finding:
         remedy = "another process has the port, or the address is not this machine's; change listen"
         return Finding("port", FAIL, f"{address}: {e.strerror or e}; {remedy}")
     return Finding("port", OK, f"{address} is free")
+
+
+def _descriptors(setup: ServerSetup) -> Finding:
+    """As the server itself would have them, which raises the soft limit."""
+    raise_limit()
+    try:
+        return Finding("descriptors", OK, f"enough for {setup.limits.connections} connections")
+    except InputError as e:
+        return Finding("descriptors", FAIL, str(e))
 
 
 def _released(setup: ServerSetup) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Final
 
-from confide.base.errors import DataError, InputError, RunError
+from confide.base.errors import BusyError, DataError, InputError, RunError
 from confide.deploy.node import client_data
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig, not_of_before
@@ -94,7 +94,7 @@ def _record(setup: ClientSetup) -> tuple[Finding, bool]:
     try:
         with FileRecord(path, setup.terms.owner) as record:
             return Finding("record", OK, f"round {record.answered} was answered last; format {FORMAT}"), False
+    except BusyError:
+        return Finding("record", OK, "in use: this client runs"), True
     except InputError as e:
-        if "in use" in e.remedy:
-            return Finding("record", OK, "in use: this client runs"), True
         return Finding("record", FAIL, str(e)), False

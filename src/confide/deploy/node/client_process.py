@@ -52,7 +52,7 @@ class ClientProcess(NodeProcess):
         observer: Observer | None = None,
     ) -> None:
         setup.pay()
-        super().__init__(observer, until_finished, setup.config.health)
+        super().__init__(observer, until_finished, setup.config)
         self.setup, config = setup, setup.config
         noise = None
         self._at: At = nowhere
@@ -65,8 +65,8 @@ class ClientProcess(NodeProcess):
         if config.metrics is not None:
             from confide.deploy.node.client_metrics import ClientMetrics  # a client need not carry it
 
-            self._metrics = ClientMetrics()
-            self._endpoint = self._metrics.serve(config.metrics)
+            self._metrics, address = (metrics := ClientMetrics()), config.metrics
+            self._endpoint = self._patiently(lambda: metrics.serve(address))
             self._metrics.expires(setup.node.not_after)
             self._metrics.memory("client", os.getpid)
             if process is not None:
@@ -79,7 +79,7 @@ class ClientProcess(NodeProcess):
             effect = "this client takes part and adds zeros; run `confide check` on its config to see why"
             _log.error("the data fail a check: %s", effect)
             trainer = training.without_data(setup.plan, setup.unit, setup.client)
-        self._record = FileRecord(config.path(config.record), setup.terms.owner)
+        self._record = self._patiently(lambda: FileRecord(config.path(config.record), setup.terms.owner))
         self.client = Client(
             setup.terms,
             self._told(trainer),
@@ -202,7 +202,7 @@ class ClientProcess(NodeProcess):
         watch = Watch(setup.node, setup.trust, prefix, setup.passphrase, self._observer, self._use)
         watch.look()
         while True:
-            await asyncio.sleep(setup.config.reload)
+            await self._pause(setup.config.reload)
             if self._dialer.why != said:
                 said = self._dialer.why
                 if said:
@@ -236,8 +236,8 @@ def serve(
     until_finished: bool = False,
 ) -> None:
     """The whole life of `confide client`."""
-    observer = begin(config, test_seed)
-    setup = ClientSetup.load(config)
-    not_expired(config.node, setup.node)
-    not_of_before(config.plan, setup.plan)
-    ClientProcess(setup, process, test_seed=test_seed, until_finished=until_finished, observer=observer).run()
+    with begin(config, test_seed) as observer:
+        setup = ClientSetup.load(config)
+        not_expired(config.node, setup.node)
+        not_of_before(config.plan, setup.plan)
+        ClientProcess(setup, process, test_seed=test_seed, until_finished=until_finished, observer=observer).run()

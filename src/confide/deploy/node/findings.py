@@ -36,9 +36,10 @@ def spoken(plan: Plan) -> str:
 
 
 def privacy(price: Price) -> Finding:
-    """The statement that follows from the plan; a warning where the plan itself has no price."""
-    level = WARN if price.unprotected else OK
-    return Finding("privacy", level, f"what the plan protects from whom, and what not:\n{price.statement()}\n")
+    """The statement that follows from the plan; a warning where it says NOT PROTECTED of anybody."""
+    said = price.statement()
+    level = WARN if said.exposed else OK
+    return Finding("privacy", level, f"what the plan protects from whom, and what not:\n{said}\n")
 
 
 def certificate(node: NodeKeys) -> Finding:

@@ -12,7 +12,7 @@ import socket
 from contextlib import suppress
 from typing import Final
 
-from confide.base.errors import InputError
+from confide.base.errors import BusyError
 from confide.deploy.node.config import host_port
 
 ANSWER: Final = b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\nalive\n"
@@ -48,7 +48,7 @@ class Liveness:
             return cls(await asyncio.start_server(answer, host or None, port, family=family, limit=LARGEST))
         except OSError as e:
             remedy = f"port {port} is in use, or the address is not this machine's ({e.strerror}); choose another"
-            raise InputError("health", address, remedy) from None
+            raise BusyError("health", address, remedy) from None
 
     def close(self) -> None:
         self._server.close()

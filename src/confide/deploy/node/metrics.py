@@ -45,8 +45,8 @@ COMMITS: Final = (
 SKIPS: Final = (*Skip, *Failure, *Why)
 REFUSALS: Final = (*FromServer, *FromClient, *FromRelease)
 STREAMS: Final = (
-    "refused", "malformed", "oversized", "silent", "differs", "replaced", "lost", "stopped", "failed", "dropped",
-    "unsendable", "overrun",
+    "refused", "malformed", "oversized", "silent", "hurried", "differs", "replaced", "lost", "stopped", "failed",
+    "dropped", "unsendable", "overrun",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from confide.base.closing import Closing
-from confide.base.errors import InputError
+from confide.base.errors import BusyError
 from confide.deploy.node.config import host_port
 
 PATIENCE: Final = 10.0  # seconds for whoever asks
@@ -48,7 +48,7 @@ class Endpoint(Closing):
             self._server: WSGIServer = kind(found[:2], _Handler)
         except OSError as e:
             remedy = f"port {port} is in use, or the address is not this machine's ({e.strerror}); choose another"
-            raise InputError("metrics", address, remedy) from None
+            raise BusyError("metrics", address, remedy) from None
         self._server.set_app(make_wsgi_app(registry))
         self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)

@@ -14,7 +14,8 @@ away):
     port, grace, set_by_seconds, certificate, on, certificate_until, whole, logger      the machine's
     client_mib, trainer_mib                 the machine's; seconds is of a client's training, see below
     again                                   how often a line was left out, see `observing.Repeats`
-    to, from, with                          names in the plan or in certificates
+    lines                                   how many nobody read in time, see `log_writer`
+    to, from, with, name, names             names in the plan or in certificates
     why, what, effect, warning, kind        our words around such numbers, or what a stranger wrote: cut, on one line
 
 Of a client's own log some lines do depend on data: that its training failed, warned, took so many seconds or ended as
@@ -43,7 +44,7 @@ LONGEST: Final = 500  # characters of a text
 MOST: Final = 1024  # items of a list
 FRAMES: Final = 12  # of an exception
 OTHER: Final = "other"  # the event of a line that is not in the list
-OURS: Final = ("InputError", "RunError", "StoreError")  # errors whose words are ours
+OURS: Final = ("InputError", "BusyError", "PassingError", "RunError", "StoreError")  # errors whose words are ours
 
 Kind = Callable[[object], Any]  # the value as plain data, None if it is not of this kind
 
@@ -114,21 +115,21 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "left out": {"client": count, "round": count},
     "out of range": {"round": count},
     "halted": {"round": count, "why": text},
-    "applied": {"neighbour": count, "round": count, "late": count},
-    "void": {"neighbour": count, "round": count},
-    "up": {"neighbour": count, "round": count},
-    "down": {"neighbour": count, "round": count},
+    "applied": {"neighbour": count, "name": text, "round": count, "late": count},
+    "void": {"neighbour": count, "name": text, "round": count},
+    "up": {"neighbour": count, "name": text, "round": count},
+    "down": {"neighbour": count, "name": text, "round": count},
     "finished": {"pending": flows},
     "rejoined": {"round": count, "charged": count, "by": text},
-    "balanced": {"neighbour": count},
-    "removed": {"servers": numbers, "epoch": count},
+    "balanced": {"neighbour": count, "name": text},
+    "removed": {"servers": numbers, "names": lines, "epoch": count},
     "epoch refused": {"why": text},
     "alarm": {"what": text},
     "stopped": {"why": text},
-    "releasing": {"attempt": count, "servers": numbers},
+    "releasing": {"attempt": count, "servers": numbers, "names": lines},
     "released": {"attempt": count, "servers": count, "sigma": number},
     "not released": {"why": text},
-    "untold": {"servers": numbers},
+    "untold": {"servers": numbers, "names": lines},
     "not kept": {"why": text},
     "not written": {"why": text},
     # the processes
@@ -136,6 +137,8 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
         "plan": digest, "unit": text, "server": count, "client": count, "port": count, "round": count, "budget": text,
     },
     "ended": {"round": count, "whole": flag},
+    "busy": {"why": text},
+    "log lost": {"lines": count},
     "stopping": {"grace": number},
     "failed": {"why": text, "kind": text},
     "connected": {"to": text, "from": text},

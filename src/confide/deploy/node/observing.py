@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from confide.deploy.node.log_writer import LogWriter
 from confide.deploy.node.observe import AllowList, Json, Text, said
 from confide.deploy.node.warned import log_warnings
 
@@ -23,9 +23,9 @@ _ERRORS: Final = {"alarm", "stopped", "failed"}
 _WARNINGS: Final = {
     "down", "skipped", "halted", "epoch refused", "untold", "not released", "not kept", "not written", "void",
     "differs", "refused", "clock", "expires", "unreachable", "waiting", "reload failed", "test seed", "left out",
-    "out of range",
+    "out of range", "busy", "log lost",
 }  # fmt: skip
-_REPEATED: Final = {"alarm", "not kept", "not written", "refused", "differs", "stream closed", "no stream"}
+_REPEATED: Final = {"alarm", "busy", "not kept", "not written", "refused", "differs", "stream closed", "no stream"}
 SILENCE: Final = 60.0  # seconds
 KNOWN: Final = 256  # different lines
 _log = logging.getLogger("confide")
@@ -80,6 +80,7 @@ class Observer:
         self.hooks: list[Hook] = []
         self.allowed = AllowList()
         self.last_error = LastError()
+        self._writer: LogWriter | None = None
 
     def counted_by(self, event: Hook, dropped: Callable[[Counter[str]], None]) -> None:
         """Metrics hear of every event, and of what the log did not show."""
@@ -99,7 +100,7 @@ class Observer:
 
     def start(self, form: str, node: str) -> None:
         """This process logs on stderr, as text or JSON lines in UTC; of other libraries only warnings and worse."""
-        handler = logging.StreamHandler(sys.stderr)
+        self._writer = handler = LogWriter(lambda lines: self.log("log lost", lines=lines))
         handler.setFormatter((Json if form == "json" else Text)(node, self.allowed))
         for each in (handler, self.last_error):
             each.addFilter(self.allowed)
@@ -109,3 +110,9 @@ class Observer:
         root.handlers[:] = [handler, self.last_error]
         root.setLevel(logging.WARNING)
         _log.setLevel(logging.INFO)
+
+    def stop(self) -> None:
+        """The end of the log; what nobody reads is not waited for."""
+        if self._writer is not None:
+            self._writer.stop()
+            logging.getLogger().removeHandler(self._writer)

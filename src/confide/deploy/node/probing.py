@@ -28,7 +28,7 @@ async def probe(credentials: Credentials, server: Target, common: Common, limits
         found = await _probe_one(credentials, one, common, replace(limits, connect=PATIENCE))
         if found.level != WARN:
             return found
-        why.append(f"{address}: {found.said}")
+        why.append(found.said if address in found.said else f"{address}: {found.said}")
     remedy = "is its server running, and its port open? This node starts without it"
     return Reached(WARN, f"not reached ({'; '.join(why)}); {remedy}")
 

@@ -12,7 +12,7 @@ import asyncio
 import os
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -100,9 +100,9 @@ class ServerProcess(NodeProcess):
         until_finished: bool = False,
         observer: Observer | None = None,
     ) -> None:
-        super().__init__(observer, until_finished, setup.config.health)
+        super().__init__(observer, until_finished, setup.config)
         self.setup, self._rejoin, self._seed = setup, rejoin, test_seed
-        self._store = open_store(setup)
+        self._store = self._patiently(lambda: open_store(setup))
         try:
             self._socket = control.bind(setup.config.control)
             self.server = Server(setup.terms, self._measured(), self._ports())
@@ -115,6 +115,7 @@ class ServerProcess(NodeProcess):
         self._worker = Worker(self._clock, lambda: self.server.wake, self.server.tick, self._looked, self._broke)
         self._dialers: dict[int, Dialer] = {}
         self._held: dict[int, deque[bytes]] = {}
+        self._called: dict[Node, str] = {}  # who dialed in, by the names that people have for them
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping_at: int | None = None  # rounds that were decided when the signal came
         self._linger: float | None = None
@@ -130,8 +131,8 @@ class ServerProcess(NodeProcess):
             return self._store
         from confide.deploy.node.metrics import Metered, Metrics
 
-        self._metrics = Metrics({m: self.setup.plan.units[m].name for m in self.setup.terms.weights})
-        self._endpoint = self._metrics.serve(address)
+        self._metrics = metrics = Metrics({m: self.setup.plan.units[m].name for m in self.setup.terms.weights})
+        self._endpoint = self._patiently(lambda: metrics.serve(address))
         self._observer.counted_by(self._metrics.event, self._metrics.dropped)
         return Metered(self._store, self._metrics)
 
@@ -155,7 +156,16 @@ class ServerProcess(NodeProcess):
             noise, sample = seeded.server_noise(seed, arithmetic), seeded.sample(seed, setup.me, L, K)
             at = seeded.crash_points()
         sign = setup.node.identity.sign
-        return Ports(self._to_server, self._to_client, noise, sample, sign, at, self._observer.log, self._part())
+        return Ports(self._to_server, self._to_client, noise, sample, sign, at, self._log, self._part())
+
+    def _log(self, event: str, **fields: Any) -> None:
+        """An event of the machine, with the names that its operator has for servers."""
+        who, servers = self.setup.terms.who, fields.get("servers")
+        if "neighbour" in fields:
+            fields["name"] = who(fields["neighbour"])
+        if isinstance(servers, Sequence):
+            fields["names"] = [who(p) for p in servers]
+        self._observer.observe(event, fields)
 
     def _part(self) -> Part | None:
         setup, terms = self.setup, self.setup.price.reveal_terms
@@ -257,7 +267,7 @@ class ServerProcess(NodeProcess):
     @cached_property
     def _listener(self) -> Listener:
         def told(event: str) -> Any:
-            return lambda node: self._observer.observe(event, {"from": f"{node.role} {node.number}"})
+            return lambda node: self._observer.observe(event, {"from": self._called[node]})
 
         def connected(node: Node) -> None:
             told("connected")(node)
@@ -272,7 +282,7 @@ class ServerProcess(NodeProcess):
                 self._worker.submit(self.server.client_lost, node.number)
 
         def differs(node: Node, lines: list[str]) -> None:
-            self._observer.observe("differs", {"with": f"{node.role} {node.number}", "what": lines})
+            self._observer.observe("differs", {"with": self._called[node], "what": lines})
 
         return Listener(
             self.setup.config.listen, self.setup.listening, self.setup.common, self._door, self._receive,
@@ -285,7 +295,10 @@ class ServerProcess(NodeProcess):
 
     def _door(self, peer: Any) -> Node:
         try:
-            return self.setup.door(peer)
+            node = self.setup.door(peer)
+            server = node.role == "server"
+            self._called[node] = self.setup.terms.who(node.number) if server else f"client {peer.name}"
+            return node
         except RefusedPeer as e:
             self._observer.log("refused", why=str(e))
             raise
@@ -295,7 +308,8 @@ class ServerProcess(NodeProcess):
     def run(self) -> None:
         super().run()
         if self._until_finished and self.server.pending:
-            raise RunError(f"finished with open flows: {self.server.pending}; start it again to settle them")
+            flows = {self.setup.terms.who(m): rounds for m, rounds in self.server.pending.items()}
+            raise RunError(f"finished with open flows: {flows}; start it again to settle them")
 
     def _close(self) -> None:
         with suppress(OSError):
@@ -306,7 +320,7 @@ class ServerProcess(NodeProcess):
 
     async def _start(self) -> None:
         self._worker.submit(partial(self.server.boot, rejoin=self._rejoin))  # before any client is heard
-        await self._listener.start()
+        await self._patiently_on_loop(self._listener.start)
         self._answering = await control.serve(self._socket, self._answer)
         setup = self.setup
         self._observer.log(
@@ -361,7 +375,7 @@ class ServerProcess(NodeProcess):
         while True:
             watch.look()
             await self._look_at_released()
-            await asyncio.sleep(setup.config.reload)
+            await self._pause(setup.config.reload)
             self._look_at_clock()
 
     def _use(self, node: NodeKeys, trust: Trust) -> None:
@@ -468,8 +482,8 @@ def serve(
     config: ServerConfig, *, rejoin: bool = False, test_seed: int | None = None, until_finished: bool = False
 ) -> None:
     """The whole life of `confide server`."""
-    observer = begin(config, test_seed)
-    setup = ServerSetup.load(config)
-    not_expired(config.node, setup.node)
-    not_of_before(config.plan, setup.plan)
-    ServerProcess(setup, rejoin=rejoin, test_seed=test_seed, until_finished=until_finished, observer=observer).run()
+    with begin(config, test_seed) as observer:
+        setup = ServerSetup.load(config)
+        not_expired(config.node, setup.node)
+        not_of_before(config.plan, setup.plan)
+        ServerProcess(setup, rejoin=rejoin, test_seed=test_seed, until_finished=until_finished, observer=observer).run()

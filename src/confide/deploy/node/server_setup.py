@@ -21,6 +21,7 @@ from confide.deploy.machines.terms import Terms
 from confide.deploy.net.endpoints import Credentials, Limits, Node, Target
 from confide.deploy.net.handshake import Common
 from confide.deploy.node.config import ServerConfig, load_keys, load_plan
+from confide.deploy.node.descriptors import for_others
 from confide.deploy.node.trust import Trust
 from confide.plans.plan import Plan
 from confide.plans.words import Centroid
@@ -69,7 +70,8 @@ class ServerSetup:
             from_server = max(from_server, Circle.of(self.terms.rules, release, None).largest_message)
         from_client = self.terms.largest_from_client
         outbox = max(Limits.outbox, 4 * max(from_server, from_client, 8 * self.terms.rules.length))
-        return Limits(from_client=from_client, from_server=from_server, outbox=outbox)
+        connections = for_others(Limits.connections, len(self.plan.units[self.me].clients) + len(self.peers))
+        return Limits(from_client=from_client, from_server=from_server, outbox=outbox, connections=connections)
 
     @property
     def listening(self) -> Credentials:

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from confide.base import canonical
 from confide.base.closing import Closing
 from confide.base.durable_files import replace_file
-from confide.base.errors import InputError, RunError
+from confide.base.errors import BusyError, InputError, RunError, refused
 from confide.base.files import check_writable
 from confide.base.validation import whole
 
@@ -118,7 +118,7 @@ def _locked(path: Path) -> int:
     except BlockingIOError:
         os.close(fd)
         remedy = "is in use by another process; stop that client, or give this one a record of its own"
-        raise InputError("record", str(path), remedy) from None
+        raise BusyError("record", str(path), remedy) from None
     except OSError as e:
         os.close(fd)
         remedy = f"cannot be locked on this file system ({e.strerror or e}); put it on a local disk"
@@ -134,7 +134,7 @@ def _check_writable(path: Path) -> None:
     try:
         check_writable(path.parent)
     except InputError as e:
-        raise InputError("record", str(path), e.remedy) from None
+        raise type(e)("record", str(path), e.remedy) from None
 
 
 def _read(path: Path, owner: Owner) -> tuple[int, Given]:
@@ -183,11 +183,11 @@ def _replace(path: Path, owner: Owner, answered: int, given: Given) -> None:
     try:
         replace_file(path, (canonical.dumps(table) + "\n").encode(), 0o600)
     except InputError as e:
-        raise InputError("record", str(path), e.remedy) from None
+        raise type(e)("record", str(path), e.remedy) from None
     except OSError as e:
         raise _unusable(path, e) from None
 
 
 def _unusable(path: Path, error: Exception) -> InputError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return InputError("record", str(path), f"cannot be written ({reason}); name a place that this client may write to")
+    return refused("record", str(path), f"cannot be written ({reason})", "name a place that this client may use", error)

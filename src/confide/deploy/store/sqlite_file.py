@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from confide.base.errors import InputError, RunError
+from confide.base.errors import BusyError, InputError, RunError
 from confide.base.files import sync_folder
 from confide.deploy.store.books import TABLES
 
@@ -310,7 +310,7 @@ def translated(path: Path) -> Iterator[None]:
         code = getattr(e, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest says where in SQLite
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             remedy = "is in use by another process or server; stop that one, or name another"
-            raise InputError("store", str(path), remedy) from None
+            raise BusyError("store", str(path), remedy) from None
         if code == sqlite3.SQLITE_FULL:
             remedy = "make room, and it goes on: nothing of this step was written, nothing before it is lost"
             raise StoreError(path, "the disk is full", remedy=remedy) from e

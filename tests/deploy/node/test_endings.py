@@ -1,0 +1,256 @@
+"""How a node's process ends, and what does not end it: signals at any moment, a log that nobody reads, what is in use.
+
+A signal comes from inside the process, at a place that does not depend on how quick the machine is: a finder of modules
+sends it when a library is about to be imported.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from confide.base.errors import BusyError, InputError, PassingError, RunError, refused
+from confide.base.exits import ended_by
+from confide.cluster.layout import Layout, lay_out
+from confide.cluster.try_out import TRY_OUT
+from confide.deploy.keys.authority import Authority
+from confide.deploy.node import control
+from confide.deploy.node.config import NodeTable, load_server
+from confide.deploy.node.life import NodeProcess
+from confide.deploy.node.server_process import open_store
+from confide.deploy.node.server_setup import ServerSetup
+from confide.deploy.store.record import FileRecord, Owner
+from confide.plans.config import parse
+from full_pipe import fill
+from patience import LIMIT, until
+from ports import own_ports
+
+SIGNALLED = """\
+import atexit, os, signal, sys
+def told(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ.get("TOLD_AT"):
+            told()
+sys.meta_path.insert(0, Finder())
+if os.environ.get("TOLD_AT") == "execv":
+    execv = os.execv
+    os.execv = lambda *line: (told(), execv(*line))
+if os.environ.get("TOLD_AT") == "exit":
+    atexit.register(told)
+"""
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Two servers with a client each, whose update is summed in clear."""
+    config = parse(TRY_OUT | {"algorithm": TRY_OUT["algorithm"] | {"aggregation": "plain"}})
+    folder = tmp_path_factory.mktemp("endings") / "n"
+    return lay_out(folder, config, 2, 1, ports=own_ports, log="json", grace=1.0, reload=3600.0)
+
+
+@pytest.fixture
+def told_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    (tmp_path / "sitecustomize.py").write_text(SIGNALLED)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    return monkeypatch
+
+
+def start(kind: str, config: Path, **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "confide", kind, str(config)], **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("server", "typer"),
+        ("server", "confide.deploy.node.server_process"),
+        ("client", "typer"),
+        ("client", "execv"),
+        ("client", "pydantic"),
+        ("client", "grpc"),
+    ],
+)
+def test_a_signal_while_libraries_are_loaded_ends_it_in_good_order(
+    layout: Layout, told_at: pytest.MonkeyPatch, kind: str, place: str
+) -> None:
+    told_at.setenv("TOLD_AT", place)
+    node = "alpha" if kind == "server" else layout.clients("alpha")[0]
+    process = start(kind, layout.toml(node), stderr=subprocess.PIPE)
+    _, said = process.communicate(timeout=LIMIT)
+    assert (process.returncode, said) == (0, b"")
+
+
+def test_what_is_in_use_is_waited_for_a_hangup_is_a_look_and_a_second_signal_changes_nothing(
+    layout: Layout, tmp_path: Path, told_at: pytest.MonkeyPatch
+) -> None:
+    told_at.setenv("TOLD_AT", "exit")  # the second one, after the last line of the node's own
+    config = load_server(layout.toml("alpha"))
+    log = tmp_path / "log"
+
+    def events(name: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        return [line["fields"] for line in lines if line["event"] == name]
+
+    with ExitStack() as held, open(log, "wb") as stderr:
+        store = held.enter_context(open_store(ServerSetup.load(config)))
+        port = held.enter_context(socket.create_server(("127.0.0.1", int(config.listen.rpartition(":")[2]))))
+        line = [sys.executable, "-c", PATIENT, str(layout.toml("alpha"))]
+        process = subprocess.Popen(line, stderr=stderr)
+        held.callback(process.kill)
+        until(lambda: any("store" in e["why"] for e in events("busy")), log.read_text)
+        store.close()
+        until(lambda: any("listen" in e["why"] for e in events("busy")), log.read_text)
+        port.close()
+        until(lambda: events("started"), log.read_text)
+        Authority.open(layout.authority("alpha")).renew("one", keep=True)
+        process.send_signal(signal.SIGHUP)
+        until(lambda: events("reloaded"), log.read_text)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT) == 0, log.read_text()
+        assert [e["whole"] for e in events("ended")] == [True]
+
+
+PATIENT = f"""\
+import sys
+from confide.deploy.node import life, start
+life.BUSY = {LIMIT}
+sys.exit(start.main(["server", sys.argv[1]]))
+"""
+
+
+def answer(layout: Layout, process: subprocess.Popen[bytes]) -> Any:
+    assert process.poll() is None
+    with suppress(control.NotRunningError):
+        return list(control.ask(layout.socket("beta"), {"ask": "status"}, LIMIT))[-1]["done"]
+
+
+def test_a_log_that_nobody_reads_stops_nothing(layout: Layout) -> None:
+    read, write = os.pipe()
+    fill(write)
+    process = start("server", layout.toml("beta"), stderr=write)
+    try:
+        os.close(write)
+
+        assert until(lambda: answer(layout, process), "the server answers")["unit"] == "beta"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(read)
+
+
+def test_what_ends_it_is_not_said_to_nobody_for_ever(layout: Layout) -> None:
+    """The last words of a process that could not begin; its exit code says it too."""
+    read, write = os.pipe()
+    fill(write)
+    process = start("server", layout.folder / "missing.toml", stderr=write)
+    try:
+        assert process.wait(LIMIT) == 2
+    finally:
+        process.kill()
+        process.wait()
+        os.close(read)
+        os.close(write)
+
+
+def test_a_flood_of_strangers_takes_no_descriptor_and_no_line_of_the_log(layout: Layout, tmp_path: Path) -> None:
+    """More connections than the process may have descriptors, half of them with what is no TLS."""
+    limit, log = 256, tmp_path / "log"
+
+    def at_most() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+    with ExitStack() as held, open(log, "wb") as stderr:
+        process = start("server", layout.toml("beta"), stderr=stderr, preexec_fn=at_most)
+        held.callback(process.wait)
+        held.callback(process.kill)
+        port = until(lambda: answer(layout, process), log.read_text)["port"]
+        for n in range(2 * limit):
+            stranger = held.enter_context(socket.create_connection(("127.0.0.1", port)))
+            with suppress(OSError):  # closed already
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" if n % 2 else b"")
+            if not n % 32:
+                assert len(list(Path(f"/proc/{process.pid}/fd").iterdir())) < limit - 32
+        assert until(lambda: answer(layout, process), "it answers")["unit"] == "beta"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT) == 0
+    said = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert set(said) <= {"started", "no stream", "stopping", "ended"}
+    assert len(said) < 10
+
+
+def test_too_few_descriptors_are_refused_before_anything_is_sent(layout: Layout) -> None:
+    line = f"ulimit -n 120; exec {sys.executable} -m confide server {layout.toml('alpha')}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "descriptors = 120" in done.stderr
+    assert "LimitNOFILE" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (refused("record", "r", "cannot be written", "name another", OSError(errno.EIO, "")), 1, "see to the machine"),
+        (refused("record", "r", "cannot be written", "name another", OSError(errno.EACCES, "")), 2, "name another"),
+        (BusyError("store", "s", "is in use"), 2, "is in use"),
+        (OSError(errno.EMFILE, "Too many open files"), 1, "Too many"),
+        (RunError("it had to"), 1, "it had to"),
+    ],
+)
+def test_what_may_pass_is_tried_again(error: Exception, code: int, said: str) -> None:
+    found = ended_by(error)
+    assert found is not None
+    assert (found[1], said in found[0]) == (code, True), found
+
+
+class Ends(NodeProcess):
+    """A node that ends by an error before it has begun, or after."""
+
+    def __init__(self, before: Exception | None = None, after: Exception | None = None) -> None:
+        super().__init__(None, False, NodeTable(plan="plan.json", node="node"))
+        self._before, self._after = before, after
+
+    async def _start(self) -> None:
+        if self._before is not None:
+            raise self._before
+        assert self._after is not None
+        self._broke(self._after)
+
+    async def _stop(self) -> None: ...
+
+    def _close(self) -> None: ...
+
+
+def test_an_input_error_is_one_only_before_the_node_has_begun() -> None:
+    wrong = InputError("record", "r", "is read-only; make it writable")
+    with pytest.raises(InputError, match="read-only"):
+        Ends(before=wrong).run()
+    with pytest.raises(RunError, match="read-only"):
+        Ends(after=wrong).run()
+
+
+def test_a_record_on_a_disk_that_fails_is_no_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with FileRecord(tmp_path / "record", Owner(bytes(32), 0, 0)) as record:
+        with monkeypatch.context() as m:
+            m.setattr(os, "fsync", fails)
+            with pytest.raises(PassingError, match="Input/output error"):
+                record.write(1)
+        assert record.answered == 0
+        record.write(1)
