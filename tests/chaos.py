@@ -239,25 +239,36 @@ class Chaos(Soak):
     # Stores
 
     def _lost(self) -> None:
-        """Not while anybody is away: to rejoin takes all neighbours."""
-        units = set(self.layout.units)
-        if self._still or self._busy & units or any(isinstance(x, tuple) for x in self._busy):
+        """A store, while nobody is away and no link is cut: to rejoin takes all neighbours. So it is waited for that."""
+        if self._still:
             return
+        self._still = True
+        end = time.monotonic() + LIMIT
+
+        def look() -> None:
+            away = [x for x in self._busy if x in self.layout.units or isinstance(x, tuple)]
+            if not away and all(self.cluster.status(unit) for unit in self.honest):
+                self._lose()
+                return
+            require(time.monotonic() < end, f"{away} do not come back")
+            self._later(0.2, look)
+
+        look()
+
+    def _lose(self) -> None:
         unit = self.random.choice(self.honest)
         life, rounds, files = self._backups.get(unit, (-1, 0, Path()))
-        seen = self.auditor.look_at_all(self.cluster.taps)
-        me = self.layout.number(unit)
+        me, seen = self.layout.number(unit), self.auditor.look_at_all(self.cluster.taps)
         known = max((one.edges[me][0] for one in seen if me in one.edges), default=0)
-        if not known or not all(self.cluster.status(one) for one in self.honest):
-            return  # nobody has come so far yet
-        self._still = True
+        if not known:  # nobody has come so far yet
+            self._still = False
+            return
         self._busy.add(unit)
         self.cluster.kill(unit)
         self.auditor.look(unit)
         store = self.layout.store(unit)
-        for path in store.parent.glob("store.db*"):
-            if not path.name.endswith(".lists"):
-                path.unlink()
+        for path in (store, store.with_name(store.name + "-wal")):
+            path.unlink(missing_ok=True)
         if life == self.auditor.life[unit] and rounds < known and self.random.random() < 0.6:
             for path in files.iterdir():
                 shutil.copy(path, store.parent)
@@ -428,24 +439,26 @@ class Chaos(Soak):
 
     # What must hold
 
-    def verdicts(self) -> dict[str, Callable[[], None]]:
-        """When no process runs."""
+    def verdicts(self, *, settled: bool) -> dict[str, Callable[[], object]]:
+        """When no process runs. Where not all has come to its end, flows may be open, and nothing is released."""
         stores = self.auditor.look_at_all(self.cluster.taps)
         liars, reader = [self.layout.number(self.liar)], self.auditor
         files = {unit: self.layout.released(unit) for unit in self.honest}
         terms = reader.price.reveal_terms.left(len(self.honest))
         quantum = reader.price.arithmetic.quantum
         paid = [sum(e["kind"] == "message" and e["sha256"] is not None for e in seen.ledger) for seen in stores]
-        many = f"{sum(map(len, (found for found in reader.witness.said.values())))} messages seen by whoever had them"
-        return {
-            "conserved to the last bit": lambda: independent.conserved(stores, liars=liars),
-            f"never two messages for a round ({many}, {reader.wire} times on the wire)": lambda: self._witnessed(stores),
-            f"every ledger right, in {reader.looks} looks": lambda: [independent.paid(s, reader.price) for s in stores] and None,
+        many = f"{len(reader.witness.said)} of them, {reader.wire} times on the wire"
+        released = {
             "the release equal everywhere": lambda: independent.same_release(stores, files, quantum, terms.sigma),
+        }
+        return {
+            "conserved to the last bit": lambda: independent.conserved(stores, liars=liars, settled=settled),
+            f"never two messages for a round ({many})": lambda: self._witnessed(stores),
+            f"every ledger right, in {reader.looks} looks": lambda: [independent.paid(s, reader.price) for s in stores] and None,
             f"every unit has published: {paid}": lambda: require(min(paid) > 0, "one has not"),
             "no alarm about anybody who is honest": self._alarms,
             "no error of the program in any log": self._logs,
-        }
+        } | (released if settled else {})
 
     def _witnessed(self, stores: list[Seen]) -> None:
         for seen in stores:
@@ -487,7 +500,7 @@ def run(layout: Layout, cluster: Nodes, ways: Ways, seed: int, seconds: float) -
     print(f"     end  {chaos.line()}")
     cluster.stop_all(LIMIT)
     try:
-        verdicts = chaos.verdicts()
+        verdicts = chaos.verdicts(settled=not failed)
     except WrongError as e:
         print(f"FAILED  {e}")
         return 1

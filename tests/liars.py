@@ -45,22 +45,106 @@ EVERY: Final = 2.0  # seconds between two lies of a server, on the average
 LARGEST: Final = 1 << 22
 
 
+class Lies:
+    """What a server may say beside the truth, made of the truth.
+
+    Attributes:
+        said, offered: the last SYNC to each neighbour, and the last with a message of a round.
+    """
+
+    def __init__(self, server: ServerProcess, seed: int) -> None:
+        self.setup, self.server = server.setup, server.server
+        self.said: dict[int, Sync] = {}
+        self.offered: dict[int, Sync] = {}
+        self.random = random.Random(seed)  # noqa: S311
+
+    def note(self, m: int, message: Sync) -> None:
+        self.said[m] = message
+        if message.offer is not None:
+            self.offered[m] = message
+
+    def one(self, now: float) -> tuple[int, str, bytes] | None:
+        """To whom, which, and its bytes."""
+        lies: list[Callable[[int, float], bytes]] = [
+            self.end, self.ahead, self.seen, self.other_bytes, self.unsigned, self.out_of_range, self.backward,
+            self.balance, self.garbage, self.another, self.tell,
+        ]  # fmt: skip
+        m, lie = self.random.choice(sorted(self.setup.terms.weights)), self.random.choice(lies)
+        return (m, lie.__name__, lie(m, now)) if m in self.offered else None
+
+    def changed(self, m: int, **fields: Any) -> bytes:
+        return sync.encode(replace(self.said[m], **{"offer": None, "balance": None} | fields))
+
+    def end(self, m: int, _: float) -> bytes:
+        last = self.setup.plan.rounds
+        return self.changed(m, decided=last, open=((last, False),) if self.random.random() < 0.5 else ())
+
+    def ahead(self, m: int, now: float) -> bytes:
+        """As far as the clock allows, and now and then signed."""
+        decided = max(1, self.server.terms.clock_round(now))
+        shown = (self.publication(decided, bytes(8 * self.setup.terms.rules.length)),)
+        return self.changed(m, decided=decided, open=(), shown=shown if self.random.random() < 0.3 else ())
+
+    def seen(self, m: int, _: float) -> bytes:
+        return self.changed(m, seen=self.random.choice((self.said[m].seen + 5, self.setup.plan.rounds)))
+
+    def other_bytes(self, m: int, _: float) -> bytes:
+        """A second message of a round that was offered before, signed as the first one was."""
+        message = self.offered[m]
+        round, blob = message.offer or (0, b"")
+        other = blob[8:] + blob[:8]
+        return sync.encode(replace(message, offer=(round, other), shown=(self.publication(round, other),)))
+
+    def unsigned(self, m: int, _: float) -> bytes:
+        return sync.encode(replace(self.offered[m], shown=()))
+
+    def out_of_range(self, m: int, _: float) -> bytes:
+        said, blob = self.said[m], np.full(self.setup.terms.rules.length, 2**62, "<i8").tobytes()
+        shown = (self.publication(said.decided, blob),)
+        return self.changed(m, open=((said.decided, False),), offer=(said.decided, blob), shown=shown)
+
+    def backward(self, m: int, _: float) -> bytes:
+        return self.changed(m, decided=max(1, self.said[m].decided - 7), open=())
+
+    def balance(self, m: int, _: float) -> bytes:
+        return self.changed(m, open=(), balance=(self.random.randrange(2**20), self.random.randbytes(32)))
+
+    def garbage(self, m: int, _: float) -> bytes:
+        raw = bytearray(sync.encode(self.said[m]))
+        for _ in range(self.random.randrange(1, 4)):
+            raw[self.random.randrange(len(raw))] ^= 1 << self.random.randrange(8)
+        return bytes(raw)
+
+    def another(self, m: int, _: float) -> bytes:
+        """In the name of another server."""
+        return self.changed(m, sender=(self.said[m].sender + 1) % self.setup.plan.P)
+
+    def tell(self, m: int, _: float) -> bytes:
+        """A balance that nobody asked for, or a question that nobody needs."""
+        rules, last = self.setup.terms.rules, self.said[m].seen
+        if self.random.random() < 0.5:
+            return sync.encode(TellBalance(rules.plan, rules.me, m, last, 1, 7, bytes(8 * rules.length)))
+        return sync.encode(AskBalance(rules.plan, rules.me, m, self.said[m].decided, 1, 0))
+
+    def publication(self, round: int, blob: bytes) -> Publication:
+        rules, place = self.setup.terms.rules, (self.setup.me, round, -1)
+        sha = hashlib.sha256(blob).digest()
+        said = evidence.statement(rules.plan, place, sha)
+        return Publication(*place, sha, self.setup.node.identity.sign(said))
+
+
 class LyingServer(ServerProcess):
     """It says what an honest one would, and now and then something else besides."""
 
     def __init__(self, setup: ServerSetup, seed: int, tap: Path, **options: Any) -> None:
-        self._said: dict[int, Sync] = {}
-        self._offered: dict[int, Sync] = {}
         super().__init__(setup, **options)
-        self._random = random.Random(seed)  # noqa: S311
+        self._lies = Lies(self, seed)
         self._tap = open(tap, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - as long as the process lives
 
     def _to_server(self, m: int, raw: bytes) -> None:
         message = _decoded(raw)
         if isinstance(message, Sync):
-            self._said[m] = message
-            if message.offer is not None:
-                self._offered[m] = message
+            self._lies.note(m, message)
         super()._to_server(m, raw)
 
     def _receive(self, node: Node, raw: bytes) -> None:
@@ -69,6 +153,9 @@ class LyingServer(ServerProcess):
             round, blob = message.offer
             line = {"server": node.number, "round": round, "sha256": hashlib.sha256(blob).hexdigest()}
             self._tap.write(json.dumps(line) + "\n")
+        if isinstance(message, Sync):  # it forgives itself what it signed, or it would stop
+            shown = tuple(p for p in message.shown if p.server != self.setup.me)
+            raw = sync.encode(replace(message, seen=min(message.seen, self.server.books.decided), shown=shown))
         super()._receive(node, raw)
 
     async def _start(self) -> None:
@@ -76,79 +163,12 @@ class LyingServer(ServerProcess):
         self._task(self._lie_for_ever())
 
     async def _lie_for_ever(self) -> None:
-        lies: list[Callable[[int], bytes | None]] = [
-            self._end, self._ahead, self._seen, self._other_bytes, self._unsigned, self._out_of_range, self._backward,
-            self._balance, self._garbage, self._another, self._tell,
-        ]  # fmt: skip
         while True:
-            await asyncio.sleep(self._random.expovariate(1 / EVERY))
-            m = self._random.choice(sorted(self.setup.terms.weights))
-            lie = self._random.choice(lies)
-            if m in self._said and (raw := lie(m)) is not None:
-                self._observer.log("disconnected", to=f"the truth, by {lie.__name__}")
+            await asyncio.sleep(self._lies.random.expovariate(1 / EVERY))
+            if (found := self._lies.one(self._clock())) is not None:
+                m, lie, raw = found
+                self._observer.log("disconnected", to=f"the truth, by {lie}")
                 self._send(m, raw)
-
-    def _changed(self, m: int, **fields: Any) -> bytes:
-        return sync.encode(replace(self._said[m], **{"offer": None, "balance": None} | fields))
-
-    def _end(self, m: int) -> bytes:
-        last = self.setup.plan.rounds
-        return self._changed(m, decided=last, open=((last, False),) if self._random.random() < 0.5 else ())
-
-    def _ahead(self, m: int) -> bytes:
-        """As far as the clock allows, without a signature or with one."""
-        decided = max(1, self.server.terms.clock_round(self._clock()))
-        shown = (self._publication(decided, bytes(8 * self.setup.terms.rules.length)),)
-        return self._changed(m, decided=decided, open=(), shown=shown if self._random.random() < 0.3 else ())
-
-    def _seen(self, m: int) -> bytes:
-        return self._changed(m, seen=self._random.choice((self._said[m].seen + 5, self.setup.plan.rounds)))
-
-    def _other_bytes(self, m: int) -> bytes | None:
-        """A second message of a round that was offered before, signed as the first one was."""
-        if m not in self._offered:
-            return None
-        message = self._offered[m]
-        round, blob = message.offer or (0, b"")
-        other = blob[:-1] + bytes([blob[-1] ^ 1]) if blob[-1] in (0, 255) else blob[8:] + blob[:8]
-        return sync.encode(replace(message, offer=(round, other), shown=(self._publication(round, other),)))
-
-    def _unsigned(self, m: int) -> bytes | None:
-        return None if m not in self._offered else sync.encode(replace(self._offered[m], shown=()))
-
-    def _out_of_range(self, m: int) -> bytes:
-        said, blob = self._said[m], np.full(self.setup.terms.rules.length, 2**62, "<i8").tobytes()
-        shown = (self._publication(said.decided, blob),)
-        return self._changed(m, open=((said.decided, False),), offer=(said.decided, blob), shown=shown)
-
-    def _backward(self, m: int) -> bytes:
-        return self._changed(m, decided=max(1, self._said[m].decided - 7), open=())
-
-    def _balance(self, m: int) -> bytes:
-        return self._changed(m, open=(), balance=(self._random.randrange(2**20), self._random.randbytes(32)))
-
-    def _garbage(self, m: int) -> bytes:
-        raw = bytearray(sync.encode(self._said[m]))
-        for _ in range(self._random.randrange(1, 4)):
-            raw[self._random.randrange(len(raw))] ^= 1 << self._random.randrange(8)
-        return bytes(raw)
-
-    def _another(self, m: int) -> bytes:
-        """In the name of another server."""
-        return self._changed(m, sender=(self._said[m].sender + 1) % self.setup.plan.P)
-
-    def _tell(self, m: int) -> bytes:
-        """A balance that nobody asked for, or a question that nobody needs."""
-        rules, last = self.setup.terms.rules, self._said[m].seen
-        if self._random.random() < 0.5:
-            return sync.encode(TellBalance(rules.plan, rules.me, m, last, 1, 7, bytes(8 * rules.length)))
-        return sync.encode(AskBalance(rules.plan, rules.me, m, self._said[m].decided, 1, 0))
-
-    def _publication(self, round: int, blob: bytes) -> Publication:
-        rules, place = self.setup.terms.rules, (self.setup.me, round, -1)
-        sha = hashlib.sha256(blob).digest()
-        said = evidence.statement(rules.plan, place, sha)
-        return Publication(*place, sha, self.setup.node.identity.sign(said))
 
 
 def _decoded(raw: bytes) -> object:
