@@ -158,7 +158,7 @@ def keys(db: sqlite3.Connection, table: str) -> int:
 def rows(db: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
     """In the order of their keys."""
     order = ", ".join(map(str, range(1, keys(db, table) + 1)))
-    found = db.execute(f"SELECT * FROM {table} ORDER BY {order}")
+    found = db.execute(f"SELECT * FROM {table} ORDER BY {order}")  # noqa: S608 - names that the file has
     names = [column[0] for column in found.description]
     return [dict(zip(names, row, strict=True)) for row in found]
 
@@ -265,10 +265,10 @@ class Witness:
         for (m, i), (applied, peer) in seen.open.items():
             if applied:
                 self.note(m, i, peer.hex(), f"what {seen.name} took")
-        for (server, i, receiver), (sha, signature) in seen.signed.items():
-            if receiver == TO_ALL:
-                self._signed(seen, (server, i, receiver), sha, signature)
-                self.note(server, i, sha.hex(), f"what {seen.name} has signed of it")
+        for place, (digest, signature) in seen.signed.items():
+            self._signed(seen, place, digest, signature)
+            if place[2] == TO_ALL:
+                self.note(*place[:2], digest.hex(), f"what {seen.name} has signed of it")
 
     def _signed(self, seen: Seen, place: tuple[int, int, int], sha: bytes, signature: bytes) -> None:
         if signature in self._good:

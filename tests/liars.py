@@ -83,7 +83,7 @@ class Lies:
         """As far as the clock allows, and now and then signed."""
         decided = max(1, self.server.terms.clock_round(now))
         shown = (self.publication(decided, bytes(8 * self.setup.terms.rules.length)),)
-        return self.changed(m, decided=decided, open=(), shown=shown if self.random.random() < 0.3 else ())
+        return self.changed(m, decided=decided, open=(), shown=shown if self.random.random() < 0.1 else ())
 
     def seen(self, m: int, _: float) -> bytes:
         return self.changed(m, seen=self.random.choice((self.said[m].seen + 5, self.setup.plan.rounds)))

@@ -34,7 +34,7 @@ class Nodes(Cluster):
             return super().start(node, *options, crash=crash)
         kind = "server" if node in self.layout.units else "client"
         script, toml = str(Path(__file__).with_name("liars.py")), str(self.layout.toml(node))
-        line = [sys.executable, "-X", "no_debug_ranges", script, str(self._held), kind, toml, str(self.seed), str(self.taps)]
+        line = [sys.executable, script, str(self._held), kind, toml, str(self.seed), str(self.taps)]
         self._meant.discard(node)
         with open(self.logs / f"{node}.log", "ab") as log:
             self.processes[node] = subprocess.Popen(
