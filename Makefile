@@ -51,11 +51,13 @@ compare: $(DEV)
 mutants: $(DEV)
 	$(BIN)/python tests/tools/mutants.py $(if $(SEED),--seed $(SEED))
 
-# Random kills and cuts on a network of real processes; `make soak SECONDS=60 SEED=7` repeats one, shorter.
+# Random kills and cuts on a network of real processes, then everything else that can befall one (`tests/chaos.py`);
+# `make soak SECONDS=60 SEED=7` repeats one, shorter.
 soak: $(DEV)
 	CONFIDE_SOAK=1 $(BIN)/python -m pytest -n 1 -rP tests/cluster/test_kills.py tests/cluster/test_sizes.py \
 		tests/cluster/test_full_disk.py tests/cluster/test_one_client_off.py tests/deploy/node/test_flood.py
 	$(BIN)/python tests/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python tests/chaos.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # The whole tables of cases (the default run has the telling ones), then property tests with examples that nobody has
 # seen (the default run repeats its own), and more stories of faults.

@@ -251,10 +251,10 @@ def events_of(text: str) -> Iterator[dict[str, Any]]:
 
 
 class Soak:
-    def __init__(self, layout: Layout, cluster: Cluster, ways: Ways, seed: int, seconds: float) -> None:
+    def __init__(self, layout: Layout, cluster: Cluster, ways: Ways, auditor: Any, seed: int, seconds: float) -> None:
         self.layout, self.cluster, self.ways, self.seconds = layout, cluster, ways, seconds
         self.random = random.Random(seed)  # noqa: S311 - weather
-        self.auditor = Auditor(cluster)
+        self.auditor = auditor
         self.counts: Counter[str] = Counter()
         self._busy: set[Any] = set()  # nodes that are away, ways that are cut
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -285,9 +285,13 @@ class Soak:
     def _later(self, seconds: float, what: Callable[[], None]) -> None:
         heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), what))
 
+    @property
+    def kinds(self) -> dict[Callable[[], None], int]:
+        """What can happen, and how often."""
+        return {self._server: 8, self._client: 8, self._cut: 8, self._term: 2, self._sleep: 2, self._all: 1}
+
     def _event(self) -> None:
-        r = self.random
-        kinds = {self._server: 8, self._client: 8, self._cut: 8, self._term: 2, self._sleep: 2, self._all: 1}
+        r, kinds = self.random, self.kinds
         r.choices(list(kinds), list(kinds.values()))[0]()
         self._later(r.expovariate(1 / 2.5), self._event)
 
@@ -302,7 +306,8 @@ class Soak:
         self.cluster.start(node)
         self._busy.discard(node)
 
-    def _free(self, nodes: Iterable[str]) -> list[str]:
+    def _free(self, nodes: Iterable[Any]) -> list[Any]:
+        """Of these nodes or ways: those that nothing has befallen."""
         return [node for node in nodes if node not in self._busy]
 
     def _server(self) -> None:
@@ -358,7 +363,7 @@ class Soak:
             "one way cut": [(one, r.choice(others))],
         }
         what = r.choice(list(chosen))
-        ways = [way for way in chosen[what] if way not in self._busy]
+        ways = self._free(chosen[what])
         self.ways.cut(ways, r.choice(("freeze", "drop")))
         self._busy.update(ways)
         self.counts[what] += 1
@@ -423,7 +428,7 @@ def main() -> int:
                 folder, config, given.units, given.clients, rounds=rounds, adapt=8, tick=0.5, exchange=2, drain=20
             )
             with Ways(layout) as ways, Cluster(layout, via=ways.via, log="json", grace=1.0) as cluster:
-                soak = Soak(layout, cluster, ways, given.seed, given.seconds)
+                soak = Soak(layout, cluster, ways, Auditor(cluster), given.seed, given.seconds)
                 try:
                     soak.run()
                 finally:
