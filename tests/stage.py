@@ -114,7 +114,9 @@ class Stage:
         t, self._quiet = self.units[0].terms.clocks, story.quiet
         waits = {Phase.BOOT: t.neighbours, Phase.WAIT: t.neighbours, Phase.ADAPT: t.adapt, Phase.DRAIN: t.drain}
         self._longest = {phase: waits.get(phase, NEVER) + MORE for phase in Phase}
-        self._waits: list[tuple[Server | None, Phase, int, float]] = [(None, Phase.BOOT, 0, NEVER)] * len(self.units)
+        self._waits: list[tuple[Server | None, Phase, int, bool, float]] = [(None, Phase.BOOT, 0, False, NEVER)] * len(
+            self.units
+        )
 
         def made(terms: Terms, kept: Store, ports: Ports) -> Server:
             self.servers.append(make(terms, kept, ports))
@@ -213,17 +215,18 @@ class Stage:
         self.events["suspended"] += bool(fields.get("suspended"))
 
     def _over(self) -> bool:
-        """Asked after every event, so that it also sees L3: nobody waits beyond a deadline, but with a new store, or
-        for the client without whom there is no first sum."""
+        """Asked after every event, so that it also sees L3: nobody waits beyond a deadline, but alone, with a new
+        store, or for the client without whom there is no first sum."""
         now = self.net.now
         for p, unit in enumerate(self.units):
             if (server := unit.server) is None:
                 continue
-            who, phase, decided, until = self._waits[p]
+            alone = server.phase is Phase.BOOT and not any(n.heard for n in server.neighbours.values())
             starves = server.books.published == 0 and not any(unit.machines)
-            if starves or who is not server or phase is not server.phase or decided != server.books.decided:
-                until = NEVER if server.rounds.new else now + self._longest[server.phase]
-                self._waits[p] = (server, server.phase, server.books.decided, until)
+            *before, until = self._waits[p]
+            if starves or before != [server, server.phase, server.books.decided, alone]:
+                until = NEVER if server.rounds.new or alone else now + self._longest[server.phase]
+                self._waits[p] = (server, server.phase, server.books.decided, alone, until)
             require(now <= until, f"L3: server {p} is still in {server.phase}")
         return now >= self._quiet and self.net.finished()
 

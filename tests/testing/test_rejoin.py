@@ -270,7 +270,8 @@ def test_a_neighbour_that_was_removed_knows_nothing() -> None:
     server, said = server_of(unit, books)
     server.boot(75.0, rejoin=True)
     assert (server.books.decided, server.books.published) == (9, 9)
-    assert said == [("rejoined", {"round": 9, "charged": 9, "by": "clock"})]
+    clock = {"what": "for the clock to reach the next round", "servers": []}
+    assert said == [("rejoined", {"round": 9, "charged": 9, "by": "clock"}), ("waiting", clock)]
 
 
 def test_a_plan_without_a_start_ends_for_a_server_that_nobody_knows() -> None:

@@ -44,6 +44,10 @@ class RunError(RuntimeError):
     """The question was well posed, the run failed (it diverged, the disk is full)."""
 
 
+class FinalError(RunError):
+    """It ended, and would end again if it were started again as it is."""
+
+
 def refused(field: str, value: object, said: str, remedy: str, error: Exception) -> InputError:
     """Of an operation that the system refused: the user's mistake, with the remedy, or the machine's trouble."""
     if isinstance(error, OSError) and error.errno in PASSING:

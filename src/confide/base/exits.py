@@ -8,19 +8,24 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from confide.base.errors import PASSING, InputError, PassingError, RunError
+from confide.base.errors import PASSING, FinalError, InputError, PassingError, RunError
 
 LONGEST: Final = 4000  # characters; a pipe that takes any takes as many bytes
 PATIENCE: Final = 1.0  # seconds for a reader
 
 
 def ended_by(error: BaseException) -> tuple[str, int] | None:
-    """What to say of an error, and the exit code: 2 bad input, 1 failed, 130 interrupted. None: a defect of confide."""
+    """What to say of an error, and the exit code: 2 bad input or over for good, 1 failed, 130 interrupted.
+
+    None: a defect of confide.
+    """
     match error:
         case PassingError():
             return f"failed: {error}", 1
         case InputError():
             return f"error: {error}", 2
+        case FinalError():
+            return f"failed: {error}", 2
         case RunError():
             return f"failed: {error}", 1
         case MemoryError():

@@ -145,6 +145,7 @@ def status(config: Config, as_json: Json = False) -> None:
 
 
 def _lines(s: dict[str, Any]) -> list[str]:
+    from confide.deploy.node.findings import CLOSE
     from confide.privacy.spent import number, promise
     from confide.privacy.statement import table
 
@@ -153,7 +154,9 @@ def _lines(s: dict[str, Any]) -> list[str]:
     waited = f", the open round waits for {clients['waited']}" if clients.get("waited") else ""
     lines = [
         f"unit      {s['unit']} (server {s['server']}), plan {s['plan'][:16]}",
-        f"phase     {s['phase']}" + (f": {s['why']}" if s.get("why") else ""),
+        f"phase     {s['phase']}" + (f": {why}" if (why := s.get("why")) else ""),
+        *([f"waits     {s['waits']}"] if s.get("waits") else []),
+        *([f"OLD STORE round {s['overtaken']} has left: start once with --rejoin"] if s["overtaken"] else []),
         f"round     {s['round']} of {s['rounds']}, {s['published']} published of {s['allowed']} allowed",
         f"clients   {clients.get('connected', '-')} connected of {clients['of']}" + waited,
         f"budget    {s['budget']}",
@@ -170,7 +173,10 @@ def _lines(s: dict[str, Any]) -> list[str]:
         way = "" if "dialed" not in p else ", connected" if p["dialed"] else f", not connected ({p['why']})"
         state = "" if "up" not in p else "up" if p["up"] else "down"
         opened = f", open flows {', '.join(map(str, p['open']))}" if p["open"] else ""
-        lines.append(f"peer      {p['unit']}: {state or p['edge']}, at round {p['round']}{way}{opened}")
+        apart = p.get("clock") or 0.0
+        clock = f", clock {abs(apart):.0f} s {'ahead' if apart > 0 else 'behind'}" if abs(apart) > CLOSE else ""
+        edge = ", suspended after an alarm" if p["edge"] == "suspect" else ""
+        lines.append(f"peer      {p['unit']}: {state or p['edge']}, at round {p['round']}{way}{clock}{edge}{opened}")
     if s.get("test_seed"):
         lines.append("WARNING   runs with --test-seed: nothing is private")
     lines += [f"alarm     {what}" for what in s.get("alarms", [])]

@@ -400,7 +400,7 @@ def test_others_than_the_network_authenticated(message: type) -> None:
         encode(TellEpoch(PLAN, 0, ME, b"")),
         cm.encode(cm.Enrol(1, PLAN, ME, 0)),
         msgpack.packb(["Sync2", PLAN, 0, 0, ME, 0, (), None, True, 0, None]),
-        msgpack.packb(["Sync", PLAN, 0, 0, ME, 0, (), None, True, 0, None, 1]),
+        msgpack.packb(["Sync", PLAN, 0, 0, ME, 0, (), None, True, 0, None, 1, 1]),
     ],
     ids=str,
 )
@@ -509,7 +509,8 @@ def of_phase(phase: Phase) -> Machine:
     return next(m for m in machines() if m.server.phase is phase and m.books.decided and not m.server.alarms)
 
 
-def alarmed(machine: Machine, act: Callable[[], None], what: str) -> None:
+def alarmed(machine: Machine, act: Callable[[], None], what: str, m: int = 0) -> None:
+    """Nothing is changed but that nothing more is offered on this edge."""
     before, n = facts(machine), machine.server.refusals["alarm"]
     act()
     after = facts(machine)
@@ -519,6 +520,10 @@ def alarmed(machine: Machine, act: Callable[[], None], what: str) -> None:
         found["volatile"] = found["volatile"][3:]
         for books in (found["books"], found["stored"]):
             del books["proofs"]
+            books["status"] = dict(books["status"])
+    for kind in ("books", "stored"):
+        assert after[kind]["status"][m] == Status.SUSPECT
+        before[kind]["status"][m] = Status.SUSPECT
     assert after == before
 
 
@@ -546,7 +551,7 @@ def test_other_bytes_for_a_round_that_was_applied() -> None:
                 found += 1
                 opened = ((i, False),)
                 other = a_sync(machine, m, decided=max(i, machine.books.seen[m]), open=opened, offer=(i, blob(99)))
-                alarmed(machine, lambda: machine.hear(m, other), f"other bytes for round {i}")  # noqa: B023
+                alarmed(machine, lambda: machine.hear(m, other), f"other bytes for round {i}", m)  # noqa: B023
                 closed = machine.copy()
                 closed.hear(m, replace(other, offer=None, open=((i, True),), shown=()))
                 assert i not in closed.books.open[m]
@@ -556,18 +561,23 @@ def test_other_bytes_for_a_round_that_was_applied() -> None:
     assert found > 3
 
 
-def test_the_first_message_is_the_one_that_counts() -> None:
-    """Early, then published here: the flow is that of the first bytes, whatever came in between."""
+@pytest.mark.parametrize("other", [False, True])
+def test_the_first_message_is_the_one_that_counts(other: bool) -> None:
+    """Early, then published here: the flow is that of the first bytes, or none if others came in between."""
     machine = of_phase(Phase.ADAPT)
     i = machine.books.decided + 1
     true = a_sync(machine, 0, decided=i, open=((i, False),), offer=(i, blob(5)))
     machine.hear(0, true)
-    machine.hear(0, signed(replace(true, offer=(i, blob(-5)), shown=()), 0))
+    machine.hear(0, signed(replace(true, offer=(i, blob(-5 if other else 5)), shown=()), 0))
     before = machine.books.balances[0]
     for k in range(2):
         machine.client(k, cm.Update(i, machine.books.attempt.number, blob(1)))  # type: ignore[union-attr]
     while machine.books.decided < i:
         machine.server.tick(machine.server.wake)
+    if other:
+        assert machine.books.balances[0] is before
+        assert i not in machine.books.open[0]
+        return
     mine = as_vector(machine.books.message(i, 0) or b"")
     entered = machine.books.balances[0].total - before.total
     assert np.array_equal(entered, flow(machine.server.rules.weights[0], as_vector(blob(5)), mine))
@@ -685,10 +695,12 @@ def test_a_neighbour_that_shows_more_than_was_decided_stops_the_server() -> None
         after = facts(machine)
         assert machine.server.phase is Phase.STOPPED
         assert "older than what left" in machine.server.why
-        for kind in ("books", "stored", "entries", "servers", "clients"):
+        for kind in ("entries", "servers", "clients"):
             assert after[kind] == before[kind]
+        for kind in ("books", "stored"):  # and it is never forgotten
+            assert after[kind] == before[kind] | {"overtaken": machine.books.decided + 1}
         machine.server.tick(machine.now + 1000)
-        assert facts(machine)["books"] == before["books"]
+        assert facts(machine)["books"] == after["books"]
 
 
 def test_a_server_that_rejoins_believes_nobody_beyond_the_clock() -> None:
@@ -909,7 +921,8 @@ def some_sync(r: random.Random, b: Books, m: int) -> FromServer:
         offer = (r.choice(opened)[0] if r.random() < 0.9 else some_round(r, b), blob(x)[: r.choice((8 * M, 8 * M, 9))])
     seen = r.randint(0, b.decided) if r.random() < 0.9 else some_round(r, b)
     balance = (r.choice((0, b.balances[m].n)), r.randbytes(32)) if r.random() < 0.3 else None
-    sync = Sync(PLAN, r.choice((0, 0, 1, 9)), m, ME, decided, opened, offer, r.random() < 0.5, seen, balance)
+    ask, made = r.random() < 0.5, r.choice((0, 2**62))
+    sync = Sync(PLAN, r.choice((0, 0, 1, 9)), m, ME, decided, opened, offer, ask, seen, balance, made=made)
     match r.randrange(12):
         case 0:
             one = publication(PLAN, m, some_round(r, b), blob(r.randrange(9)))  # it has its own key and no other
@@ -966,7 +979,8 @@ def from_neighbour(machine: Machine, m: int, raw: bytes) -> None:
     if after == before:
         return
     if _counted(server) > counted and server.refusals["alarm"] == alarms:
-        assert b.status[m] is Status.REMOVED  # which is told so
+        fell = isinstance(said, Sync) and 0 < said.decided < b.seen[m] and said.made > 0
+        assert fell or b.status[m] is Status.REMOVED  # which is told so
     assert np.array_equal(now_b.contribution, b.contribution)
     assert now_b.decided <= max(b.decided, server.terms.clock_round(now)) or rejoining
     assert now_b.decided >= b.decided
@@ -1181,9 +1195,8 @@ def some_lies(draw: st.DrawFn) -> Lie:
         offer = (draw(st.sampled_from(sorted(rounds))), blob(value))
     balance = draw(st.none() | st.tuples(st.integers(0, T), st.just(OTHER)))
     seen = draw(st.sampled_from((0, 0, 0, 0, 1, 2, T)))
-    said = Sync(
-        PLAN, draw(st.sampled_from((0, 0, 1))), LIAR, to, decided, opened, offer, draw(st.booleans()), seen, balance
-    )
+    epoch, ask, made = draw(st.sampled_from((0, 0, 1))), draw(st.booleans()), draw(st.sampled_from((0, 2**62)))
+    said = Sync(PLAN, epoch, LIAR, to, decided, opened, offer, ask, seen, balance, made=made)
     return 0.5 * draw(st.integers(0, 130)), to, encode(signed(said, LIAR) if draw(st.integers(0, 9)) else said)
 
 

@@ -124,4 +124,4 @@ def test_one_that_is_heard_again_is_up_again_and_what_it_may_not_say_changes_not
     assert not desk.taken()
     neighbour.hear(desk.hears(0, decided=1, seen=1, open=((1, False),)))
     assert ("log", "up") in desk.steps()
-    assert (neighbour.up, neighbour.known, neighbour.heard) == (True, 1, True)
+    assert (neighbour.up, neighbour.made, neighbour.heard) == (True, 0, True)

@@ -29,7 +29,17 @@ from confide.deploy.machines.sync import (
 LARGEST = 4096
 PLAN = bytes(range(32))
 FULL = Sync(
-    PLAN, 3, 1, 2, 9, ((7, True), (9, False)), offer=(9, b"words of round 9"), ask=True, seen=8, balance=(4, PLAN)
+    PLAN,
+    3,
+    1,
+    2,
+    9,
+    ((7, True), (9, False)),
+    offer=(9, b"words of round 9"),
+    ask=True,
+    seen=8,
+    balance=(4, PLAN),
+    made=1_800_000_000_000_000,
 )
 EXAMPLES: list[FromServer] = [
     FULL,

@@ -73,7 +73,7 @@ def test_running_servers_follow_and_the_removed_one_stops(
         cluster.wait("all are up", lambda: all(cluster.status(unit) for unit in three.units), LIMIT)
         code, said, err = command("remove", three.toml("alpha"), "gamma", *files)
         assert (code, said.startswith("epoch 1: gamma removed")) == (0, True), err
-        assert cluster.processes["gamma"].wait(LIMIT) == 1
+        assert cluster.processes["gamma"].wait(LIMIT) == 2
         assert "this server was removed from the network" in cluster.last_line("gamma")
 
         def told() -> bool:

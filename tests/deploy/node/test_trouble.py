@@ -187,3 +187,26 @@ def test_a_store_that_may_not_be_written(layout: Layout, tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
     assert "store" in done.stderr.splitlines()[-1]
     assert not layout.store("alpha").exists()
+
+
+def test_clocks_that_differ_are_said_at_both_ends(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., tuple[int, str, str]]
+) -> None:
+    """Each hears the other's time when it dials it, and says it in the log and in the status."""
+    (tmp_path / "behind").write_text("-30.0")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(CLOCK.format(path=str(tmp_path / "behind")))
+    with Cluster(layout) as cluster:
+        cluster.start("alpha")
+        with monkeypatch.context() as m:
+            m.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+            cluster.start("beta")
+        for unit, other, ahead in (("alpha", "beta", -30.0), ("beta", "alpha", 30.0)):
+
+            def said(unit: str = unit, other: str = other, ahead: float = ahead) -> bool:
+                found = [line for line in events_of(cluster.log(unit)) if line["event"] == "clocks differ"]
+                return any(x["with"] == other and x["ahead_by_seconds"] * ahead > 0 for x in found)
+
+            cluster.wait(f"{unit} has noticed", said, LIMIT)
+        code, told, _ = command("status", layout.toml("alpha"))
+        assert (code, " s behind" in told) == (0, True), told

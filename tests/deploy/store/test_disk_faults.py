@@ -22,7 +22,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("fault", disk.FAULTS)
-@pytest.mark.parametrize(("kept", "every", "lives"), [("store", EVERY, 120), ("record", 1, 20)])
+@pytest.mark.parametrize(("kept", "every", "lives"), [("store", EVERY, 110), ("record", 1, 20)])
 def test_nothing_is_lost(library: Path, tmp_path: Path, fault: str, kept: str, every: int, lives: int) -> None:
     first = list(disk.FAULTS).index(fault) % every  # each fault at other steps, where not at all
     said = disk.under(library, SCRIPT, str(tmp_path), kept, fault, str(every), str(first)).splitlines()

@@ -84,6 +84,7 @@ def live(h: SimpleNamespace, store: SqliteStore, steps: int, seed: int = 1) -> B
         signed={(2, 7, TO_ALL): Signed(b"s" * 32, b"r" * 64)},
         proofs={2: b"proof"},
         pace=Pace(7, 1.8e9 + 0.1),
+        overtaken=60,
     )
     for c in (h.publish(books, store.plan, r), last):
         store.commit(c)
@@ -419,6 +420,7 @@ TABLES = {
     "signed": "signature = x'00'",
     "proofs": "words = x'00'",
     "pace": "time = time + 1",
+    "overtaken": "round = round - 1",
     "ledger": "offered = '[]'",
 }
 

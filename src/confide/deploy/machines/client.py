@@ -8,7 +8,8 @@ Networks lose, repeat and reorder, and servers repeat themselves. The message ha
 same bytes, older ones are passed over, and what is malformed or does not belong here is counted in `refusals` and
 changes nothing. A server that crashed begins the round again under a higher attempt: the words that were encoded stay,
 the masks are new, and the record sees to it that no round is answered twice, whatever crashes in between, and under
-a cap that data go into so many rounds and no more. Why a client adds zeros it tells nobody.
+a cap that data go into so many rounds and no more. In clear the update is the answer: it is given for one model of a
+round, and again with the same words. Why a client adds zeros it tells nobody.
 """
 
 from __future__ import annotations
@@ -289,12 +290,13 @@ class Client:
             return [self._decline(place, "model")]
         if self._at is not None and place <= self._at.place:
             return [] if place < self._at.place else self._refuse(Reason.CONTRADICTION)
-        if invite.round <= self.record.answered:
-            return [self._decline(place, "answered")]
         known = self._words if self._at is not None and self._at.place[0] == invite.round else []
         if not self._due(invite.round):
             return self._refuse(Reason.EARLY)  # it is said again
         words = next((words for its, words in known if its == model), None)
+        again = self.terms.secure is None and words is not None  # in clear the same answer tells nothing new
+        if invite.round <= self.record.answered and not again:
+            return [self._decline(place, "answered")]
         if words is None:
             if len(known) >= MODELS:
                 return [self._decline(place, "model")]
@@ -371,6 +373,8 @@ class Client:
     def _open(self, invite: messages.Invite, model: bytes, words: Words) -> tuple[secure.State | None, bytes]:
         place = invite.round, invite.attempt
         if self.terms.secure is None:
+            if invite.round > self.record.answered:
+                self.record.write(invite.round)  # before it can leave
             return None, messages.encode(messages.Update(*place, words.tobytes()))
         task = self.terms.task(invite.round, model)
         state, said = secure.start(task, self._member, words, self.record.answered, self._entropy)

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     UNSEEN = "server: it has seen a round of this server, it says, and shows no signature of it"
     BALANCE_LENGTH = "server: a balance of another length"
     BALANCE_COUNT = "server: a balance of more flows than rounds"
+    FELL = "server: its rounds fell back, so its store is older than what left"
 
 
 class ExchangeError(ValueError):
@@ -132,7 +133,7 @@ def publish(
 ) -> Changes:
     """T1: the round after the last, with what is kept and what is sent to each neighbour.
 
-    An edge with a full window is suspended: not offered in this round, and paid for all the same.
+    An edge with a full window or after an alarm is suspended: not offered in this round, and paid for all the same.
 
     Args:
         cost: None where the round's sum is paid for: what is made of it is free.
@@ -368,6 +369,7 @@ def rejoin(books: Books, rules: Rules, to: int, costs: Collection[Cost | None], 
         rejoined=to,
         signed=evidence.kept(replace(books, out={}), rules.me, rules.window, moved),
         pace=Pace(to, time),
+        overtaken=0,
     )
 
 
@@ -375,7 +377,7 @@ def tell_balance(books: Books, rules: Rules, ask: AskBalance) -> TellBalance | N
     """What a neighbour with a restored store may rely on: nothing up to its round is open here any more."""
     m = ask.sender
     ready = books.decided >= ask.decided <= books.seen[m] and not any(i <= ask.decided for i in books.open[m])
-    if not ready or books.status[m] is not Status.OPEN:
+    if not ready or books.status[m] not in (Status.OPEN, Status.SUSPECT):
         return None
     n, total = books.balances[m]
     return TellBalance(rules.plan, rules.me, m, ask.decided, ask.nonce, n, as_bytes(total))
@@ -417,8 +419,14 @@ def remove(books: Books, removed: Collection[int], epoch: bytes) -> Changes:
     )
 
 
-def make_sync(books: Books, rules: Rules, m: int, *, epoch: int, offer: int | None = None, ask: bool = False) -> Sync:
-    """What the committed books say to a neighbour."""
+def make_sync(
+    books: Books, rules: Rules, m: int, *, epoch: int, offer: int | None = None, ask: bool = False, made: int = 0
+) -> Sync:
+    """What the committed books say to a neighbour.
+
+    Args:
+        made: the moment, in microseconds.
+    """
     records = books.open[m]
     blob = None if offer is None else books.message(offer, m)
     return Sync(
@@ -432,7 +440,8 @@ def make_sync(books: Books, rules: Rules, m: int, *, epoch: int, offer: int | No
         ask=ask,
         seen=books.seen[m],
         balance=None
-        if records or books.status[m] is not Status.OPEN
+        if records or books.status[m] not in (Status.OPEN, Status.SUSPECT)
         else (books.balances[m].n, balance_hash(books, rules.me, m)),
         shown=evidence.shown(books, rules.me, m, offer),
+        made=made,
     )

@@ -59,7 +59,9 @@ class Desk:
 
     Attributes:
         why: it stopped.
+        alone: no neighbour keeps up with it, so it waits for those that are down as well.
         attendance: which of its clients are there.
+        began: when it was started.
         epoch: the last removal that it follows, of which `epoch_number` is 0 before any.
     """
 
@@ -69,8 +71,8 @@ class Desk:
         self.books: Books = store.load()
         self._waiting: list[Changes] = []  # in the books, and not yet in the store
         self._new: set[Row] = set()  # rows that these make
-        self.now = 0.0
-        self.phase, self.why = Phase.BOOT, ""
+        self.now = self.began = 0.0
+        self.phase, self.why, self.alone = Phase.BOOT, "", False
         self.epoch: Epoch | None = decode(self.books.epoch) if self.books.epoch else None
         self.attendance = Attendance(terms.clients, terms.clocks)
         self.refusals: Counter[str] = Counter()

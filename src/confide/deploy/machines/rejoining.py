@@ -94,6 +94,8 @@ class Rejoining:
                 self.nonces[m] = _nonce()  # no answer to an older question is taken any more
                 self._ask(m, ask.nonce)
         if (tell := exchange.tell_balance(desk.books, desk.rules, ask)) is not None:
+            if desk.books.status[m] is Status.SUSPECT:  # from here on both ends have the same balance
+                desk.commit(Changes(status={m: Status.OPEN}), "balance")
             self.neighbours[m].send(tell)
 
     def on_balance(self, tell: sync.TellBalance) -> None:

@@ -87,7 +87,7 @@ class Releaser:
 
     def _pending(self) -> list[tuple[int, int]]:
         books = self.desk.books
-        adrift = [(m, 0) for m in books.neighbours if books.status[m] is Status.ADRIFT]
+        adrift = [(m, 0) for m in books.neighbours if books.status[m] in (Status.ADRIFT, Status.SUSPECT)]
         return adrift + [(m, i) for m, records in books.open.items() for i in sorted(records)]
 
     def _tell_ready(self, ask: messages.AskReady) -> None:

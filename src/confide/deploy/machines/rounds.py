@@ -29,7 +29,7 @@ class Skip(StrEnum):
     """Why a round is decided without a publication; `cohort.Failure` has more."""
 
     BUDGET = "the budget is spent"
-    LEASH = "no neighbour has heard of the last rounds"
+    LEASH = "no neighbour has kept up with the last rounds"
     BEHIND = "behind the neighbours"
     LATE = "the sum came too late"
 
@@ -37,9 +37,31 @@ class Skip(StrEnum):
 LEFT_OUT: Final = 16  # rounds without a client whose shares made one fail
 
 
+class Stop(StrEnum):
+    """Why a server ends for good: to start it again as it is would end it again."""
+
+    OLD = (
+        "a neighbour has seen round {seen} of this server, whose store ends at round {ends}: it is older than what "
+        "left; rejoin with a new store"
+    )
+    REMOVED = "this server was removed from the network"
+
+
+class Wait(StrEnum):
+    """For what a server waits, where that may take long."""
+
+    HEARD = "to hear its neighbours"
+    CLOCK = "for the clock to reach the next round"
+    LEVEL = "for a neighbour to come as far"
+    FLOWS = "for the neighbours' flows of the last round"
+    CLIENTS = "for the clients"
+    OPEN = "for the neighbours to close open flows"
+
+
 class Rounds:
     """Attributes:
     deadline: when the phase ends at the latest.
+    together: the last round at which a neighbour was no more than one round away, or waited further on.
     cohort: of the round that is open.
     idle: why there is none in a round.
     left_out: clients who count as dropped, and the last round in which they do. They stay in the draw: a sample of
@@ -54,6 +76,8 @@ class Rounds:
         self.idle: Skip | None = None
         self.left_out: dict[int, int] = {}
         self.starved = False
+        self.together = 0.0
+        self._told: Wait | None = None
 
     @property
     def present(self) -> list[Neighbour]:
@@ -80,6 +104,25 @@ class Rounds:
         return f"the first sum needs {desk.terms.quorum} clients, and {len(desk.attendance.here)} are connected"
 
     @property
+    def awaits(self) -> tuple[Wait, list[int]] | None:
+        """For what, and for which neighbours; a round's clients are counted by its cohort."""
+        desk, present = self.desk, [n.m for n in self.present]
+        match desk.phase:
+            case Phase.BOOT | Phase.REJOIN:
+                return Wait.HEARD, self.waiting_for
+            case Phase.WAIT if desk.now < desk.terms.clock_time(desk.books.rejoined + 1):
+                return Wait.CLOCK, []
+            case Phase.WAIT if self.starved:
+                return Wait.CLIENTS, []
+            case Phase.WAIT:
+                return (Wait.FLOWS, self.waiting_for) if self.waiting_for else (Wait.LEVEL, present)
+            case Phase.ADAPT:
+                return None if self.idle else (Wait.CLIENTS, [])
+            case Phase.DRAIN:
+                return Wait.OPEN, sorted(desk.pending)
+        return None
+
+    @property
     def wake(self) -> float:
         """When there is something to do though nothing comes in."""
         if self.cohort is None:
@@ -89,26 +132,40 @@ class Rounds:
     def boot(self, *, rejoin: bool) -> None:
         desk = self.desk
         desk.ports.at("boot.loaded")
-        desk.phase = Phase.REJOIN if rejoin else Phase.BOOT
+        desk.phase, desk.began = Phase.REJOIN if rejoin else Phase.BOOT, desk.now
+        self.together = min(desk.books.decided, self._farthest)
         self.deadline = NEVER if rejoin or self.new else desk.now + desk.terms.clocks.neighbours
         self._ask_all()
         desk.ports.at("boot.sent")
 
-    def stop(self, why: str) -> None:
-        self.desk.phase, self.desk.why, self.cohort = Phase.STOPPED, why, None
-        self.desk.ports.log("stopped", why=why)
+    def stop(self, why: Stop, **numbers: int) -> None:
+        self.desk.phase, self.desk.why, self.cohort = Phase.STOPPED, why.format(**numbers), None
+        self.desk.ports.log("stopped", why=self.desk.why)
 
     def advance(self) -> None:
         """Whatever can be done now."""
         while self._step():
             pass
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        """A wait that no deadline of a round ends is said once."""
+        what, servers = self.awaits or (None, [])
+        what = what if what in (Wait.HEARD, Wait.CLOCK, Wait.LEVEL) else None
+        if what is not None and what is not self._told:
+            self.desk.ports.log("waiting", what=str(what), servers=servers)
+        self._told = what
 
     def _step(self) -> bool:
         desk, now, d, T = self.desk, self.desk.now, self.desk.books.decided, self.desk.rules.rounds
         match desk.phase:
             case Phase.BOOT:
-                if not self.waiting_for or now >= self.deadline:
+                if not self.waiting_for:
                     return self._wait()
+                if now >= self.deadline:  # of those that are down one would do, so that an old store is found out
+                    if any(n.heard for n in self.present):
+                        return self._wait()
+                    self.deadline = now + desk.terms.clocks.neighbours
             case Phase.REJOIN:
                 if not self.waiting_for:
                     self.rejoining.move()
@@ -150,14 +207,16 @@ class Rounds:
         if not finished and present and all(n.status is Status.ADRIFT for n in present):
             return self._wait_adrift()
         self.deadline = min(self.deadline, desk.now + desk.terms.clocks.neighbours)
+        if any(n.far or abs(desk.books.seen[n.m] - d) <= 1 for n in self._trusted):
+            self.together, desk.alone = d, False
         late = self.waiting_for
         if late and desk.now < self.deadline:
             return False
         if late:
             desk.ports.at("wait.deadline")
-        for m in late:
-            self.neighbours[m].up = False
-            desk.ports.log("down", neighbour=m, round=d)
+        for neighbour in (self.neighbours[m] for m in late if self.neighbours[m].up):
+            neighbour.up = False
+            desk.ports.log("down", neighbour=neighbour.m, round=d)
         return self._drain() if finished else self._open()
 
     def _wait_adrift(self) -> bool:
@@ -214,6 +273,7 @@ class Rounds:
         """T0: the sample of a round is drawn once, and stored before anybody is invited."""
         desk, books, ports, i = self.desk, self.desk.books, self.desk.ports, self.desk.books.decided + 1
         self.idle = self._idle(i)
+        desk.alone = self.idle is Skip.LEASH
         if self.idle is None and self._starves(i):
             self.deadline = NEVER
             return False
@@ -256,8 +316,16 @@ class Rounds:
         if desk.books.published >= desk.terms.allowed:
             desk.ports.at("halt.budget")
             return Skip.BUDGET
-        known = max((*(n.known for n in self.neighbours.values()), *desk.books.seen.values()), default=0)
-        return Skip.LEASH if present and i > known + desk.terms.leash else None
+        return Skip.LEASH if present and i > min(self.together, self._farthest) + desk.terms.leash else None
+
+    @property
+    def _farthest(self) -> float:
+        """The last round that any neighbour has decided, but for those about whom there is an alarm."""
+        return max((self.desk.books.seen[n.m] for n in self._trusted), default=-NEVER)
+
+    @property
+    def _trusted(self) -> list[Neighbour]:
+        return [n for n in self.present if n.status is not Status.SUSPECT]
 
     def _keep(self, transcript: bytes) -> None:
         """Before a question leaves; where it is the sums that cost, the one whose answers tell it is paid for."""

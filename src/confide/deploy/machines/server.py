@@ -21,9 +21,9 @@ from confide.deploy.machines.rejoining import Rejoining
 from confide.deploy.machines.relay import Relay
 from confide.deploy.machines.releases import Releases
 from confide.deploy.machines.removal import Removal
-from confide.deploy.machines.rounds import Rounds
+from confide.deploy.machines.rounds import Rounds, Stop
 from confide.deploy.machines.terms import Terms
-from confide.deploy.store.books import Status
+from confide.deploy.store.books import Changes, Status
 from confide.deploy.store.store import Store
 
 
@@ -46,6 +46,9 @@ class Server(Desk):
     def boot(self, now: float, *, rejoin: bool = False) -> None:
         """Start, or start again. `rejoin`: the store is a restored or a new one, older than what may have left."""
         self.now = now
+        if self.books.overtaken and not rejoin:
+            self.rounds.stop(Stop.OLD, seen=self.books.overtaken, ends=self.books.decided)
+            return
         self.rounds.boot(rejoin=rejoin)
         if self.releases is not None:
             self.releases.boot(now)
@@ -206,10 +209,8 @@ class Server(Desk):
             self.rejoining.hear(message)
             return
         if beyond := exchange.own_beyond(self.books, self.rules, message):
-            self.rounds.stop(
-                f"{self.terms.who(neighbour.m)} shows round {beyond} with the signature of this server, whose store "
-                f"ends at round {decided}: it is older than what left; rejoin with a new store"
-            )
+            self.commit(Changes(overtaken=beyond), "overtaken")  # every later start knows it, whoever is up then
+            self.rounds.stop(Stop.OLD, seen=beyond, ends=decided)
             return
         neighbour.hear(message)
         if message.epoch < self.epoch_number:
@@ -222,11 +223,14 @@ class Server(Desk):
     def _accuse(self, sender: int, e: OtherBytesError) -> None:
         """A second message for a round; with both signatures that is kept, for whoever asks who it was."""
         if e.proof is None:
+            self.neighbours[sender].suspend()
             self.alarm(f"{self.terms.who(sender)} sent {e}")
             return
         if changes := evidence.accuse(self.books, e.proof):
             self.commit(changes, "accuse")
-        self.alarm(f"{self.terms.who(e.proof.one.server)} sent {e}: it signed both, and the store keeps the proof")
+        if (accused := e.proof.one.server) in self.neighbours:
+            self.neighbours[accused].suspend()
+        self.alarm(f"{self.terms.who(accused)} sent {e}: it signed both, and the store keeps the proof")
 
     def _enrol(self, client: int, message: client_messages.Enrol) -> None:
         answer, refused = enrolment.answer(self.terms, self.books, client, message)
@@ -238,4 +242,4 @@ class Server(Desk):
 
     def _stop_if_removed(self) -> None:
         if self.removal.gone:
-            self.rounds.stop("this server was removed from the network")
+            self.rounds.stop(Stop.REMOVED)

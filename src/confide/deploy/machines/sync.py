@@ -19,6 +19,7 @@ LARGEST_WINDOW: Final = 64
 LARGEST_SHOWN: Final = 4  # of the offer, the sender, the receiver, and the furthest of the others
 Round = Annotated[int, Field(ge=0, lt=2**32)]
 Server = Annotated[int, Field(ge=0, lt=2**16)]
+Moment = Annotated[int, Field(ge=0, lt=2**63)]  # microseconds since 1970
 Nonce = Annotated[int, Field(ge=0, lt=2**63)]
 Open = tuple[Round, bool]  # (round, applied)
 Offer = tuple[Round, bytes]
@@ -39,6 +40,7 @@ class Sync:
     balance: Balanced | None  # applied flows and their hash in the lower id's sign, when nothing is open
     # What servers signed: of the offer, and whatever shows that the rounds above are no invention.
     shown: Annotated[tuple[Publication, ...], Len(0, LARGEST_SHOWN), FailFast(), Field(repr=False)] = ()
+    made: Moment = 0  # when, by the sender's clock; 0 where it does not say
 
 
 @dataclass(frozen=True, config=wire.STRICT)

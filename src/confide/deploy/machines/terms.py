@@ -101,10 +101,10 @@ class Terms:
 
     @property
     def leash(self) -> int:
-        """A server publishes at most so many rounds beyond what its neighbours have seen of it, or decided themselves.
+        """A server publishes at most so many rounds beyond what a neighbour has decided, or after one kept up with it.
 
-        This limits what a server pays for messages that no neighbour receives. It also limits how far a lost store can
-        have been ahead of what its neighbours saw.
+        This limits what a server pays for messages that no neighbour uses. It also limits how far a lost store can have
+        been ahead of what its neighbours saw.
         """
         return 2 * self.rules.window
 

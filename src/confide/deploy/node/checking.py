@@ -104,6 +104,10 @@ def _store(setup: ServerSetup, running: dict[str, Any] | None) -> Iterator[Findi
     with store:
         books, version = store.load(), store.version
     said = f"round {books.decided} of {setup.plan.rounds}, {books.published} published; version {version} of the file"
+    if books.overtaken:
+        old = f"older than what left, which was round {books.overtaken}: start once with --rejoin"
+        yield Finding("store", FAIL, f"{said}; {old}")
+        return
     if version < VERSION:
         said += f", which the next start makes {VERSION}: an earlier confide does not read it then"
     yield Finding("store", OK, said)

@@ -40,7 +40,7 @@ SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0
 
 COMMITS: Final = (
     "round.open", "accuse", "adapt", "publish", "sync", "balance", "skip", "remove", "rejoin", "release",
-    "result",
+    "result", "suspect", "overtaken",
 )  # fmt: skip
 SKIPS: Final = (*Skip, *Failure, *Why)
 REFUSALS: Final = (*FromServer, *FromClient, *FromRelease)

@@ -11,7 +11,7 @@ away):
     clients, waited                         how many answered, or did not; dropouts do not depend on data
     needed                                  from the plan
     servers, epoch, attempt, sigma, plan, unit, server, client, budget      from the plan, or signed by operators
-    port, grace, set_by_seconds, certificate, on, certificate_until, whole, logger      the machine's
+    port, grace, set_by_seconds, ahead_by_seconds, certificate, on, certificate_until, whole, logger      the machine's
     client_mib, trainer_mib                 the machine's; seconds is of a client's training, see below
     again                                   how often a line was left out, see `observing.Repeats`
     lines                                   how many nobody read in time, see `log_writer`
@@ -44,7 +44,16 @@ LONGEST: Final = 500  # characters of a text
 MOST: Final = 1024  # items of a list
 FRAMES: Final = 12  # of an exception
 OTHER: Final = "other"  # the event of a line that is not in the list
-OURS: Final = ("InputError", "BusyError", "PassingError", "RunError", "StoreError")  # errors whose words are ours
+OURS: Final = (  # errors whose words are ours
+    "InputError", "BusyError", "PassingError", "RunError", "FinalError", "StoreError",
+)  # fmt: skip
+    "InputError",
+    "BusyError",
+    "PassingError",
+    "RunError",
+    "FinalError",
+    "StoreError",
+)  # errors whose words are ours
 
 Kind = Callable[[object], Any]  # the value as plain data, None if it is not of this kind
 
@@ -111,7 +120,7 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     # a server's machine
     "published": {"round": count, "clients": count, "offered": numbers, "suspended": numbers},
     "skipped": {"round": count, "why": text, "waited": count},
-    "waiting": {"round": count, "clients": count, "needed": count},
+    "waiting": {"round": count, "clients": count, "needed": count, "what": text, "servers": numbers},
     "left out": {"client": count, "round": count},
     "out of range": {"round": count},
     "halted": {"round": count, "why": text},
@@ -148,6 +157,7 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "differs": {"with": text, "what": lines},
     "unreachable": {"why": text},
     "clock": {"set_by_seconds": number, "effect": text},
+    "clocks differ": {"with": text, "ahead_by_seconds": number, "effect": text},
     "expires": {"certificate": text, "on": text},
     "reload failed": {"why": text, "effect": text},
     "reloaded": {"certificate_until": text},

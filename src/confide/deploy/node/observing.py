@@ -23,7 +23,7 @@ _ERRORS: Final = {"alarm", "stopped", "failed"}
 _WARNINGS: Final = {
     "down", "skipped", "halted", "epoch refused", "untold", "not released", "not kept", "not written", "void",
     "differs", "refused", "clock", "expires", "unreachable", "waiting", "reload failed", "test seed", "left out",
-    "out of range", "busy", "log lost",
+    "out of range", "busy", "log lost", "clocks differ",
 }  # fmt: skip
 _REPEATED: Final = {"alarm", "busy", "not kept", "not written", "refused", "differs", "stream closed", "no stream"}
 SILENCE: Final = 60.0  # seconds

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from confide.base.errors import InputError, RunError
+from confide.base.errors import FinalError, InputError, RunError
 from confide.deploy.keys.certificates import RefusedPeer
 from confide.deploy.keys.node_keys import NodeKeys
 from confide.deploy.machines.ahead import Ahead
@@ -34,6 +34,7 @@ from confide.deploy.net.endpoints import Node
 from confide.deploy.net.listener import Listener
 from confide.deploy.node import control, seeded
 from confide.deploy.node.config import ServerConfig, not_expired, not_of_before
+from confide.deploy.node.findings import CLOSE
 from confide.deploy.node.life import NodeProcess, begin
 from confide.deploy.node.observing import Observer
 from confide.deploy.node.released import ReleasedFolder
@@ -116,6 +117,7 @@ class ServerProcess(NodeProcess):
         self._dialers: dict[int, Dialer] = {}
         self._held: dict[int, deque[bytes]] = {}
         self._called: dict[Node, str] = {}  # who dialed in, by the names that people have for them
+        self._apart: dict[str, float] = {}  # seconds by which neighbours' clocks were ahead when that was last said
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping_at: int | None = None  # rounds that were decided when the signal came
         self._linger: float | None = None
@@ -217,7 +219,7 @@ class ServerProcess(NodeProcess):
         """After every event: is it time to go?"""
         server = self.server
         if server.phase is Phase.STOPPED:
-            self._on_loop(self._end, RunError(server.why))
+            self._on_loop(self._end, FinalError(server.why))
         elif self._stopping_at is not None and (
             server.phase is not Phase.ADAPT or server.books.decided > self._stopping_at
         ):
@@ -241,6 +243,7 @@ class ServerProcess(NodeProcess):
 
         def connected() -> None:
             self._observer.log("connected", to=name)
+            self._compare_clocks(name, self._dialers[m].ahead)
             for raw in self._held.pop(m, ()):
                 self._dialers[m].send(raw)
             if m in setup.terms.weights:
@@ -257,6 +260,14 @@ class ServerProcess(NodeProcess):
             setup.limits,
         )
         self._dialers[m].start()
+
+    def _compare_clocks(self, name: str, ahead: float | None) -> None:
+        """A word where a neighbour's clock is off, and another where that has changed."""
+        if ahead is not None and abs(ahead - self._apart.get(name, 0.0)) > CLOSE:
+            self._apart[name] = ahead
+            effect = "set both by NTP: servers miss each other's rounds" if abs(ahead) > CLOSE else "none any more"
+            fields = {"with": name, "ahead_by_seconds": round(ahead, 1), "effect": effect}
+            self._observer.observe("clocks differ", fields)
 
     def _receive(self, node: Node, raw: bytes) -> None:
         if self._metrics is not None:

@@ -19,6 +19,7 @@ def machine_status(setup: ServerSetup, server: Server) -> dict[str, Any]:
         "phase": str(server.phase),
         "why": server.why or server.rounds.waits,
         "clients": found["clients"] | {"waited": 0 if cohort is None else len(cohort.unheard)},
+        "waits": _waits(setup, server),
         "alarms": server.alarms[-5:],
         "refusals": dict(server.refusals),
         "relaying": _relaying(server),
@@ -50,6 +51,15 @@ def _results(setup: ServerSetup, books: Books) -> list[dict[str, Any]]:
     return found
 
 
+def _waits(setup: ServerSetup, server: Server) -> str:
+    """For what, and for whom by name; "" where it does not wait."""
+    if (found := server.rounds.awaits) is None:
+        return ""
+    what, servers = found
+    whom = ", ".join(setup.plan.units[m].name for m in servers)
+    return f"{what}: {whom}" if whom else str(what)
+
+
 def books_status(setup: ServerSetup, books: Books) -> dict[str, Any]:
     """What a store says when no server runs."""
     plan = setup.plan
@@ -59,6 +69,7 @@ def books_status(setup: ServerSetup, books: Books) -> dict[str, Any]:
         "unit": setup.plan.units[setup.me].name,
         "server": setup.me,
         "phase": "not running",
+        "overtaken": books.overtaken,
         "round": books.decided,
         "rounds": plan.rounds,
         "published": books.published,

@@ -52,10 +52,12 @@ class Balance(NamedTuple):
 
 
 class Status(StrEnum):
-    """Of an edge. Adrift: the store was restored, and the neighbour has not told the balance yet: no offers."""
+    """Of an edge. Adrift: the store was restored, and the neighbour has not told the balance yet: no offers. Suspect:
+    there was an alarm about it, and neither end has rejoined since: no offers either."""
 
     OPEN = "open"
     ADRIFT = "adrift"
+    SUSPECT = "suspect"
     REMOVED = "removed"
 
 
@@ -147,6 +149,8 @@ class Durable(Generic[Gone]):
     )
     proofs: dict[int, bytes | Gone] = kept(by=("server",), since=2, words=BYTES)
     pace: Pace | Gone | None = kept(since=2, make=Pace, round=COUNT, time=SECONDS)
+    # A round of this server that a neighbour has seen and this store does not know: it is older than what left.
+    overtaken: int | Gone = kept(0, since=2, round=COUNT)
 
 
 TABLES: Final[list[Table]] = tables(Durable)

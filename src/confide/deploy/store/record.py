@@ -1,7 +1,8 @@
-"""What a client must not forget: the last round in which it answered an unmasking question, and under a cap in how
-many rounds it has given data, and which was the last.
+"""What a client must not forget: the last round in which it answered an unmasking question (or gave its update, where
+sums are in clear), and under a cap in how many rounds it has given data, and which was the last.
 
-Two answers in one round would open two sums whose difference is a client's update. So the round is on disk before the
+Two answers in one round would open two sums whose difference is a client's update; in clear, a server whose store was
+put back would publish the round again, with other noise. So the round is on disk before the
 answer leaves (`write` has returned), and likewise a round in which data are given before anything is computed from
 them (`count` has returned). No number ever falls, and one file serves one client, of one unit, under one plan, in one
 process at a time. Whoever puts an old copy of the file back can make a client answer twice, or give data more often
