@@ -50,8 +50,9 @@ def published(unit: Unit) -> list[int]:
 
 def lie(net: Network, to: int, **changes: Any) -> None:
     """What the network authenticated as the liar's, for it is."""
-    said: dict[str, Any] = {"decided": server(net, to).books.seen[LIAR], "open": (), "seen": 0} | changes
-    message = Sync(PLAN, 0, LIAR, to, said["decided"], said["open"], None, False, said["seen"], None)
+    seen = server(net, to).books.seen[LIAR]
+    said: dict[str, Any] = {"decided": seen, "open": (), "seen": 0, "balance": None} | changes
+    message = Sync(PLAN, 0, LIAR, to, said["decided"], said["open"], None, False, said["seen"], said["balance"])
     if "shown" in said:
         message = Sync(**vars(message) | {"shown": said["shown"]})
     net.at(net.now, server(net, to).from_server, net.now, LIAR, encode(message))
@@ -113,7 +114,7 @@ def test_a_server_that_signs_its_lie_is_followed_and_everybody_keeps_the_signatu
     net = network()
     at_round(net, 3)
     signed = publication(PLAN, LIAR, 300, MESSAGE)
-    lie(net, 1, decided=300, shown=(signed,))
+    lie(net, 1, decided=300, shown=(signed,), balance=(0, bytes(32)))  # else it were one that rejoined, and waits
     net.run(until=net.now + 60.0)
     assert server(net, 1).books.decided > 300
     kept = [p for p in range(1, 5) if signed.place in net.units[p].store.load().signed]

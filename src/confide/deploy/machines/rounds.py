@@ -41,8 +41,8 @@ class Stop(StrEnum):
     """Why a server ends for good: to start it again as it is would end it again."""
 
     OLD = (
-        "a neighbour has seen round {seen} of this server, whose store ends at round {ends}: it is older than what "
-        "left; rejoin with a new store"
+        "a neighbour has shown round {seen} with the signature of this server, whose store ends at round {ends}: it is "
+        "older than what left; rejoin with a new store"
     )
     REMOVED = "this server was removed from the network"
 

@@ -149,7 +149,7 @@ class Durable(Generic[Gone]):
     )
     proofs: dict[int, bytes | Gone] = kept(by=("server",), since=2, words=BYTES)
     pace: Pace | Gone | None = kept(since=2, make=Pace, round=COUNT, time=SECONDS)
-    # A round of this server that a neighbour has seen and this store does not know: it is older than what left.
+    # A round that this server signed and this store does not know, as a neighbour has shown: it is an old store.
     overtaken: int | Gone = kept(0, since=2, round=COUNT)
 
 
