@@ -64,7 +64,7 @@ class Rejoining:
         reached = self.reached
         for m in sorted(m for m, claim in self.claims.items() if claim > reached):
             desk.alarm(f"{terms.who(m)} speaks of rounds that no signature shows; believed up to round {reached}")
-        by_clock = 1 + max(books.decided, terms.clock_round(desk.now))
+        by_clock = max(books.decided, 1 + terms.clock_round(desk.now))  # nobody is further, and nobody believes it
         by_leash = max(reached, books.decided) + terms.leash
         to = min(desk.rules.rounds, by_clock, by_leash if known else by_clock)
         seen = terms.sums_cost and bool(books.transcript) and Kept.decode(books.transcript).reveals
