@@ -47,13 +47,6 @@ OTHER: Final = "other"  # the event of a line that is not in the list
 OURS: Final = (  # errors whose words are ours
     "InputError", "BusyError", "PassingError", "RunError", "FinalError", "StoreError",
 )  # fmt: skip
-    "InputError",
-    "BusyError",
-    "PassingError",
-    "RunError",
-    "FinalError",
-    "StoreError",
-)  # errors whose words are ours
 
 Kind = Callable[[object], Any]  # the value as plain data, None if it is not of this kind
 
