@@ -189,7 +189,7 @@ def test_a_flood_of_strangers_takes_no_descriptor_and_no_line_of_the_log(layout:
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT) == 0
     said = [json.loads(line)["event"] for line in log.read_text().splitlines()]
-    assert set(said) <= {"started", "no stream", "stopping", "ended"}
+    assert set(said) <= {"started", "no stream", "waiting", "stopping", "ended"}
     assert len(said) < 10
 
 

@@ -113,7 +113,7 @@ EVENTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     # a server's machine
     "published": {"round": count, "clients": count, "offered": numbers, "suspended": numbers},
     "skipped": {"round": count, "why": text, "waited": count},
-    "waiting": {"round": count, "clients": count, "needed": count, "what": text, "servers": numbers},
+    "waiting": {"round": count, "clients": count, "needed": count, "what": text, "servers": numbers, "names": lines},
     "left out": {"client": count, "round": count},
     "out of range": {"round": count},
     "halted": {"round": count, "why": text},
