@@ -110,7 +110,7 @@ def simulate(
     if price is None and problem.private:
         from confide.privacy.data_ledger import note_unaccounted
 
-        note_unaccounted(problem.spec)
+        note_unaccounted(problem)
     try:
         work = engine_named(name)(problem, graphs, algorithm, rounds, seed, cap, secret=secret)
         if unstable is not None:
@@ -178,7 +178,7 @@ def _reserved(
     from confide.privacy import data_ledger
     from confide.privacy.run_ledger import run_name
 
-    of_data = data_ledger.of_run(problem.private, problem.spec, price.plan.privacy, ledger)
+    of_data = data_ledger.of_run(problem, price.plan.privacy, ledger)
     return None if of_data is None else of_data.reserve(price, rounds, run_name(problem, seed), repeats)
 
 
