@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import a_deployed_plan
 from confide.base.errors import InputError
 from confide.engines.driver import simulate
 from confide.engines.run import Run
@@ -18,8 +19,9 @@ from confide.graph.graph import Graph
 from confide.plans.privacy import Privacy
 from confide.privacy.asked import add_up
 from confide.privacy.data_index import INDEX, known
-from confide.privacy.data_ledger import of_data
+from confide.privacy.data_ledger import DataLedger, Enrolment, of_data
 from confide.privacy.ledger import read
+from confide.privacy.price import price
 from confide.problems import table
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
@@ -165,6 +167,50 @@ def test_account_checks_what_a_run_checks(rows: Path, command: Callable[..., tup
     ledger.unlink()
     code, _, err = command("account", rows)
     assert (code, "is gone: what was spent on these data is not known" in err) == (2, True)
+
+
+# ---- what shares its noise
+
+
+def enrolment(data: Path, who: str = "client 0", name: str | None = None, **plan: Any) -> Enrolment:
+    made = {"level": "client", "rounds": 4, "scheme": scheme("shared", 3.0, noise="gaussian")} | plan
+    return Enrolment(a_deployed_plan(**made), who, None, name, data)
+
+
+def test_two_clients_of_a_plan_have_not_the_same_data(rows: Path) -> None:
+    """FALSE NUMBER: both updates move under one noise: 4 times the rho of one of them, not twice (3.82, not 2.795)."""
+    copy = shutil.copy(rows, rows.with_name("copy.csv"))
+    enrolment(rows).pay()
+    for door in (Enrolment.pay, Enrolment.outlook):
+        with pytest.raises(InputError, match=r"clients of the plan \w+ share its noise") as e:
+            door(enrolment(copy, "client 1"))
+        assert e.value.field == "ledger"
+    assert rounds_of(rows) == [4]
+    enrolment(rows).pay()
+    enrolment(rows, "client 1", rounds=5).pay()  # of another plan, with noise of its own
+    assert rounds_of(rows) == [4, 5]
+
+
+def test_a_ledger_in_which_two_clients_of_a_plan_are_has_no_bound(rows: Path) -> None:
+    """As an earlier confide wrote it."""
+    first = enrolment(rows)
+    first.pay()
+    ledger = known(rows)
+    assert ledger is not None
+    DataLedger(ledger).add(read(ledger), price(first.plan), "client 1", 4, 1)
+    answer = add_up([ledger], 1e-5)
+    assert answer["rho"] is None
+    assert "share its noise" in answer["unbounded"]
+
+
+def test_a_client_that_lost_its_record_can_keep_no_cap(rows: Path) -> None:
+    """It would give data in more rounds than the plan says, and only its record counts them."""
+    capped = enrolment(rows, participation="cap:1")
+    capped.pay()
+    with pytest.raises(InputError, match="nobody can keep its cap now"):
+        capped.pay(anew=True)
+    capped.pay()
+    assert rounds_of(rows) == [4]
 
 
 # ---- what was read

@@ -227,8 +227,8 @@ def _runs(book: Book) -> list[dict[str, Any]]:
 
 
 def _why_unbounded(books: Sequence[Book], paid: Paid) -> str:
-    if (seed := sharing(books)) is not None:
-        return f"runs with {seed} share their noise: give each run another seed"
+    if (shared := sharing(books)) is not None:
+        return shared
     why = "some event has none, or there is so little noise that no epsilon is left beside the sampler's distance"
     return why if not paid.proof or paid.rho is not None else paid.proof
 

@@ -24,9 +24,10 @@ from confide.base.errors import InputError
 from confide.base.files import Source
 from confide.plans.plan import Plan
 from confide.plans.privacy import Privacy
+from confide.plans.words import cap
 from confide.privacy.data_index import Index, changing, check_head, held, id_of, ledger_of
 from confide.privacy.ledger import (
-    SEED,
+    CLIENT,
     Book,
     Header,
     Promise,
@@ -126,7 +127,7 @@ class DataLedger:
                 the same noise.
         """
         with self.held() as book:
-            _check_seed(book, found.plan, run)
+            _check_noise(book, found.plan, run)
             earlier = spent_before(book, self.path, found.plan)
             allowed = found.affordable(rounds, earlier, repeats)
             spending = self.add(book, found, run, allowed, repeats)
@@ -135,16 +136,17 @@ class DataLedger:
     def reserve_whole(self, found: Price, run: str) -> None:
         """As `reserve`, all of a plan or nothing."""
         with self.held() as book:
-            self.check_pays(book, found)
+            self.check_pays(book, found, run)
             self.add(book, found, run, found.plan.rounds, 1)
 
-    def check_pays(self, book: Book | None, found: Price) -> Paid:
+    def check_pays(self, book: Book | None, found: Price, run: str) -> Paid:
         """What was spent before.
 
         Raises:
-            InputError: after that the budget does not pay for all rounds and releases.
+            InputError: after that the budget does not pay for all rounds and releases, or the noise is shared.
         """
         plan = found.plan
+        _check_noise(book, plan, run)
         earlier = spent_before(book, self.path, plan)
         remedy = f"cannot pay for this plan, since {said(earlier, plan)}; take no part in it"
         try:
@@ -252,7 +254,7 @@ class Enrolment:
         if self._paid and not anew:
             return "this plan is paid for"
         ledger = _found(Index.load(), self.name, self._seen, self.given)
-        earlier = ledger.check_pays(ledger.book(), price(self.plan))
+        earlier = ledger.check_pays(ledger.book(), price(self.plan), self.run)
         if earlier == NOTHING:
             return "nothing was spent on these data"
         return f"pays for this plan; {said(earlier, self.plan)}"
@@ -311,8 +313,8 @@ def translated(
 
 def added_up(book: Book, to: Terms, rows: tuple[int, int] | None = None) -> dict[str, Paid]:
     """What all plans of a data set cost together, against each adversary: of each its worst unit."""
-    if (seed := sharing([book])) is not None:
-        return dict.fromkeys(ADVERSARIES, Paid.unknown(f"runs with {seed} share their noise"))
+    if (why := sharing([book])) is not None:
+        return dict.fromkeys(ADVERSARIES, Paid.unknown(why))
     each = [under(s, book.terms, to, plan_of(book, s.plan), rows) for s in book.standing]
     return {name: reduce(add, (costs[name] for costs in each), NOTHING) for name in ADVERSARIES}
 
@@ -328,15 +330,15 @@ def spent_before(book: Book | None, path: Path, plan: Plan) -> Paid:
     return added_up(book, Terms.of(plan.privacy))[who]
 
 
-def _check_seed(book: Book | None, plan: Plan, run: str) -> None:
-    """Runs of data from a seed draw their noise from it as well: two plans that share it have no sum."""
-    if plan.privacy.budget is None or book is None or not run.startswith(SEED):
-        return  # without a budget nothing is promised: the sum then says that it has no bound
-    if any(s.run == run and s.plan != plan.hash for s in book.standing):
-        remedy = (
-            f"drew the noise of an earlier plan in {book.where}, and what shares its noise has no sum; take another"
-        )
-        raise InputError("seed", run.removeprefix(SEED), remedy)
+def _check_noise(book: Book | None, plan: Plan, run: str) -> None:
+    """What shares its noise with what is there already has no sum."""
+    if book is None or (plan.privacy.budget is None and not run.startswith(CLIENT)):
+        return  # where nothing is promised, the sum says that it has no bound
+    if sharing([book]) is None and (why := sharing([book], (run, plan.hash))) is not None:
+        raise InputError("ledger", book.where, f"cannot pay for this as well: {why}")
+    if cap(plan.privacy.participation) is not None and any((s.plan, s.run) == (plan.hash, run) for s in book.standing):
+        remedy = f"has paid for plan {plan.hash[:12]}, and the record of the rounds that got data is gone"
+        raise InputError("ledger", book.where, f"{remedy}: nobody can keep its cap now; take no further part in it")
 
 
 def note_unaccounted(problem: Problem) -> None:

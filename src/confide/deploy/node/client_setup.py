@@ -91,11 +91,12 @@ class ClientSetup:
     def enrolment(self) -> Enrolment:
         """How this client pays for the plan, in the ledger of its data."""
         from confide.privacy.data_ledger import Enrolment
+        from confide.privacy.ledger import CLIENT
 
         config = self.config
         source = None if config.data is None else config.path(config.data)
         given = None if config.ledger is None else config.path(config.ledger)
-        return Enrolment(self.plan, f"client {self.node.identity.public.hex()}", given, config.dataset, source)
+        return Enrolment(self.plan, f"{CLIENT}{self.node.identity.public.hex()}", given, config.dataset, source)
 
     def pay(self) -> None:
         """Write the plan into the ledger of this client's data, before it enrols.
