@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ import pytest
 
 from builders import a_deployed_plan
 from confide.base.errors import InputError
+from confide.deploy.node.client_setup import ClientSetup
 from confide.engines.driver import simulate
-from confide.engines.run import Run
+from confide.engines.run import DivergenceWarning, Run
 from confide.graph.graph import Graph
 from confide.plans.privacy import Privacy
 from confide.privacy.asked import add_up
@@ -22,7 +24,7 @@ from confide.privacy.data_index import INDEX, known
 from confide.privacy.data_ledger import DataLedger, Enrolment, of_data
 from confide.privacy.ledger import read
 from confide.privacy.price import price
-from confide.problems import table
+from confide.problems import regression, table
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip
@@ -240,3 +242,70 @@ def test_a_file_that_changes_while_it_is_read_is_refused(rows: Path, monkeypatch
     monkeypatch.setattr(user_table, "read_table", read_then_changed)
     with pytest.raises(InputError, match="was changed while it was read"):
         made(rows)
+
+
+# ---- clients that come back
+
+
+def test_what_a_paid_client_holds_by_then_is_spent_on(rows: Path) -> None:
+    """LOST SPENDING: it takes part with bytes that have a ledger of their own, which said nothing of it."""
+    other = written(rows.with_name("other.csv"), 1)
+    spend(other, 1)
+    enrolment(rows).pay()
+    shutil.copy(other, rows)
+    for _ in range(2):
+        enrolment(rows).pay()
+    assert rounds_of(other) == [1, 4]
+
+
+def test_new_bytes_of_a_paid_client_are_those_of_its_ledger(rows: Path) -> None:
+    """LOST SPENDING: they took part, and under a name they had a full budget."""
+    enrolment(rows).pay()
+    written(rows, 1)
+    enrolment(rows).pay()
+    enrolment(rows, name="visits", rounds=5).pay()
+    assert rounds_of("visits") == [4, 5]
+
+
+def test_a_client_reads_what_it_paid_for(rows: Path) -> None:
+    setup: Any = SimpleNamespace(path=lambda name: rows.parent / name, data="rows.csv", train=None)
+    plan = enrolment(rows).plan
+    nobody: Any = None
+    client = ClientSetup(setup, plan, 0, 0, nobody, None, nobody)
+    assert client.paid_for is not None
+    rows.write_text("a,b,c,y\n1,2,3,4\n")
+    with pytest.raises(InputError, match="was changed while it was read"):
+        client.trainer(None)
+
+
+# ---- one number for one run
+
+
+def test_a_run_that_diverged_has_one_number(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FALSE NUMBER: statement and folder said epsilon of the rounds before it broke, and where it breaks tells."""
+    for last in (0, 1):
+        monkeypatch.setattr("confide.engines.compiled.CompiledEngine.advance", breaking(last))
+        with pytest.warns(DivergenceWarning):
+            run = spend(rows)
+        run.save(tmp_path / "r")
+        assert run.privacy is not None
+        assert run.privacy["statement"]["rounds"] == 4
+        assert add_up([tmp_path / "r"], 1e-5)["epsilon"] == add_up([known(rows) or rows], 1e-5)["epsilon"]
+
+
+def breaking(last: int) -> Callable[..., int]:
+    """An engine whose state is no number after so many rounds."""
+    return lambda self, repetition, w, first, until, out: last + 1 if until > last else 0
+
+
+def test_repeats_are_said_to_be_priced_alone(tmp_path: Path) -> None:
+    problem = regression(units=3, clients=4)
+    run = simulate(problem, Graph.ring(3), MEAN, rounds=2, repeats=8, privacy=Privacy(), ledger=tmp_path / "l")
+    assert "about each of its 8 repeats alone" in run.notes[-1]
+
+
+def test_what_has_no_finite_epsilon_is_said_in_words(command: Callable[..., tuple[int, str, str]]) -> None:
+    """CRASH: a raw ValueError."""
+    code, out, err = command("account", "--bound", "1e200", "--sigma", 1)
+    assert (code, out) == (2, "")
+    assert "epsilon overflows at this noise level; increase sigma" in err

@@ -127,6 +127,7 @@ def simulate(
     unended = None if paid is None or course.broke else _end(paid, course.done)
     if course.done == 0 and course.interrupted:
         raise KeyboardInterrupt
+    counted = rounds if course.broke else course.done  # in which round it broke tells of the data
     if course.broke:
         warnings.warn(DivergenceWarning(*course.broke, algorithm.step, unstable), stacklevel=2)
     notes = problem.notes + (() if problem.optimum is not None else (NO_OPTIMUM,))
@@ -136,6 +137,8 @@ def simulate(
         notes += (f"budget: stopped before round {rounds + 1} of {planned}, which would have passed it",)
     if algorithm.aggregation is not None and (doubt := algorithm.aggregation.doubt(algorithm.sampled)):
         notes += (doubt,)
+    if price is not None and repeats > 1:
+        notes += (f"privacy: statement and ledger of this run are about each of its {repeats} repeats alone",)
     notes += () if paid is None else paid.notes
     notes += () if unended is None else (unended,)
     metrics = course.metrics()
@@ -164,7 +167,7 @@ def simulate(
         ),
         model=describe_model(problem),
         notes=notes,
-        privacy=None if price is None or course.done == 0 else _accounted(price, course.done, paid, problem, seed),
+        privacy=None if price is None or counted == 0 else _accounted(price, counted, paid, problem, seed),
         seconds=time.perf_counter() - began,
         interrupted=course.interrupted,
         diverged=Divergence(*course.broke, algorithm.step, unstable) if course.broke else None,
@@ -192,7 +195,7 @@ def _end(paid: Reservation, done: int) -> str | None:
 
 
 def _accounted(price: Price, done: int, paid: Reservation | None, problem: Problem, seed: int) -> dict[str, Any]:
-    """What the run says about privacy: it is the plan of the rounds that were done."""
+    """What the run says about privacy: it is the plan of the rounds that count as done."""
     from confide.privacy.price import price as price_of
     from confide.privacy.run_ledger import run_name, summary
 

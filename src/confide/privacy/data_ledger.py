@@ -222,7 +222,8 @@ def _source(problem: Problem) -> Source | None:
 class Enrolment:
     """A client of a deployment, who pays for all of a plan, once.
 
-    Who comes back has paid, whatever the data are by then.
+    Who comes back has paid, whatever the data are by then: to stay away would tell of them. What they are then takes
+    part, and their ledger says so, whatever its budget.
 
     Attributes:
         run: whose client it is.
@@ -245,9 +246,17 @@ class Enrolment:
         Raises:
             InputError: the ledger cannot pay for the plan, or the data have changed since an earlier plan.
         """
-        if anew or not self._paid:
-            ledger = of_data(self.name, self._seen, self.given)
-            ledger.reserve_whole(price(self.plan), self.run)
+        paid, found = self._paid, price(self.plan)
+        if anew or not paid:
+            of_data(self.name, self._seen, self.given).reserve_whole(found, self.run)
+        elif (id := id_of(paid[0].path)) is not None:
+            digest = None if self._seen is None else self._seen.digest
+            with changing() as index:
+                known = None if digest is None else index.bytes.setdefault(digest, id)
+                now = {index.names.get(self.name or ""), known} - {None, *(ledger.path.stem for ledger in paid)}
+            for ledger in (DataLedger(ledger_of(other)) for other in now if other is not None):
+                with ledger.held() as book:
+                    ledger.add(book, found, self.run, self.plan.rounds, 1)
 
     def outlook(self, *, anew: bool = False) -> str:
         """What `pay` would find, or raise; nothing is written."""
@@ -264,12 +273,13 @@ class Enrolment:
         return None if self.source is None else Source.of(self.source)
 
     @property
-    def _paid(self) -> bool:
-        """Whoever comes back may have other data by then."""
-        ids = Index.load().ids(self.name, self._seen)
-        ledgers = [DataLedger(ledger_of(id)) for id in ids] if self.given is None else [DataLedger(self.given)]
-        books = [book for ledger in ledgers if (book := ledger.book()) is not None]
-        return any((s.plan, s.run) == (self.plan.hash, self.run) for book in books for s in book.spendings)
+    def _paid(self) -> list[DataLedger]:
+        """Where; whoever comes back may have other data by then."""
+        ids, given = Index.load().ids(self.name, self._seen), self.given
+        paths = [ledger_of(id) for id in ids] if given is None else [Path(os.path.realpath(given))]
+        books = [(ledger, book) for path in paths if (book := (ledger := DataLedger(path)).book()) is not None]
+        mine = (self.plan.hash, self.run)
+        return [ledger for ledger, book in books if any((s.plan, s.run) == mine for s in book.spendings)]
 
 
 def under(

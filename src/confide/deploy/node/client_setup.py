@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from confide.base import canonical
 from confide.base.errors import InputError
+from confide.base.files import Source
 from confide.deploy.keys.certificates import LARGEST_PEM, check_name, fingerprint
 from confide.deploy.keys.lists import Lists
 from confide.deploy.keys.node_keys import NodeKeys
@@ -104,7 +105,13 @@ class ClientSetup:
         Raises:
             InputError: the ledger cannot pay for all of it.
         """
+        _ = self.paid_for
         apart(lambda: self.enrolment.pay(anew=self.forgot))  # what it imports is not kept
+
+    @cached_property
+    def paid_for(self) -> Source | None:
+        """The data as they were before this client paid."""
+        return None if self.config.data is None else Source.of(self.config.path(self.config.data))
 
     @property
     def forgot(self) -> bool:
@@ -142,7 +149,10 @@ class ClientSetup:
             return train
         if own or config.data is None:
             raise InputError("data", config.data, "the plan has no built-in model; give train = 'package.module:name'")
+        source = self.paid_for
         X, y = client_data.read(config.path(config.data), plan.algorithm.model.length)
+        if source is not None:
+            source.check("data")
         key: Callable[[int], int] = training.fresh_key
         if test_seed is not None:
             from confide.deploy.node import seeded
