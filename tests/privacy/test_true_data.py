@@ -301,7 +301,7 @@ def breaking(last: int) -> Callable[..., int]:
 def test_repeats_are_said_to_be_priced_alone(tmp_path: Path) -> None:
     problem = regression(units=3, clients=4)
     run = simulate(problem, Graph.ring(3), MEAN, rounds=2, repeats=8, privacy=Privacy(), ledger=tmp_path / "l")
-    assert "about each of its 8 repeats alone" in run.notes[-1]
+    assert "about one of 8 repeats; the ledger of the data counts all" in run.notes[-1]
 
 
 def test_what_has_no_finite_epsilon_is_said_in_words(command: Callable[..., tuple[int, str, str]]) -> None:

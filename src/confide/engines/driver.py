@@ -137,8 +137,6 @@ def simulate(
         notes += (f"budget: stopped before round {rounds + 1} of {planned}, which would have passed it",)
     if algorithm.aggregation is not None and (doubt := algorithm.aggregation.doubt(algorithm.sampled)):
         notes += (doubt,)
-    if price is not None and repeats > 1:
-        notes += (f"privacy: statement and ledger of this run are about each of its {repeats} repeats alone",)
     notes += () if paid is None else paid.notes
     notes += () if unended is None else (unended,)
     metrics = course.metrics()

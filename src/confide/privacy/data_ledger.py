@@ -71,7 +71,9 @@ class Reservation:
     @property
     def notes(self) -> tuple[str, ...]:
         earlier = () if self.earlier == NOTHING else (said(self.earlier, self.price.plan),)
-        return (*earlier, *unaccounted(self.ledger.path.stem))
+        many = self.spending.repeats
+        alone = f"statement and folder are about one of {many} repeats; the ledger of the data counts all"
+        return (*earlier, *(alone,) * (many > 1), *unaccounted(self.ledger.path.stem))
 
     def end(self, rounds: int) -> None:
         """So many rounds were made, and no other will be.
