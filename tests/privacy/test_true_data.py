@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 
 from builders import a_deployed_plan
 from confide.base.errors import InputError
-from confide.deploy.node.client_setup import ClientSetup
 from confide.engines.driver import simulate
 from confide.engines.run import DivergenceWarning, Run
 from confide.graph.graph import Graph
@@ -265,17 +263,6 @@ def test_new_bytes_of_a_paid_client_are_those_of_its_ledger(rows: Path) -> None:
     enrolment(rows).pay()
     enrolment(rows, name="visits", rounds=5).pay()
     assert rounds_of("visits") == [4, 5]
-
-
-def test_a_client_reads_what_it_paid_for(rows: Path) -> None:
-    setup: Any = SimpleNamespace(path=lambda name: rows.parent / name, data="rows.csv", train=None)
-    plan = enrolment(rows).plan
-    nobody: Any = None
-    client = ClientSetup(setup, plan, 0, 0, nobody, None, nobody)
-    assert client.paid_for is not None
-    rows.write_text("a,b,c,y\n1,2,3,4\n")
-    with pytest.raises(InputError, match="was changed while it was read"):
-        client.trainer(None)
 
 
 # ---- one number for one run

@@ -105,12 +105,11 @@ class ClientSetup:
         Raises:
             InputError: the ledger cannot pay for all of it.
         """
-        _ = self.paid_for
         apart(lambda: self.enrolment.pay(anew=self.forgot))  # what it imports is not kept
 
-    @cached_property
-    def paid_for(self) -> Source | None:
-        """The data as they were before this client paid."""
+    @property
+    def source(self) -> Source | None:
+        """The data as they are now; those that are paid for are those that are read."""
         return None if self.config.data is None else Source.of(self.config.path(self.config.data))
 
     @property
@@ -149,10 +148,7 @@ class ClientSetup:
             return train
         if own or config.data is None:
             raise InputError("data", config.data, "the plan has no built-in model; give train = 'package.module:name'")
-        source = self.paid_for
         X, y = client_data.read(config.path(config.data), plan.algorithm.model.length)
-        if source is not None:
-            source.check("data")
         key: Callable[[int], int] = training.fresh_key
         if test_seed is not None:
             from confide.deploy.node import seeded
