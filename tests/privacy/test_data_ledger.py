@@ -240,6 +240,8 @@ def test_changed_bytes_need_a_name(rows: Path, state: Path) -> None:
     assert ledgers(state) == before
     run(prepared(rows), ledger=before[0])  # still those people's
     assert spent(*before) == pytest.approx(8 * LINE)
+    with open(rows, "a") as file:
+        file.write("u0,c0,0.5,0.5,0.5\n")
     run(prepared(rows), dataset="the second year")
     assert len(ledgers(state)) == 2
     run(prepared(rows))  # these bytes have that name now
@@ -725,10 +727,11 @@ def test_what_is_handed_out_again_costs_nothing(
 def client(folder: Path, plan: Plan, key: int = 1, **config: Any) -> ClientSetup:
     """A client of this plan whose keys nobody asks for."""
     server = PeerConfig(organisation="a", name="b", addresses=["c:1"])
-    given = {"plan": "p", "node": "n", "record": "r", "authority": "a", "data": "rows.csv"} | config
+    given = {"plan": "p", "node": "n", "record": "r", "authority": "a", "crl": "l", "data": "rows.csv"} | config
     made = ClientConfig(folder=folder, server=server, **given)
     node: Any = SimpleNamespace(identity=SimpleNamespace(public=bytes([key])))
-    return ClientSetup(made, plan, 0, 0, node, b"")
+    nobody: Any = None
+    return ClientSetup(made, plan, 0, 0, node, b"", nobody)
 
 
 def deployed(times: float = 1.0, **changes: Any) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import sys
@@ -10,10 +11,31 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from confide.base.errors import InputError, RunError, refused
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk
+
+
+class Source(NamedTuple):
+    """Where data are, and the digest of what is there; none of what is no file."""
+
+    place: str
+    digest: str | None
+
+    @classmethod
+    def of(cls, path: str | Path) -> Self:
+        place = os.path.realpath(path)
+        if not os.path.isfile(place):
+            return cls(place, None)
+        with open(place, "rb") as file:
+            return cls(place, hashlib.file_digest(file, "sha256").hexdigest())
+
+    def check(self, field: str) -> None:
+        """Nothing was written there meanwhile: what was read is what the digest is of."""
+        if Source.of(self.place) != self:
+            raise InputError(field, self.place, "was changed while it was read; begin again")
 
 
 @contextmanager

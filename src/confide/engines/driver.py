@@ -110,7 +110,7 @@ def simulate(
     if price is None and problem.private:
         from confide.privacy.data_ledger import note_unaccounted
 
-        note_unaccounted(problem.spec)
+        note_unaccounted(problem)
     try:
         work = engine_named(name)(problem, graphs, algorithm, rounds, seed, cap, secret=secret)
         if unstable is not None:
@@ -127,6 +127,7 @@ def simulate(
     unended = None if paid is None or course.broke else _end(paid, course.done)
     if course.done == 0 and course.interrupted:
         raise KeyboardInterrupt
+    counted = rounds if course.broke else course.done  # in which round it broke tells of the data
     if course.broke:
         warnings.warn(DivergenceWarning(*course.broke, algorithm.step, unstable), stacklevel=2)
     notes = problem.notes + (() if problem.optimum is not None else (NO_OPTIMUM,))
@@ -164,7 +165,7 @@ def simulate(
         ),
         model=describe_model(problem),
         notes=notes,
-        privacy=None if price is None or course.done == 0 else _accounted(price, course.done, paid, problem, seed),
+        privacy=None if price is None or counted == 0 else _accounted(price, counted, paid, problem, seed),
         seconds=time.perf_counter() - began,
         interrupted=course.interrupted,
         diverged=Divergence(*course.broke, algorithm.step, unstable) if course.broke else None,
@@ -178,7 +179,7 @@ def _reserved(
     from confide.privacy import data_ledger
     from confide.privacy.run_ledger import run_name
 
-    of_data = data_ledger.of_run(problem.private, problem.spec, price.plan.privacy, ledger)
+    of_data = data_ledger.of_run(problem, price.plan.privacy, ledger)
     return None if of_data is None else of_data.reserve(price, rounds, run_name(problem, seed), repeats)
 
 
@@ -192,7 +193,7 @@ def _end(paid: Reservation, done: int) -> str | None:
 
 
 def _accounted(price: Price, done: int, paid: Reservation | None, problem: Problem, seed: int) -> dict[str, Any]:
-    """What the run says about privacy: it is the plan of the rounds that were done."""
+    """What the run says about privacy: it is the plan of the rounds that count as done."""
     from confide.privacy.price import price as price_of
     from confide.privacy.run_ledger import run_name, summary
 

@@ -40,9 +40,11 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     """
     from scipy.optimize import brentq
 
+    high = 1.0 + mu * mu
+    if not math.isfinite(high):
+        return math.inf
     if mu == 0.0 or gaussian_delta(mu, 0.0) <= delta:
         return 0.0
-    high = 1.0 + mu * mu
     while gaussian_delta(mu, high) > delta:
         high *= 2.0
     return float(brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, high, xtol=1e-12, rtol=1e-12))

@@ -154,12 +154,13 @@ class Law:
 
 
 def _gaussian_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
-    return Spent(copies * sigma**-2.0 * deviation**2 / 2.0)
+    with np.errstate(over="ignore"):  # so little noise that nothing is finite, which whoever adds up sees
+        return Spent(copies * sigma**-2.0 * deviation**2 / 2.0)
 
 
 def _laplace_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
     """Of an epsilon the rho is at most epsilon^2 / 2, and at most epsilon: D_a <= epsilon <= a epsilon."""
-    with np.errstate(over="ignore"):  # so little noise that nothing is finite, which whoever adds up sees
+    with np.errstate(over="ignore"):  # likewise
         each = deviation / (sigma / ROOT)
         return Spent(copies * np.minimum(each**2 / 2.0, each), copies * each)
 

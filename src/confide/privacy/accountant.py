@@ -256,7 +256,8 @@ def _release_rhos(kept: Floats, rounded: float, s: Sensitivity, P: int, release:
     """rho of the noisy mean after each round: given the messages the target's state is c Delta_j away in l2, and the
     mean 1/P of it."""
     if s.rounding is None:
-        return np.asarray((kept / P / release.hidden(P, known)) ** 2 / 2.0)
+        with np.errstate(over="ignore"):
+            return np.asarray((kept / P / release.hidden(P, known)) ** 2 / 2.0)
     dim, quantum = positive_int("dim", s.dim), s.rounding.quantum
     sized = min(release.colluders, P - 1)
     apart = kept + rounded * quantum

@@ -21,6 +21,7 @@ from confide.plans import words
 from confide.plans.plan import LARGEST, Plan
 from confide.plans.words import Links
 from confide.privacy import data_ledger
+from confide.privacy.data_index import check_head
 from confide.privacy.ledger import LONGEST, UNKNOWN, Book, Part, Promise, paid_by, promise_of, read, read_all, sharing
 from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, Terms, adversary
 from confide.privacy.price import agreed, price, price_run
@@ -107,6 +108,8 @@ def add_up(
     for folder in (path for path in paths if path.is_dir()):
         check_whole(folder, read(folder / LEDGER))
     books = read_all(path / LEDGER if path.is_dir() else path for path in paths)
+    for book in books:
+        check_head(Path(book.where), book)
     promises = [promise_of(book) for book in books]
     threat = next((p.threat for p in promises if p is not None and p.threat is not None), None)
     of_data = any(book.header.of_data for book in books)
@@ -224,8 +227,8 @@ def _runs(book: Book) -> list[dict[str, Any]]:
 
 
 def _why_unbounded(books: Sequence[Book], paid: Paid) -> str:
-    if (seed := sharing(books)) is not None:
-        return f"runs with {seed} share their noise: give each run another seed"
+    if (shared := sharing(books)) is not None:
+        return shared
     why = "some event has none, or there is so little noise that no epsilon is left beside the sampler's distance"
     return why if not paid.proof or paid.rho is not None else paid.proof
 

@@ -4,11 +4,11 @@
 
 The same bytes are the same data wherever they lie and whatever they are called: a file that was moved, linked or copied
 goes on with its ledger. Other bytes under a known path need a name, since nobody can know whose data they hold.
+Nothing is new as long as a ledger lies in the folder of which the index does not know whose it is.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from confide.base.canonical import is_digest
 from confide.base.durable_files import replace_file
 from confide.base.errors import InputError
-from confide.base.files import locked
+from confide.base.files import Source, locked
 from confide.privacy.ledger import Book, dataset_id, random_id
 
 INDEX: Final = "index.json"
@@ -27,14 +28,20 @@ ENDING: Final = ".jsonl"
 
 
 def folder() -> Path:
-    """Where ledgers of data sets are: $CONFIDE_STATE, or the user's state folder."""
+    """Where ledgers of data sets are: $CONFIDE_STATE, or the user's state folder; behind links, where they lead."""
     given = os.environ.get("CONFIDE_STATE")
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    return (Path(given) if given else state / "confide") / "ledgers"
+    return Path(os.path.realpath((Path(given) if given else state / "confide") / "ledgers"))
 
 
 def ledger_of(id: str) -> Path:
     return folder() / f"{id}{ENDING}"
+
+
+def id_of(path: Path) -> str | None:
+    """Of which data set this is the ledger in the state folder; None of one that lies elsewhere."""
+    there = path.parent == folder() and path.suffix == ENDING and is_digest(path.stem)
+    return path.stem if there else None
 
 
 @dataclass
@@ -66,58 +73,72 @@ class Index:
                     found.bytes.setdefault(known["digest"], str(known["id"]))
         except (ValueError, KeyError, TypeError, AttributeError, OSError):
             remedy = (
-                "cannot be read: it says which ledger is of which data; take it from a backup, or name output.ledger"
+                "cannot be read: it says which ledger is of which data; take it from a backup; or move it away, and "
+                "say of each set of data which ledger is theirs (output.ledger)"
             )
             raise InputError("index", str(path), remedy) from None
         return found
 
-    def named(self, name: str) -> str:
-        """The id of data with this name, which may be new."""
-        return self.names.get(name) or dataset_id(name)
-
-    def ids(self, name: str | None, source: Path | None) -> set[str]:
-        """Of what is known under this name, at this place or with these bytes."""
-        place, digest = _seen(source)
+    def ids(self, name: str | None, source: Source | None) -> set[str]:
+        """Of all that is known under this name, at this place or with these bytes."""
+        place, digest = ("", None) if source is None else source
         found = (self.names.get(name or ""), self.sources.get(place, {}).get("id"), self.bytes.get(digest or ""))
         return {id for id in found if id}
 
-    def identify(self, name: str | None, source: Path | None) -> str:
-        """The id of these data, which are known from now on.
+    def find(self, name: str | None, source: Source | None, given: str | None = None) -> str | None:
+        """The id of these data; None of data that are new.
+
+        Args:
+            given: the id that somebody says they have.
 
         Raises:
             InputError: the file has changed, and no name says whose data it holds now; or the name is of other data.
         """
-        place, digest = _seen(source)
-        there = self.sources.get(place, {})
-        known = there.get("id") if digest is None else self.bytes.get(digest)
-        if name is None:
-            if known is None and there:
-                remedy = (
-                    "has changed since earlier runs: name the data that it holds now (privacy.dataset = 'NAME'), or go "
-                    f"on with the ledger of before (output.ledger = '{ledger_of(str(there['id']))}')"
-                )
-                raise InputError("problem.path", place, remedy)
-            id = known or random_id()
-        else:
-            if known is not None and self.names.get(name, known) != known:
-                remedy = "is another data set than these bytes were known as; leave the name out, or use that of before"
-                raise InputError("privacy.dataset", name, remedy)
-            id = known or self.named(name)
+        for other in self.names:
+            if name is not None and name != other and _bare(name) == _bare(other):
+                raise InputError("privacy.dataset", name, f"is known as {other!r}; write it like that")
+        place, digest = ("", None) if source is None else source
+        there = self.sources.get(place, {}).get("id")
+        known, named = there if digest is None else self.bytes.get(digest), self.names.get(name or "")
+        found = {id for id in (known, named, given) if id}
+        if len(found) > 1:
+            field, value = ("privacy.dataset", name) if named not in (None, known) else ("output.ledger", given)
+            remedy = "is another data set than these bytes were known as; leave it out, or use that of before"
+            raise InputError(field, value, remedy)
+        if not found and name is None and there is not None:
+            remedy = (
+                "has changed since earlier runs: name the data that it holds now (privacy.dataset = 'NAME'), or go "
+                f"on with the ledger of before (output.ledger = '{ledger_of(there)}')"
+            )
+            raise InputError("problem.path", place, remedy)
+        return next(iter(found), None)
+
+    def identify(self, name: str | None, source: Source | None, given: str | None = None) -> str:
+        """The id of these data, which are known from now on.
+
+        Raises:
+            InputError: as `find`; or they may be those of a ledger that the index has forgotten.
+        """
+        id = self.find(name, source, given) or self._new(name)
+        if name is not None:
             self.names[name] = id
-        if digest is not None:
-            self.bytes[digest] = id
-        if place:
-            self.sources[place] = {"id": id, "digest": digest}
+        if source is not None:
+            self.sources[source.place] = {"id": id, "digest": source.digest}
+            if source.digest is not None:
+                self.bytes[source.digest] = id
         return id
 
-    def check_head(self, path: Path, book: Book | None) -> None:
-        """Refuse a ledger of this folder that is gone, or older than it was."""
-        head = self.heads.get(path.stem)
-        if path.parent != folder() or head is None or (book is not None and head in book.hashes):
-            return
-        gone = "is gone" if book is None else "is an older one, without its last lines"
-        remedy = f"{gone}: what was spent on these data is not known; take it from a backup, or, to forget all that, "
-        raise InputError("ledger", str(path), f"{remedy}take {path.stem} out of 'heads' in {folder() / INDEX}")
+    def _new(self, name: str | None) -> str:
+        id = random_id() if name is None else dataset_id(name)
+        known = {*self.names.values(), *self.bytes.values(), *self.heads, *(s["id"] for s in self.sources.values()), id}
+        for path in sorted(folder().glob(f"*{ENDING}")):
+            if id_of(path) is not None and path.stem not in known:
+                remedy = (
+                    f"does not say whose ledger {path.name} is: it is an older index, or a new one, and these data may "
+                    f"be those. Take it from a backup; or say so (output.ledger = '{path}'); or move that ledger away"
+                )
+                raise InputError("index", str(folder() / INDEX), remedy)
+        return id
 
 
 @contextmanager
@@ -133,10 +154,33 @@ def changing() -> Iterator[Index]:
 
 
 def known(name: str | Path) -> Path | None:
-    """The ledger of the data with this name or in this file; None where there is none."""
+    """The ledger of the data with this name or in this file; None where there is none.
+
+    Raises:
+        InputError: the file has changed since, is of other data than those of this name, or the ledger is gone.
+    """
     index = Index.load()
-    id = index.names.get(str(name)) or next(iter(index.ids(None, Path(name))), None)
-    return ledger_of(id) if id and ledger_of(id).exists() else None
+    id = index.find(str(name) if str(name) in index.names else None, Source.of(name))
+    if id is None or ledger_of(id).exists():
+        return None if id is None else ledger_of(id)
+    check_head(ledger_of(id), None)
+    return None
+
+
+def check_head(path: Path, book: Book | None) -> None:
+    """Refuse a ledger of the state folder that is gone, or older than it was."""
+    id = id_of(Path(os.path.realpath(path)))
+    head = None if id is None else Index.load().heads.get(id)
+    if head is None or (book is not None and head in book.hashes):
+        return
+    gone = "is gone" if book is None else "is an older one, without its last lines"
+    remedy = f"{gone}: what was spent on these data is not known; take it from a backup, or, to forget all that, "
+    raise InputError("ledger", str(path), f"{remedy}take {path.stem} out of 'heads' in {folder() / INDEX}")
+
+
+def _bare(name: str) -> str:
+    """Without blanks and capitals, in which two names of the same data may differ."""
+    return "".join(name.split()).casefold()
 
 
 @contextmanager
@@ -149,14 +193,3 @@ def held(path: Path) -> Iterator[None]:
     except OSError as e:
         remedy = f"cannot be kept ({e.strerror or e}); name another file, or set CONFIDE_STATE to a folder of yours"
         raise InputError("ledger", str(path), remedy) from None
-
-
-def _seen(source: Path | None) -> tuple[str, str | None]:
-    """Where these data are, and the digest of what is there; nowhere, and none, where they are not in a file."""
-    if source is None:
-        return "", None
-    place = os.path.realpath(source)
-    if not os.path.isfile(place):
-        return place, None
-    with open(place, "rb") as file:
-        return place, hashlib.file_digest(file, "sha256").hexdigest()

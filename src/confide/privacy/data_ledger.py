@@ -14,21 +14,38 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import add
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from confide.base.durable_files import replace_file
 from confide.base.errors import InputError
+from confide.base.files import Source
 from confide.plans.plan import Plan
 from confide.plans.privacy import Privacy
-from confide.privacy.data_index import Index, changing, held, ledger_of
-from confide.privacy.ledger import SEED, Book, Header, Promise, Spending, lines, random_id, read, sharing, verify_lines
+from confide.plans.words import cap
+from confide.privacy.data_index import Index, changing, check_head, held, id_of, ledger_of
+from confide.privacy.ledger import (
+    CLIENT,
+    Book,
+    Header,
+    Promise,
+    Spending,
+    dataset_id,
+    lines,
+    random_id,
+    read,
+    sharing,
+    verify_lines,
+)
 from confide.privacy.paid import ADVERSARIES, NOTHING, Paid, Terms, adversary, least
 from confide.privacy.price import Price, price
 from confide.privacy.run_ledger import PLAN, PLANS
 from confide.privacy.statement import rounded_up
+
+if TYPE_CHECKING:
+    from confide.problems.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -54,7 +71,9 @@ class Reservation:
     @property
     def notes(self) -> tuple[str, ...]:
         earlier = () if self.earlier == NOTHING else (said(self.earlier, self.price.plan),)
-        return (*earlier, *unaccounted(self.ledger.path.stem))
+        many = self.spending.repeats
+        alone = f"statement and folder are about one of {many} repeats; the ledger of the data counts all"
+        return (*earlier, *(alone,) * (many > 1), *unaccounted(self.ledger.path.stem))
 
     def end(self, rounds: int) -> None:
         """So many rounds were made, and no other will be.
@@ -83,7 +102,7 @@ class DataLedger:
 
     def book(self) -> Book | None:
         book = read(self.path) if self.path.exists() else None
-        Index.load().check_head(self.path, book)
+        check_head(self.path, book)
         if book is None:
             return None
         if not book.header.of_data:
@@ -110,7 +129,7 @@ class DataLedger:
                 the same noise.
         """
         with self.held() as book:
-            _check_seed(book, found.plan, run)
+            _check_noise(book, found.plan, run)
             earlier = spent_before(book, self.path, found.plan)
             allowed = found.affordable(rounds, earlier, repeats)
             spending = self.add(book, found, run, allowed, repeats)
@@ -119,16 +138,17 @@ class DataLedger:
     def reserve_whole(self, found: Price, run: str) -> None:
         """As `reserve`, all of a plan or nothing."""
         with self.held() as book:
-            self.check_pays(book, found)
+            self.check_pays(book, found, run)
             self.add(book, found, run, found.plan.rounds, 1)
 
-    def check_pays(self, book: Book | None, found: Price) -> Paid:
+    def check_pays(self, book: Book | None, found: Price, run: str) -> Paid:
         """What was spent before.
 
         Raises:
-            InputError: after that the budget does not pay for all rounds and releases.
+            InputError: after that the budget does not pay for all rounds and releases, or the noise is shared.
         """
         plan = found.plan
+        _check_noise(book, plan, run)
         earlier = spent_before(book, self.path, plan)
         remedy = f"cannot pay for this plan, since {said(earlier, plan)}; take no part in it"
         try:
@@ -160,38 +180,52 @@ class DataLedger:
         before = () if book is None else book.spendings
         texts = list(lines(header, (*before, spending)))
         replace_file(self.path, "".join(f"{text}\n" for text in texts).encode(), 0o600)
-        if self.path == ledger_of(self.path.stem):
+        if (id := id_of(self.path)) is not None:
             with changing() as index:
-                index.heads[self.path.stem] = verify_lines(texts, str(self.path)).head
+                index.heads[id] = verify_lines(texts, str(self.path)).head
         return spending
 
 
-def of_data(name: str | None, source: Path | None) -> DataLedger:
-    """The ledger in the state folder of data with this name, or from this file.
+def of_data(name: str | None, source: Source | None, given: str | Path | None = None) -> DataLedger:
+    """The ledger of data with this name, or from this file: in the state folder, or the given one elsewhere.
 
     Raises:
         InputError: as `Index.identify`.
     """
     with changing() as index:
-        id = index.identify(name, source)
+        return _found(index, name, source, given)
+
+
+def _found(index: Index, name: str | None, source: Source | None, given: str | Path | None) -> DataLedger:
+    """In a file that is not in the state folder the index knows of nothing; behind a link is what it points to."""
+    path = None if given is None else Path(os.path.realpath(given))
+    asked = None if path is None else id_of(path)
+    if path is not None and asked is None:
+        return DataLedger(path, None if name is None else index.names.get(name) or dataset_id(name))
+    id = index.identify(name, source, asked)
     return DataLedger(ledger_of(id), id)
 
 
-def of_run(private: bool, spec: Mapping[str, Any], privacy: Privacy, given: str | Path | None) -> DataLedger | None:
+def of_run(problem: Problem, privacy: Privacy, given: str | Path | None) -> DataLedger | None:
     """The ledger that a simulation pays into: the given one, or that of somebody's named data or file."""
-    if given is not None:
-        return _given(given, privacy.dataset)
-    source = spec.get("path")
-    if not private or (source is None and privacy.dataset is None):
+    source = _source(problem) if problem.private else None
+    if given is None and (not problem.private or (source is None and privacy.dataset is None)):
         return None
-    return of_data(privacy.dataset, None if source is None else Path(source))
+    return of_data(privacy.dataset, source, given)
+
+
+def _source(problem: Problem) -> Source | None:
+    """As it was read; of a problem that does not say, as it is now."""
+    path = problem.spec.get("path")
+    return Source.of(path) if problem.source is None and path is not None else problem.source
 
 
 @dataclass(frozen=True)
 class Enrolment:
     """A client of a deployment, who pays for all of a plan, once.
 
-    Who comes back has paid, whatever the data are by then.
+    Who comes back has paid, whatever the data are by then: to stay away would tell of them. What they are then takes
+    part, and their ledger says so, whatever its budget.
 
     Attributes:
         run: whose client it is.
@@ -214,30 +248,40 @@ class Enrolment:
         Raises:
             InputError: the ledger cannot pay for the plan, or the data have changed since an earlier plan.
         """
-        if anew or not self._paid:
-            ledger = of_data(self.name, self.source) if self.given is None else _given(self.given, self.name)
-            ledger.reserve_whole(price(self.plan), self.run)
+        paid, found = self._paid, price(self.plan)
+        if anew or not paid:
+            of_data(self.name, self._seen, self.given).reserve_whole(found, self.run)
+        elif (id := id_of(paid[0].path)) is not None:
+            digest = None if self._seen is None else self._seen.digest
+            with changing() as index:
+                known = None if digest is None else index.bytes.setdefault(digest, id)
+                now = {index.names.get(self.name or ""), known} - {None, *(ledger.path.stem for ledger in paid)}
+            for ledger in (DataLedger(ledger_of(other)) for other in now if other is not None):
+                with ledger.held() as book:
+                    ledger.add(book, found, self.run, self.plan.rounds, 1)
 
     def outlook(self, *, anew: bool = False) -> str:
         """What `pay` would find, or raise; nothing is written."""
         if self._paid and not anew:
             return "this plan is paid for"
-        if self.given is None:
-            ledger = DataLedger(ledger_of(Index.load().identify(self.name, self.source)))
-        else:
-            ledger = _given(self.given, self.name)
-        earlier = ledger.check_pays(ledger.book(), price(self.plan))
+        ledger = _found(Index.load(), self.name, self._seen, self.given)
+        earlier = ledger.check_pays(ledger.book(), price(self.plan), self.run)
         if earlier == NOTHING:
             return "nothing was spent on these data"
         return f"pays for this plan; {said(earlier, self.plan)}"
 
+    @cached_property
+    def _seen(self) -> Source | None:
+        return None if self.source is None else Source.of(self.source)
+
     @property
-    def _paid(self) -> bool:
-        """Whoever comes back may have other data by then."""
-        ids = Index.load().ids(self.name, self.source)
-        ledgers = [DataLedger(ledger_of(id)) for id in ids] if self.given is None else [DataLedger(self.given)]
-        books = [book for ledger in ledgers if (book := ledger.book()) is not None]
-        return any((s.plan, s.run) == (self.plan.hash, self.run) for book in books for s in book.spendings)
+    def _paid(self) -> list[DataLedger]:
+        """Where; whoever comes back may have other data by then."""
+        ids, given = Index.load().ids(self.name, self._seen), self.given
+        paths = [ledger_of(id) for id in ids] if given is None else [Path(os.path.realpath(given))]
+        books = [(ledger, book) for path in paths if (book := (ledger := DataLedger(path)).book()) is not None]
+        mine = (self.plan.hash, self.run)
+        return [ledger for ledger, book in books if any((s.plan, s.run) == mine for s in book.spendings)]
 
 
 def under(
@@ -281,8 +325,8 @@ def translated(
 
 def added_up(book: Book, to: Terms, rows: tuple[int, int] | None = None) -> dict[str, Paid]:
     """What all plans of a data set cost together, against each adversary: of each its worst unit."""
-    if (seed := sharing([book])) is not None:
-        return dict.fromkeys(ADVERSARIES, Paid.unknown(f"runs with {seed} share their noise"))
+    if (why := sharing([book])) is not None:
+        return dict.fromkeys(ADVERSARIES, Paid.unknown(why))
     each = [under(s, book.terms, to, plan_of(book, s.plan), rows) for s in book.standing]
     return {name: reduce(add, (costs[name] for costs in each), NOTHING) for name in ADVERSARIES}
 
@@ -298,22 +342,22 @@ def spent_before(book: Book | None, path: Path, plan: Plan) -> Paid:
     return added_up(book, Terms.of(plan.privacy))[who]
 
 
-def _check_seed(book: Book | None, plan: Plan, run: str) -> None:
-    """Runs of data from a seed draw their noise from it as well: two plans that share it have no sum."""
-    if plan.privacy.budget is None or book is None or not run.startswith(SEED):
-        return  # without a budget nothing is promised: the sum then says that it has no bound
-    if any(s.run == run and s.plan != plan.hash for s in book.standing):
-        remedy = (
-            f"drew the noise of an earlier plan in {book.where}, and what shares its noise has no sum; take another"
-        )
-        raise InputError("seed", run.removeprefix(SEED), remedy)
+def _check_noise(book: Book | None, plan: Plan, run: str) -> None:
+    """What shares its noise with what is there already has no sum."""
+    if book is None or (plan.privacy.budget is None and not run.startswith(CLIENT)):
+        return  # where nothing is promised, the sum says that it has no bound
+    if sharing([book]) is None and (why := sharing([book], (run, plan.hash))) is not None:
+        raise InputError("ledger", book.where, f"cannot pay for this as well: {why}")
+    if cap(plan.privacy.participation) is not None and any((s.plan, s.run) == (plan.hash, run) for s in book.standing):
+        remedy = f"has paid for plan {plan.hash[:12]}, and the record of the rounds that got data is gone"
+        raise InputError("ledger", book.where, f"{remedy}: nobody can keep its cap now; take no further part in it")
 
 
-def note_unaccounted(spec: Mapping[str, Any]) -> None:
+def note_unaccounted(problem: Problem) -> None:
     """A run without an account has no plan and no cost; that it was made is known to the index."""
-    if (path := spec.get("path")) is not None:
+    if (source := _source(problem)) is not None:
         with suppress(InputError), changing() as index:
-            for id in index.ids(None, Path(path)) or {index.identify(None, Path(path))}:
+            for id in index.ids(None, source) or {index.identify(None, source)}:
                 index.unaccounted[id] = index.unaccounted.get(id, 0) + 1
 
 
@@ -329,11 +373,6 @@ def said(earlier: Paid, plan: Plan) -> str:
     epsilon = None if p.budget is None or p.budget.rho is not None else earlier.at(p.delta)
     beside = "" if epsilon is None else f" (epsilon {rounded_up(epsilon)} at delta {p.delta:g})"
     return f"earlier plans on the same data spent {rho}{beside} against {p.threat}, {Terms.of(p)}"
-
-
-def _given(path: str | Path, name: str | None) -> DataLedger:
-    """In a file; behind a link, what it points to is replaced, not the link."""
-    return DataLedger(Path(os.path.realpath(path)), None if name is None else Index.load().named(name))
 
 
 def plan_of(book: Book, hash: str) -> Plan | None:

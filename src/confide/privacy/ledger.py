@@ -47,6 +47,7 @@ LONGEST = 2**16  # bytes of a line
 _EVENT = ("plan", "kind", "round", "unit", "cost", "sha256", "time")
 _COST = ("rho", "epsilon", "sensitivity", "sigma", "law")
 SEED = "seed "  # begins the name of a run whose noise follows from a seed, which built-in problems have
+CLIENT = "client "  # begins the name of a run that is a client's part of a deployment
 UNKNOWN = "is an older ledger, whose promise is not known"
 _SPENDING = ("plan", "run", "rounds", "repeats", "costs", "of", "time")
 
@@ -373,8 +374,8 @@ def paid_by(books: Sequence[Book]) -> Paid:
     Numbers of units mean nothing across plans: unit 0 of one may be unit 3 of another. Runs that shared their noise
     have no sum: the difference of two noisy models may be a clean one.
     """
-    if (seed := sharing(books)) is not None:
-        return Paid.unknown(f"runs with {seed} share their noise")
+    if (why := sharing(books)) is not None:
+        return Paid.unknown(why)
     units: dict[int, list[Paid]] = defaultdict(list)
     for (run, _), paid in compose(books).items():
         units[run].append(paid)
@@ -382,15 +383,21 @@ def paid_by(books: Sequence[Book]) -> Paid:
     return replace(together(each), draws=max((paid.draws for paid in each), default=0))
 
 
-def sharing(books: Iterable[Book]) -> str | None:
-    """The seed that several of these runs drew their noise from, under unlike plans; None where there is none."""
-    plans: dict[str, set[str]] = defaultdict(set)
+def sharing(books: Iterable[Book], *more: tuple[str, str]) -> str | None:
+    """Why these, and `more` (run, plan), have no sum: some share their noise; None where none do.
+
+    Plans share it that draw it from one seed, and clients of one plan, whose servers add it once for all of them.
+    """
+    made: list[tuple[str, str | None]] = [*more]
     for book in books:
-        made = [(run.header.run, run.plan) for run in book.runs] + [(s.run, s.plan) for s in book.standing]
-        for name, plan in made:
-            if name.startswith(SEED) and plan is not None:
-                plans[name].add(plan)
-    return next((name for name, of in plans.items() if len(of) > 1), None)
+        made += [(run.header.run, run.plan) for run in book.runs] + [(s.run, s.plan) for s in book.standing]
+    shared: dict[str, set[str]] = defaultdict(set)
+    for name, plan in made:
+        if name.startswith(SEED) and plan is not None:
+            shared[f"runs with {name} share their noise: give each run another seed"].add(plan)
+        elif name.startswith(CLIENT):
+            shared[f"clients of the plan {plan} share its noise: no two of them may have the same data"].add(name)
+    return next((why for why, of in shared.items() if len(of) > 1), None)
 
 
 def read(path: str | Path, head: str | None = None) -> Book:

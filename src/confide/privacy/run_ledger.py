@@ -74,7 +74,7 @@ def write_ledger(ledger: Mapping[str, Any] | None, new: Path, old: Path, rounds:
     before = _ledger_in(old)
     plan = None if ledger is None else Plan.from_text(ledger["plan"])
     if before is not None:
-        if rounds:
+        if rounds or ledger is not None:
             privacy, dataset = (None, None) if ledger is None or plan is None else (plan.privacy, ledger["dataset"])
             _check_addable(old, before, privacy, dataset)
         _keep(before, old, new)

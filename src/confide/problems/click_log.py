@@ -18,6 +18,7 @@ from pydantic import Field
 
 from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
+from confide.base.files import Source
 from confide.base.randomness import Purpose, generator
 from confide.base.validation import number, one_of, positive_int, whole
 from confide.problems import splits
@@ -149,7 +150,10 @@ def clicks(
     number("problem.feature_noise", feature_noise, 0.0)
     model = Logistic(number("problem.rho", rho, 0.0))
 
+    source = None if path is None else Source.of(path)
     train, test, notes = _rows(path, rows, test_rows, balance, seed)
+    if source is not None:
+        source.check("problem.path")
     names, listed = list(FIELDS), encoding == "top"
     made = FeatureMap.fit(
         train,
@@ -178,6 +182,7 @@ def clicks(
         {**made.to_dict(), "label": {"name": "click", "task": "binary", "negative": "0", "positive": "1"}},
         private=path is not None,
         undeclared=() if path is None else (UNDECLARED,),
+        source=source,
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from confide.base.arrays import Floats
 from confide.base.errors import InputError
+from confide.base.files import Source
 from confide.problems.federation import Federation
 from confide.problems.models import GLM, Linear, Logistic, Model
 
@@ -32,6 +33,7 @@ class Problem:
         private: whether the data are somebody's; only what confide made from a seed is not.
         undeclared: what was computed from everybody's rows before any noise (scaling, categories, a split of the whole
             table), each with what to declare instead: an epsilon does not cover it, so an accounted run is refused.
+        source: the file that the data were read from, as it was then; no output has its digest.
     """
 
     federation: Federation
@@ -42,6 +44,7 @@ class Problem:
     features: Mapping[str, Any] | None = None
     private: bool = True
     undeclared: tuple[str, ...] = ()
+    source: Source | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.model, Logistic):

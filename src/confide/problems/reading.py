@@ -65,7 +65,7 @@ def scan_table(path: object, field: str) -> pl.LazyFrame:
 
 
 def absolute(path: object, field: str) -> str:
-    if isinstance(path, str | Path) and str(path):
+    if isinstance(path, str | Path) and str(path) and "\0" not in str(path):
         return str(Path(path).absolute())
     raise InputError(field, path, "must be the path of a CSV or Parquet file")
 

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
+from confide.base.files import Source
 from confide.base.randomness import Purpose, generator
 from confide.base.validation import number, one_of, positive_int, whole
 from confide.problems import splits
@@ -128,7 +129,9 @@ def table(
 
     import polars as pl
 
+    source = Source.of(path)
     frame = read_table(path, "problem.path")
+    source.check("problem.path")
     declared = dict(categories or {})
     classes = declared.pop(label, None) if task == "binary" else None
     d, named = _labels(frame, label, task, positive, classes)
@@ -162,6 +165,7 @@ def table(
         tuple(notes),
         {**made.to_dict(), "label": {"name": label, "task": task, **named}, "units": unit_names},
         undeclared=_undeclared(made, label if named and classes is None else None, split),
+        source=source,
     )
 
 

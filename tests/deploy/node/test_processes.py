@@ -739,6 +739,14 @@ def test_bad_data_are_told_to_the_operator_and_counted_nowhere(site: Site, caplo
         ClientProcess(ClientSetup.load(load_client(edited(site, "alpha-c1", "alpha-c1.npz", "nowhere.npz"))))
 
 
+def test_a_client_reads_what_it_paid_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LOST SPENDING: other data were put there after it had paid."""
+    setup, data = ClientSetup.load(load_client(site.toml("alpha-c1"))), site.folder / "alpha-c1.npz"
+    monkeypatch.setattr(ClientSetup, "pay", lambda _: data.write_bytes(b"others"))
+    with pytest.raises(InputError, match="was changed while it was read"):
+        ClientProcess(setup)
+
+
 def test_a_client_whose_parts_do_not_fit_is_refused(site: Site) -> None:
     def load(old: str, new: str) -> ClientSetup:
         return ClientSetup.load(load_client(edited(site, "alpha-c1", old, new)))

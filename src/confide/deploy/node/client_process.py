@@ -51,6 +51,7 @@ class ClientProcess(NodeProcess):
         until_finished: bool = False,
         observer: Observer | None = None,
     ) -> None:
+        source = setup.source
         setup.pay()
         super().__init__(observer, until_finished, setup.config)
         self.setup, config = setup, setup.config
@@ -79,6 +80,8 @@ class ClientProcess(NodeProcess):
             effect = "this client takes part and adds zeros; run `confide check` on its config to see why"
             _log.error("the data fail a check: %s", effect)
             trainer = training.without_data(setup.plan, setup.unit, setup.client)
+        if source is not None:
+            source.check("data")
         self._record = self._patiently(lambda: FileRecord(config.path(config.record), setup.terms.owner))
         self.client = Client(
             setup.terms,

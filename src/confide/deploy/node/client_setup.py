@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from confide.base import canonical
 from confide.base.errors import InputError
+from confide.base.files import Source
 from confide.deploy.keys.certificates import LARGEST_PEM, check_name, fingerprint
 from confide.deploy.keys.lists import Lists
 from confide.deploy.keys.node_keys import NodeKeys
@@ -91,11 +92,12 @@ class ClientSetup:
     def enrolment(self) -> Enrolment:
         """How this client pays for the plan, in the ledger of its data."""
         from confide.privacy.data_ledger import Enrolment
+        from confide.privacy.ledger import CLIENT
 
         config = self.config
         source = None if config.data is None else config.path(config.data)
         given = None if config.ledger is None else config.path(config.ledger)
-        return Enrolment(self.plan, f"client {self.node.identity.public.hex()}", given, config.dataset, source)
+        return Enrolment(self.plan, f"{CLIENT}{self.node.identity.public.hex()}", given, config.dataset, source)
 
     def pay(self) -> None:
         """Write the plan into the ledger of this client's data, before it enrols.
@@ -104,6 +106,11 @@ class ClientSetup:
             InputError: the ledger cannot pay for all of it.
         """
         apart(lambda: self.enrolment.pay(anew=self.forgot))  # what it imports is not kept
+
+    @property
+    def source(self) -> Source | None:
+        """The data as they are now; those that are paid for are those that are read."""
+        return None if self.config.data is None else Source.of(self.config.path(self.config.data))
 
     @property
     def forgot(self) -> bool:
