@@ -296,7 +296,7 @@ class Chaos(Soak):
         def ended(dead: bool) -> None:
             said = self.cluster.last_line(unit)
             require(dead, f"{unit} runs with a store that is {OLD}")
-            require(self.cluster.ended()[unit] in (1, 2) and OLD in said, f"{unit} ended otherwise: {said}")
+            require(self.cluster.ended()[unit] == 2 and OLD in said, f"{unit} ended otherwise: {said}")
             self.counts["old stores refused"] += 1
             self._refuses(unit, times - 1) if times > 1 else self._rejoin(unit)
 
