@@ -243,12 +243,12 @@ def main(arguments: list[str]) -> int:
     def run() -> None:
         if kind == "client":
             config = load_client(path)
-            observer = begin(config, None)
-            LyingClient(ClientSetup.load(config), int(seed), observer=observer).run()
+            with begin(config, None) as observer:
+                LyingClient(ClientSetup.load(config), int(seed), observer=observer).run()
         else:
             of_server = load_server(path)
-            observer = begin(of_server, None)
-            LyingServer(ServerSetup.load(of_server), int(seed), Path(tap), observer=observer).run()
+            with begin(of_server, None) as observer:
+                LyingServer(ServerSetup.load(of_server), int(seed), Path(tap), observer=observer).run()
 
     return exit_code(run)
 
