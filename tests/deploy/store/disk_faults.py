@@ -94,7 +94,7 @@ class Store:
 class Record:
     """A client's record, which it has, and which it makes."""
 
-    file, own = "record.json", ("! RunError", "! InputError")
+    file, own = "record.json", ("! RunError", "! PassingError")
 
     def __init__(self, folder: Path) -> None:
         self.places = closed, _ = [folder / name for name in ("closed", "new")]

@@ -190,7 +190,7 @@ def test_a_second_store_is_refused_in_this_process_and_in_another(make: Make, pa
             with pytest.raises(InputError, match=r"store\.db.*in use by another"):
                 SqliteStore.open(path)
             other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-            assert "InputError" in other.stderr
+            assert "BusyError" in other.stderr
             assert "is in use by another process" in other.stderr
             foreign = sqlite3.connect(path, timeout=0)
             with pytest.raises(sqlite3.OperationalError, match="locked"):
