@@ -24,6 +24,7 @@ from confide.cluster.try_out import TRY_OUT
 from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.certificates import utc_now
 from confide.deploy.node import client_main
+from confide.deploy.store.books import Books
 from confide.plans.config import parse
 from patience import LIMIT, SCALE, wait_round
 from ports import own_ports
@@ -31,6 +32,7 @@ from soak import Auditor, events_of
 
 NOBODY = 65534
 LONG = 180.0 * SCALE  # seconds: nobody is so late that the silent client would be given up
+WRONG_CLOCK = "one of the two clocks is wrong"
 CLOCK = """\
 import time
 _true = time.time
@@ -80,7 +82,7 @@ def test_signals_a_full_disk_and_a_clock_that_jumps_lose_nothing(layout: Layout,
         cluster.start_all()
         go_on(cluster)
         jumps(cluster, clock)
-        signalled(cluster, auditor)
+        signalled(cluster, auditor, clock)
         full(cluster, auditor)
         cluster.stop(layout.nodes, LIMIT)
         assert set(cluster.ended().values()) == {0}
@@ -109,24 +111,39 @@ def jumps(cluster: Cluster, clock: Path) -> None:
         go_on(cluster)
 
 
-def signalled(cluster: Cluster, auditor: Auditor) -> None:
+def signalled(cluster: Cluster, auditor: Auditor, clock: Path) -> None:
     """SIGTERM while the client of the round is silent: the round is given up, and taken up again.
 
     The first time the client may have answered before it was stopped, the second time it cannot. The clock that alpha
-    starts with is behind its own ledger.
+    starts with first is behind the plan: it believes nobody and decides nothing until it is started with a right one.
     """
     client = cluster.layout.clients("alpha")[0]
     cluster.kill(client, signal.SIGSTOP)
-    for _ in range(2):
-        cluster.stop(["alpha"], LIMIT)
-        assert cluster.ended()["alpha"] == 0, cluster.log("alpha")
-        books = auditor.look("alpha")
-        cluster.start("alpha")
-        cluster.wait("a round is open", lambda: (cluster.status("alpha") or {}).get("phase") == "adapt", LIMIT)
+    decided = stopped(cluster, auditor).decided
+    cluster.start("alpha")
+    cluster.wait("alpha doubts a clock", lambda: WRONG_CLOCK in cluster.log("alpha"), LIMIT)
+    auditor.rightly = (WRONG_CLOCK,)
+    assert stopped(cluster, auditor).decided == decided
+    clock.write_text("0")
+    open_a_round(cluster)
+    books = stopped(cluster, auditor)
+    open_a_round(cluster)
     assert books.attempt is not None
     assert books.attempt.round == books.decided + 1
     cluster.kill(client, signal.SIGCONT)
     go_on(cluster)
+
+
+def stopped(cluster: Cluster, auditor: Auditor) -> Books:
+    """What alpha has on its disk once it has ended in peace."""
+    cluster.stop(["alpha"], LIMIT)
+    assert cluster.ended()["alpha"] == 0, cluster.log("alpha")
+    return auditor.look("alpha")
+
+
+def open_a_round(cluster: Cluster) -> None:
+    cluster.start("alpha")
+    cluster.wait("a round is open", lambda: (cluster.status("alpha") or {}).get("phase") == "adapt", LIMIT)
 
 
 def full(cluster: Cluster, auditor: Auditor) -> None:
