@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -23,16 +22,18 @@ from confide.engines.driver import simulate
 from confide.engines.run import Run
 from confide.experiments import classification as c
 from confide.experiments import regression as r
+from confide.experiments import regression_claims as said
+from confide.experiments import regression_figures as drawn
 from confide.experiments import reproduce as module
 from confide.experiments import small_steps as h
 from confide.experiments.claims import Claim
 from confide.experiments.predicted import Comparison, agreement, blocks, compare, settled, standard_error, width
 from confide.experiments.reproduce import Report, reproduce
-from confide.figures import figures
 from confide.problems import click_log
 from exploring import more
 
-FIGURES = {"a": r.figure_a, "b": r.figure_b, "c": r.figure_c, "e": r.figure_e, "h": h.figure_h}
+FIGURES = {"a": drawn.figure_a, "b": drawn.figure_b, "c": drawn.figure_c, "e": drawn.figure_e}
+CLAIMS = {"a": said.claims_a, "b": said.claims_b, "c": said.claims_c, "e": said.claims_e}
 BAND = ("mean", "low", "high")
 BANDS = (*BAND, "predicted")
 savefig = Figure.savefig
@@ -65,7 +66,8 @@ def made(tiny: r.Regression, tmp_path_factory: pytest.TempPathFactory) -> tuple[
         short.setattr(h, "SETTLE", 1)
         short.setattr(h, "WATCH", 5)
         short.setattr(Figure, "savefig", more(one_drawing, savefig))
-        return folder, {name: figure(tiny, folder) for name, figure in FIGURES.items()}
+        paper = {name: (figure(tiny, folder), CLAIMS[name](tiny)) for name, figure in FIGURES.items()}
+        return folder, paper | {"h": h.figure_h(tiny, folder)}
 
 
 def test_every_figure_is_a_picture_and_its_data(made: tuple[Path, dict[str, Any]]) -> None:
@@ -192,19 +194,10 @@ def told(tiny: r.Regression) -> Told:
     return Told(tiny)
 
 
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("draw", "draw_predicted", "dress", "log_rounds", "legend_below", "legend_beside", "save", "save_csv"):
-        monkeypatch.setattr(figures, name, lambda *arguments, **style: [])
-    monkeypatch.setattr(Figure, "subplots", lambda self, rows=1, n=1, **shared: [Mock()] * n if n > 1 else Mock())
-
-
 def verdicts(x: Any, *names: str) -> dict[str, bool]:
-    found = [claim for n in names for claim in FIGURES[n](x, Path("unused"))[1]]
-    return {claim.id: claim.holds for claim in found}
+    return {claim.id: claim.holds for n in names for claim in CLAIMS[n](x)}
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_good_levels_make_every_claim_hold(told: Told) -> None:
     assert all(verdicts(told, *"abce").values())
 
@@ -216,7 +209,6 @@ def change(table: str, name: str, place: int, value: float) -> Callable[[Told], 
     return apply
 
 
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize(
     ("claim", "spoil"),
     [
@@ -253,13 +245,11 @@ def test_a_claim_can_fail(told: Told, claim: str, spoil: Callable[[Told], None])
     assert verdicts(told, claim[0])[claim] is False
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_c3_fails_where_convergence_does_not_slow_down(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(r, "_settling", lambda run: 5)
+    monkeypatch.setattr(said, "_settling", lambda run: 5)
     assert verdicts(told, "c")["c3"] is False
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_other_readings_decide_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     """With metropolis weights everything is as bad as can be; the default reading is not."""
     level = told.level
@@ -269,13 +259,13 @@ def test_other_readings_decide_nothing(told: Told, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(told, "level", reading)
     assert all(verdicts(told, "a", "b").values())
-    a1, a2, _ = FIGURES["a"](told, Path("unused"))[1]
+    a1, a2, _ = CLAIMS["a"](told)
     assert a1.numbers["with_metropolis_weights_db"]["none"] == 99.0
     assert a2.numbers["with_noise_on_client_links_db"] == 99.0
 
 
 def test_settling_by_hand(told: Told) -> None:
-    assert [r._settling(told.run("homomorphic", mu=mu)) for mu in (0.1, 0.5, 1.0)] == [10, 7, 4]
+    assert [said._settling(told.run("homomorphic", mu=mu)) for mu in (0.1, 0.5, 1.0)] == [10, 7, 4]
 
 
 @pytest.mark.filterwarnings(
@@ -436,7 +426,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_figure_d_on_a_log_of_kaggles_format(log: Path, tmp_path: Path) -> None:
-    files, claims = c.figure_d(c.Classification(6, 2, 0, log), tmp_path)
+    x = c.Classification(6, 2, 0, log)
+    files, claims = c.figure_d(x, tmp_path), c.claims_d(x)
     assert sorted(os.listdir(tmp_path)) == ["d_clicks.csv", "d_clicks.png", "d_clicks.svg"]
     assert sorted(Path(f).name for f in files) == sorted(os.listdir(tmp_path))
     table = pl.read_csv(tmp_path / "d_clicks.csv")
@@ -454,18 +445,17 @@ def test_figure_d_on_a_log_of_kaggles_format(log: Path, tmp_path: Path) -> None:
     assert not any("synthetic" in n for n in notes)
 
 
-def test_figure_d_without_a_log_says_synthetic(tmp_path: Path) -> None:
-    _, claims = c.figure_d(c.Classification(2, 1, 0, None), tmp_path)
+def test_figure_d_without_a_log_says_synthetic() -> None:
+    claims = c.claims_d(c.Classification(2, 1, 0, None))
     assert any("synthetic" in n for n in claims[0].numbers["notes"])
 
 
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize(
     ("errors", "holds"),
     [((0.30, 0.31, 0.40), (True, True)), ((0.30, 0.33, 0.40), (False, True)), ((0.30, 0.31, 0.33), (True, False))],
 )
 def test_the_claims_of_figure_d_can_fail(
-    errors: tuple[float, ...], holds: tuple[bool, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    errors: tuple[float, ...], holds: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_name = dict(zip(("none", "homomorphic", "per-link"), errors, strict=True))
 
@@ -475,8 +465,8 @@ def test_the_claims_of_figure_d_can_fail(
         def __init__(self, error: float) -> None:
             self.metrics = {m: np.full((1, 5), error) for m in c.METRICS}
 
-    monkeypatch.setattr(c.Classification, "runs", lambda self: {n: Made(e) for n, e in by_name.items()})
-    _, claims = c.figure_d(c.Classification(5, 1, 0, None), tmp_path)
+    monkeypatch.setattr(c.Classification, "runs", {n: Made(e) for n, e in by_name.items()})
+    claims = c.claims_d(c.Classification(5, 1, 0, None))
     assert tuple(claim.holds for claim in claims) == holds
 
 
@@ -534,7 +524,7 @@ def test_an_interrupted_run_makes_no_half_figure(log: Path, monkeypatch: pytest.
     monkeypatch.setattr(r, "simulate", interrupted)
     x = r.Regression(2, 1, 0)
     with pytest.raises(KeyboardInterrupt):
-        r.figure_a(x, tmp_path)
+        drawn.figure_a(x, tmp_path)
     assert os.listdir(tmp_path) == []
     monkeypatch.setattr(c, "simulate", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from confide.base.arrays import Floats
 from confide.engines.driver import simulate
 from confide.engines.run import Run
 from confide.experiments.claims import Claim
-from confide.experiments.regression import NAMES, curves
+from confide.experiments.regression import NAMES
+from confide.experiments.regression_figures import curves
 from confide.figures import figures
 from confide.graph.graph import Graph
 from confide.problems import clicks
@@ -35,6 +37,7 @@ class Classification:
     seed: int
     data: Path | None
 
+    @cached_property
     def runs(self) -> dict[str, Run]:
         problem = clicks(self.data, rho=RHO, seed=self.seed, unit_rows=False)
         graph = Graph.ring(problem.federation.P)
@@ -53,9 +56,9 @@ class Classification:
         return found
 
 
-def figure_d(x: Classification, folder: Path) -> tuple[list[str], list[Claim]]:
+def figure_d(x: Classification, folder: Path) -> list[str]:
     """Test error, AUC and log-loss of the centroid on clean held-out rows."""
-    runs = x.runs()
+    runs = x.runs
     notes = runs["none"].notes
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     columns: dict[str, Floats] = {}
@@ -68,13 +71,18 @@ def figure_d(x: Classification, folder: Path) -> tuple[list[str], list[Claim]]:
         figures.dress(axes, label, "round", label)
     title = rf"(d) clicks, $\mu$ = {MU}, $\sigma_g^2$ = {VARIANCE}, {x.repeats} repetitions"
     figure.suptitle("\n".join([title, *notes]), fontsize=10)
-    files = [*figures.save(figure, folder / "d_clicks"), figures.save_csv(columns, folder / "d_clicks.csv")]
+    return [*figures.save(figure, folder / "d_clicks"), figures.save_csv(columns, folder / "d_clicks.csv")]
 
+
+def claims_d(x: Classification) -> list[Claim]:
+    """The centroid on clean held-out rows, over the last fifth of the rounds."""
+    runs = x.runs
+    notes = runs["none"].notes
     final = {metric: {name: _last_fifth(run.metrics[metric]) for name, run in runs.items()} for metric in METRICS}
     error = final["test_error"]
     kept, lost = error["homomorphic"] - error["none"], error["per-link"] - error["homomorphic"]
     numbers = {"error": error, "auc": final["test_auc"], "log_loss": final["test_log_loss"], "notes": list(notes)}
-    return files, [
+    return [
         # "the graph homorphic perturbations do not hinder the performance of the privatized model"
         Claim(
             "d1", "homomorphic perturbations cost at most 0.02 in test error", kept <= 0.02, {"cost": kept, **numbers}

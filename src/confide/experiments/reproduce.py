@@ -94,20 +94,22 @@ def _figures(
     asked: int | None = None,
 ) -> Iterator[tuple[str, Figure]]:
     if {"regression", "all"} & set(names):
-        from confide.experiments import regression as r
+        from confide.experiments import regression_claims as said
+        from confide.experiments import regression_figures as drawn
         from confide.experiments import small_steps as h
+        from confide.experiments.regression import Regression
 
-        x = r.Regression(rounds, repeats, seed)
-        yield "(a) three algorithms", lambda: r.figure_a(x, folder)
-        yield "(b) noise variance", lambda: r.figure_b(x, folder)
-        yield "(c) step-size", lambda: r.figure_c(x, folder)
-        yield "(e) a final sum over servers", lambda: r.figure_e(x, folder)
+        x = Regression(rounds, repeats, seed)
+        yield "(a) three algorithms", lambda: (drawn.figure_a(x, folder), said.claims_a(x))
+        yield "(b) noise variance", lambda: (drawn.figure_b(x, folder), said.claims_b(x))
+        yield "(c) step-size", lambda: (drawn.figure_c(x, folder), said.claims_c(x))
+        yield "(e) a final sum over servers", lambda: (drawn.figure_e(x, folder), said.claims_e(x))
         yield "(h) small steps", lambda: h.figure_h(x, folder)
     if {"classification", "all"} & set(names):
         from confide.experiments import classification as c
 
         y = c.Classification(rounds, repeats, seed, data)
-        yield "(d) clicks", lambda: c.figure_d(y, folder)
+        yield "(d) clicks", lambda: (c.figure_d(y, folder), c.claims_d(y))
     if {"equal-privacy", "all"} & set(names):
         from confide.experiments import equal_privacy as q
 
