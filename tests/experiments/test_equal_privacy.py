@@ -249,10 +249,10 @@ def test_ties_and_stretches_are_said(tiny: q.EqualPrivacy) -> None:
 
 def test_names_sizes_and_interruption(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def ids(*names: str) -> str:
-        return "".join(what[1] for what, _ in module._figures(names, 1, 1, 0, Path("x"), None))
+        return "".join(what[1] for what, _, _ in module._figures(names, 1, 1, 0, Path("x"), None))
 
     assert ids("equal-privacy") == "fg"
-    assert ids("all") == "abcehdfg"
+    assert ids("all") == "abcehdifg"
     assert "f" not in ids("regression", "classification")
     assert q.EqualPrivacy.sized(True, None, 3) == q.EqualPrivacy(q.FEW, 10, 3)
     assert q.EqualPrivacy.sized(False, None, 0) == q.EqualPrivacy(q.EPSILONS, 60, 0)

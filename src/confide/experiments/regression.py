@@ -17,6 +17,7 @@ import numpy as np
 from confide.engines.driver import simulate
 from confide.engines.run import Run
 from confide.experiments.predicted import Comparison, compare
+from confide.experiments.readings import Exact
 from confide.graph.graph import Graph
 from confide.problems import regression
 from confide.rounds.algorithm import GFL
@@ -70,6 +71,11 @@ class Regression:
     def stable_step(self) -> float:
         """The largest mean-square stable step; of the schemes shown only the weights matter, and they are the same."""
         return max_stable_step(self.problem, self.graph("lazy"), Setting("none", 0.0).algorithm, seed=self.seed)
+
+    @cached_property
+    def exact(self) -> Exact:
+        """What prediction says of the other readings."""
+        return Exact(self.seed, VARIANCE, ARRIVED)
 
     def graph(self, weights: str) -> Graph:
         return Graph.random(10, 0.4, seed=self.seed, weights=weights)
