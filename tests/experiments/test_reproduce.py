@@ -21,6 +21,7 @@ from confide.commands import main as cli
 from confide.engines.driver import simulate
 from confide.engines.run import Run
 from confide.experiments import classification as c
+from confide.experiments import classification_claims as told
 from confide.experiments import readings
 from confide.experiments import regression as r
 from confide.experiments import regression_claims as said
@@ -315,7 +316,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_figure_d_on_a_log_of_kaggles_format(log: Path, tmp_path: Path) -> None:
     x = c.Classification(6, 2, 0, log)
-    files, claims = c.figure_d(x, tmp_path), c.claims_d(x)
+    files, claims = c.figure_d(x, tmp_path), told.claims_d(x)
     assert sorted(os.listdir(tmp_path)) == ["d_clicks.csv", "d_clicks.png", "d_clicks.svg"]
     assert sorted(Path(f).name for f in files) == sorted(os.listdir(tmp_path))
     table = pl.read_csv(tmp_path / "d_clicks.csv")
@@ -326,36 +327,12 @@ def test_figure_d_on_a_log_of_kaggles_format(log: Path, tmp_path: Path) -> None:
         for b in BAND
     ]
     assert table.columns == ["round", *names]
-    assert [claim.id for claim in claims] == ["d1", "d2"]
+    assert [claim.id for claim in claims] == ["d0", "d1", "d2"]
     json.dumps([claim.to_dict() for claim in claims], allow_nan=False)
-    notes = claims[0].numbers["notes"]
+    assert claims[1].numbers["rows"] == 256, "a file has no others"
+    notes = claims[1].numbers["notes"]
     assert any("not private" in n for n in notes)  # categories are counted from a real log
     assert not any("synthetic" in n for n in notes)
-
-
-def test_figure_d_without_a_log_says_synthetic() -> None:
-    claims = c.claims_d(c.Classification(2, 1, 0, None))
-    assert any("synthetic" in n for n in claims[0].numbers["notes"])
-
-
-@pytest.mark.parametrize(
-    ("errors", "holds"),
-    [((0.30, 0.31, 0.40), (True, True)), ((0.30, 0.33, 0.40), (False, True)), ((0.30, 0.31, 0.33), (True, False))],
-)
-def test_the_claims_of_figure_d_can_fail(
-    errors: tuple[float, ...], holds: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    by_name = dict(zip(("none", "homomorphic", "per-link"), errors, strict=True))
-
-    class Made:
-        notes = ()
-
-        def __init__(self, error: float) -> None:
-            self.metrics = {m: np.full((1, 5), error) for m in c.METRICS}
-
-    monkeypatch.setattr(c.Classification, "runs", {n: Made(e) for n, e in by_name.items()})
-    claims = c.claims_d(c.Classification(5, 1, 0, None))
-    assert tuple(claim.holds for claim in claims) == holds
 
 
 # ---- the whole

@@ -83,6 +83,11 @@ def standard_error(means: Floats) -> float:
     return float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else math.inf
 
 
+def chance(means: Floats) -> float:
+    """How far chance alone could have moved the mean of independent means: a 99.5% band (Student)."""
+    return standard_error(means) * float(stdtrit(len(means) - 1, 1.0 - 0.005 / 2)) if len(means) > 1 else math.inf
+
+
 def width(comparisons: int) -> float:
     """Standard errors of a 95% band for all of so many comparisons at once (Student, Bonferroni)."""
     return float(stdtrit(SAMPLES - 1, 1.0 - 0.025 / max(comparisons, 1)))

@@ -20,7 +20,7 @@ from confide.attacks.attacks import LARGE, record, subtract_flows
 from confide.base.errors import InputError
 from confide.experiments import equal_privacy as q
 from confide.experiments.claims import Claim, Condition, Outcome
-from confide.experiments.predicted import ERRORS, standard_error
+from confide.experiments.predicted import chance
 from confide.experiments.readings import BASELINES, HOMOMORPHIC, WEIGHTS, Baseline, Level, gap
 from confide.experiments.regression import MU, VARIANCE, Setting
 from confide.figures import figures
@@ -80,7 +80,7 @@ class Privacy:
 
         def level(task: str, way: str, epsilon: float) -> Level:
             errors = getattr(self.equal.point(task, way, epsilon), which)
-            return Level(float(errors.mean()), ERRORS * standard_error(errors))
+            return Level(float(errors.mean()), chance(errors))
 
         places = product(self.equal.tasks, SHORT)
         return min(gap(level(t, way, e), level(t, "homomorphic", e)) for t, e in places)

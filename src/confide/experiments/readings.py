@@ -8,7 +8,7 @@ For squared loss the error under a reading is predicted exactly, and is affine i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from confide.base.arrays import Floats
-from confide.experiments.claims import WORDS, Outcome
+from confide.experiments.claims import WORDS, Claim, Condition, Outcome
 from confide.experiments.predicted import DECIBEL
 from confide.figures import figures
 from confide.graph.graph import Graph
@@ -34,7 +34,7 @@ class Baseline(NamedTuple):
     client_links: bool = False
 
     def noisy(self, variance: float) -> Scheme:
-        sigma = math.sqrt(variance)
+        sigma = math.sqrt(variance)  # 0 for the scheme without noise
         return scheme(self.scheme, sigma, sigma_client=sigma if self.client_links else 0.0)
 
 
@@ -73,6 +73,7 @@ class Reading:
     topology: str = "random:10:0.4"
     covariance: tuple[float, float] = (0.05, 0.5)
     noise_variance: tuple[float, float] = (0.01, 0.1)
+    scale: str = ""  # of the classification's features
 
     @property
     def aside(self) -> str:
@@ -84,7 +85,7 @@ class Reading:
             parts.append("covariances in [{:g}, {:g}]".format(*self.covariance))
         if self.noise_variance != DEFAULT.noise_variance:
             parts.append("sigma_v^2 in [{:g}, {:g}]".format(*self.noise_variance))
-        return ", ".join(parts)
+        return ", ".join(filter(None, (*parts, self.scale)))
 
     def __str__(self) -> str:
         return ", ".join(filter(None, (self.baseline, self.weights, self.aside)))
@@ -204,6 +205,35 @@ def arrival(curve: Floats, level: float) -> float | None:
     return near + 1.0 - float(above[near] / (above[near] - above[near - 1]))
 
 
+@dataclass(frozen=True)
+class Said:
+    """One sentence of the paper, and how it is judged under one reading.
+
+    Attributes:
+        id, figure, line, statement: of its claim.
+        judge: the conditions, from what is known of a reading.
+        expected: what is known to come out under the default reading.
+    """
+
+    id: str
+    figure: str
+    line: str
+    statement: str
+    judge: Callable[..., Iterator[Condition]]
+    expected: bool = True
+
+    def claim(self, known: Mapping[Reading, Any], numbers: Mapping[str, Any]) -> Claim:
+        """Judged by what is known of each reading, the default first, which is measured."""
+        names = {r: f"{r} (measured)" if r == DEFAULT else str(r) for r in known}
+        judged = [(r, Outcome(names[r], list(self.judge(x)))) for r, x in known.items()]
+        outcomes = tuple(outcome for _, outcome in judged)
+        first, words = outcomes[0], verdict(judged)
+        found = {c.what: c.value for c in first.conditions} | dict(numbers)
+        return Claim(
+            self.id, self.statement, first.holds, found, self.line, self.figure, self.expected, words, outcomes
+        )
+
+
 def verdict(judged: Sequence[tuple[Reading, Outcome]]) -> str:
     """The choice that decides, in words: the default comes first."""
     found = {reading: outcome.holds for reading, outcome in judged}
@@ -214,7 +244,8 @@ def verdict(judged: Sequence[tuple[Reading, Outcome]]) -> str:
     other = [r.aside for r, holds in found.items() if r.aside and holds is not None and holds != found[DEFAULT]]
     if not other:
         return said
-    where = f"with {' or '.join(other)}" if len(other) < 3 else f"in {len(other)} of {len(AROUND)} settings around it"
+    aside = sum(bool(r.aside) for r in found)
+    where = f"with {' or '.join(other)}" if len(other) < 3 else f"in {len(other)} of {aside} settings around it"
     return f"{said}; {'not' if found[DEFAULT] else 'but'} {where}"
 
 

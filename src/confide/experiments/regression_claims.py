@@ -7,16 +7,16 @@ show; the others are predicted, exactly. A verdict that is measured needs a marg
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from confide.experiments.claims import Claim, Condition, Outcome
-from confide.experiments.predicted import ERRORS, agreement, blocks, standard_error
-from confide.experiments.readings import AROUND, CROSSED, DEFAULT, Level, Levels, arrival, gap, verdict
+from confide.experiments.claims import Claim, Condition
+from confide.experiments.predicted import agreement, blocks, chance
+from confide.experiments.readings import AROUND, CROSSED, DEFAULT, Level, Levels, Said, arrival, gap
 from confide.experiments.regression import MU, NAMES, PAIR, SHOWN, STEPS, VARIANCE, VARIANCES, Regression, Setting
 
 BOTH = ("homomorphic", "random")
@@ -34,7 +34,7 @@ class Measured:
             return Level(math.inf)
         metric = which if which == "disagreement" else f"{which}_msd"
         last = run.metrics[metric][:, -max(1, math.ceil(run.rounds / 5)) :]
-        return Level(float(last.mean()), ERRORS * standard_error(blocks(last)))
+        return Level(float(last.mean()), chance(blocks(last)))
 
     def settling(self, name: str, mu: float) -> float | None:
         run = self.x.run(self._scheme(name), mu=mu)
@@ -180,18 +180,6 @@ def _stable(x: Levels) -> list[float]:
 # ---- the claims
 
 
-@dataclass(frozen=True)
-class Said:
-    """One sentence; `expected` is the verdict under the default reading that is known beforehand."""
-
-    id: str
-    figure: str
-    line: str
-    statement: str
-    judge: Callable[[Levels], Iterator[Condition]]
-    expected: bool = True
-
-
 SAID = {
     s.id: s
     for s in (
@@ -291,27 +279,10 @@ SAID = {
 }
 
 
-def judge(x: Regression, id: str, numbers: dict[str, Any] | None = None) -> Claim:
+def judge(x: Regression, id: str, numbers: Mapping[str, Any] | None = None) -> Claim:
     """The claim under every reading, the default measured."""
-    said, measured = SAID[id], Measured(x)
-    judged = [
-        (r, Outcome(f"{r}" if r != DEFAULT else f"{r} (measured)",
-                    list(said.judge(measured if r == DEFAULT else x.exact.under(r)))))
-        for r in (*CROSSED, *AROUND)
-    ]  # fmt: skip
-    first = judged[0][1]
-    found = {c.what: c.value for c in first.conditions} | (numbers or {})
-    return Claim(
-        said.id,
-        said.statement,
-        first.holds,
-        found,
-        said.line,
-        said.figure,
-        said.expected,
-        verdict(judged),
-        tuple(outcome for _, outcome in judged),
-    )
+    levels = {r: x.exact.under(r) for r in (*CROSSED, *AROUND)}
+    return SAID[id].claim(levels | {DEFAULT: Measured(x)}, numbers or {})
 
 
 def claims_a(x: Regression) -> list[Claim]:

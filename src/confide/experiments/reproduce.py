@@ -123,9 +123,10 @@ def _figures(
         yield "(h) small steps", 6, lambda: h.figure_h(x, folder)
     if {"classification", "all"} & set(names):
         from confide.experiments import classification as c
+        from confide.experiments import classification_claims as told
 
         y = c.Classification(rounds, repeats, seed, data)
-        yield "(d) clicks", 15, lambda: (c.figure_d(y, folder), c.claims_d(y))
+        yield "(d) clicks", 15, lambda: (c.figure_d(y, folder), told.claims_d(y))
     if {"privacy", "all"} & set(names):
         from confide.experiments import privacy_claims as p
 
