@@ -8,7 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -148,44 +148,32 @@ def _run(layout: Layout, test_seed: int | None, release: bool) -> dict[str, Any]
 
 @contextmanager
 def _watching(running: Cluster) -> Iterator[Any]:
-    """A function that says whether all have finished, and shows meanwhile where they are."""
-    from confide.cluster import view as view
-
-    troubles = view.Troubles(running)
-    if not err.is_terminal:
-        last = ""
-
-        def tell() -> bool:
-            nonlocal last
-            found = view.statuses(running)
-            if (now := view.line(found)) != last:
-                last = now
-                _say(now)
-            for trouble in troubles.look(now):
-                _say(trouble)
-            return _all_finished(found)
-
-        yield tell
-        return
+    """A function that says whether all have finished, and shows meanwhile where they are: on a terminal as a table."""
     from rich.live import Live
 
-    with Live(view.table(running, dict.fromkeys(running.layout.units)), console=err, auto_refresh=False) as live:
+    from confide.cluster import view as view
 
-        def show() -> bool:
+    troubles, last = view.Troubles(running), ""
+    table = view.table(running, dict.fromkeys(running.layout.units))
+    with Live(table, console=err, auto_refresh=False) if err.is_terminal else nullcontext() as live:
+
+        def look() -> bool:
+            nonlocal last
             found = view.statuses(running)
-            live.update(view.table(running, found), refresh=True)
-            for trouble in troubles.look(view.line(found)):
+            now = view.line(found)
+            if live is not None:
+                live.update(view.table(running, found), refresh=True)
+            elif now != last:
+                _say(now)
+            last = now
+            for trouble in troubles.look(now):
                 _say(trouble)
-            if done := _all_finished(found):
-                return done
-            time.sleep(LOOK)
-            return False
+            done = all(s is not None and s["phase"] == "finished" for s in found.values())
+            if live is not None and not done:
+                time.sleep(LOOK)
+            return done
 
-        yield show
-
-
-def _all_finished(found: dict[str, dict[str, Any] | None]) -> bool:
-    return all(s is not None and s["phase"] == "finished" for s in found.values())
+        yield look
 
 
 @contextmanager
