@@ -66,7 +66,7 @@ def free_ports(n: int) -> list[int]:
             return found
         if is_free(port):
             found.append(port)
-    raise InputError("ports", n, "so many are not free on this machine")
+    raise InputError("ports", n, "this machine has fewer free ports; use fewer units")
 
 
 def is_free(port: int) -> bool:

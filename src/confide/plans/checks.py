@@ -75,9 +75,9 @@ def _check_deployment(plan: Plan) -> None:
     if len(plan.graph.graphs) != 1:
         raise InputError("graph.topology", len(plan.graph.graphs), "a deployment has one graph; name one")
     if failures:
-        raise InputError("graph.link_failure", failures, "is for simulations; a real network has its own: 0")
+        raise InputError("graph.link_failure", failures, "is for simulations; a real network fails by itself, set 0")
     if a.dropout:
-        raise InputError("algorithm.dropout", a.dropout, "is for simulations; a real network has its own: 0")
+        raise InputError("algorithm.dropout", a.dropout, "is for simulations; a real network fails by itself, set 0")
     if a.fraction_bits is None:
         raise InputError("algorithm.arithmetic", "float", "servers compute with integers; set 'fixed'")
     if a.model.undeclared:

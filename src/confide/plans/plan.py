@@ -281,7 +281,9 @@ class Plan:
         plan: Self = decoded(cls, data, "")
         if plan.text != text:  # such as a weight that is written with another sign of zero
             wrong = differences("", data, canonical.loads(plan.text))
-            raise InputError("plan", wrong[0] if wrong else text[:80], "is not spelled as a plan spells it")
+            raise InputError(
+                "plan", wrong[0] if wrong else text[:80], "is not the text that confide writes for this plan"
+            )
         return plan
 
     def save(self, path: str | Path) -> None:

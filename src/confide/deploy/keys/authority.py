@@ -269,7 +269,9 @@ class Authority:
     def _of(self, asked: Request, entries: Sequence[Entry]) -> list[Entry]:
         """The live certificates of the node that asks; refuses what this authority must not sign."""
         if asked.org != self.org:
-            raise InputError("request", asked.org, f"this is the authority of {self.org}; give it to its own")
+            raise InputError(
+                "request", asked.org, f"is the organisation of the request; this is the authority of {self.org}"
+            )
         same = [e for e in entries if e.identity == asked.identity.hex()]
         if not same:
             self._free(asked.name, entries)
@@ -386,7 +388,7 @@ class Authority:
         revoked = {int(e.serial, 16) for e in entries if e.revoked is not None}
         listed = self._listed()
         if listed is not None and listed.serials - revoked:
-            remedy = f"{CRL} holds revoked certificates that it does not; it is an old copy, restore a newer one"
+            remedy = f"lacks certificates that {CRL} has as revoked: the index is an old copy, restore a newer one"
             raise InputError("index", str(self.folder / INDEX), remedy)
         if listed is None or listed.serials != revoked:
             self._sign_crl(entries)
