@@ -116,7 +116,7 @@ def fits(x: Regression) -> dict[str, Fit]:
     for name, variance in VARIANCES.items():
         measured, predicted, asymptote = [], [], []
         for mu in (*STEPS, TINY):
-            graph, algorithm = x.graph("lazy"), Setting(name, variance, mu).algorithm
+            graph, algorithm = x.graph(), Setting(name, variance, mu).algorithm
             limit = predict(x.problem, graph, algorithm, seed=x.seed).limit
             if limit is None:
                 raise RunError(f"step {mu:g} is not mean-square stable, so there is no level to fit")
@@ -223,7 +223,7 @@ def _claim(id: str, fit: Fit, name: str, what: str) -> Claim:
         return Condition(what, abs(value), most, unit, error if error > most else 0.0, least=False)
 
     first = Outcome(
-        NAMES[name],
+        name,
         [
             off("slope off the prediction", fit.slope - exact, SLOPE, error=steep),
             off("level off the prediction", fit.offset_db, TOLERANCE, "dB", level),
@@ -249,7 +249,7 @@ def _claim(id: str, fit: Fit, name: str, what: str) -> Claim:
             f"predicted_minus_closed_form_at_{TINY:g}_db": fit.tiny_db,
             "measured_as": f"MSD with noise of variance {VARIANCES[name]:g} minus MSD without, same draws of clients",
         },
-        f"{NAMES[name].split()[0]}: O({'1/mu' if ORDERS[name] < 0 else 'mu'}) as mu falls",
+        f"{name}: O({'1/mu' if ORDERS[name] < 0 else 'mu'}) as mu falls",
         "4",
         readings=(first,),
     )

@@ -79,7 +79,7 @@ def tally(claims: Sequence[Claim]) -> str:
 def _table(title: str, claims: Sequence[Claim]) -> Table:
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for name, width in (("", 2), ("verdict", 24), ("claim", 31), ("decided by", 20)):
-        table.add_column(name, width=width)
+        table.add_column(name, width=width, no_wrap=name != "verdict", overflow="ellipsis")
     for claim in claims:
         verdict = f"[{COLOURS[claim.holds]}]{escape(claim.said)}[/]"
         table.add_row(claim.id, verdict, escape(claim.line or claim.statement), escape(claim.deciding))
