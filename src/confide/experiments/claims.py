@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from confide.base.arrays import plain
 
-DIGITS = 4  # of a number: more was not measured
+DIGITS = 5  # of a number: more was not measured
 WORDS = {True: "holds", False: "does not hold", None: "not decided"}
 
 
