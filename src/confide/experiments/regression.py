@@ -29,8 +29,8 @@ VARIANCES = (0.001, 0.01, 0.1, 1.0, 2.0, 10.0)  # of figure (b)
 STEPS = (0.1, 0.5, 1.0, 5.0)  # of figure (c)
 ARRIVED = 250  # rounds after which most predicted curves no longer move
 PAIR = ("homomorphic", "per-link")  # what the sweeps compare
-NAMES = {"none": "no perturbations", "homomorphic": "homomorphic", "per-link": "random (per link)"}
-CLIENT_LINKS = "random, on client links too"  # the other reading of the paper's random perturbations
+NAMES = ("none", *PAIR)  # "per-link" are the paper's random perturbations
+CLIENT_LINKS = "per-link, on client links too"  # another reading of them
 
 
 class Setting(NamedTuple):
