@@ -380,7 +380,7 @@ def test_a_predicted_curve_that_has_arrived_goes_on_as_it_is(tiny: r.Regression)
             assert (curve[-1] == curve[-50]) is np.bool_(arrives)
 
 
-# ---- figure (h)
+# ---- small steps, the left end of figure 4
 
 MU = np.array(h.STEPS) / np.exp(np.mean(np.log(h.STEPS)))
 
@@ -446,7 +446,7 @@ def test_runs_share_their_draws(tiny: r.Regression) -> None:
     np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-# ---- figure (d)
+# ---- figure 5
 
 
 @pytest.fixture(scope="module")

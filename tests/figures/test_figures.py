@@ -166,8 +166,8 @@ def run() -> Run:
 
 
 def test_a_run_plots_its_two_errors(run: Run) -> None:
-    axes = run.plot().axes[0]
-    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["centroid", "individual models (mean)"]
+    axes, said = run.plot().axes[0], "95% band, one round"
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["centroid", "individual models (mean)", said]
     for line, metric in zip(axes.lines, ("centroid_msd", "individual_msd"), strict=True):
         x, mean = log_spaced(np.arange(1.0, 9.0), run.metrics[metric].mean(axis=0))
         np.testing.assert_allclose(line.get_ydata(), decibel(mean))

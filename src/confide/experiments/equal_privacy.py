@@ -368,7 +368,12 @@ def _panels(x: EqualPrivacy, which: str) -> Figure:
         floor = 10.0 * math.log10(x.error(which, name, "none", x.epsilons[0]))
         if floor < lowest - 15.0:  # far below all else: said, not drawn to scale
             axes.set_ylim(bottom=lowest - 6.0)
-            axes.annotate(f"none: {floor:.0f} dB", (0.02, 0.02), xycoords="axes fraction", fontsize=7)
+            axes.annotate(
+                f"none: {floor:.0f} dB".replace("-", "\N{MINUS SIGN}"),
+                (0.02, 0.02),
+                xycoords="axes fraction",
+                fontsize=7,
+            )
         optimum = task.problem.optimum
         if optimum is not None:
             zero = 10.0 * math.log10(float(optimum @ optimum))

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from confide.base.arrays import Floats
 from confide.base.files import atomic_file
-from confide.figures.look import COLUMN, LOOKS, Look, style
+from confide.figures.look import COLUMN, Look, shades, style
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -138,7 +138,7 @@ def legend_below(figure: Figure, handles: Sequence[Artist], columns: int) -> Non
 def save(figure: Figure, stem: Path, caption: str = "") -> list[str]:
     """PNG, SVG and PDF, each all or nothing, with the caption inside."""
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out, once for all
+    figure.set_layout_engine(None)  # laid out once for all; a format would do it again
     paths = []
     for suffix, metadata in FORMATS.items():
         path = stem.with_name(stem.name + suffix)
@@ -167,19 +167,16 @@ def plot_run(run: Run) -> Figure:
     rounds = np.arange(1.0, run.rounds + 1)
     axes.set_title("\n".join([repr(run).splitlines()[0], *run.notes]), fontsize=6, wrap=True)
     if run.steady_state is not None:
-        shown = {
-            "centroid_msd": ("centroid", "homomorphic"),
-            "individual_msd": ("individual models (mean)", "per-link"),
-        }
-        for metric, (label, like) in shown.items():
+        shown = {"centroid_msd": "centroid", "individual_msd": "individual models (mean)"}
+        for (metric, label), look in zip(shown.items(), shades(2), strict=True):
             x, *b = log_spaced(rounds, *band(run.metrics[metric], ratio=True))
-            draw(axes, x, Band(*b), LOOKS[like]._replace(mark=""), label)
+            draw(axes, x, Band(*b), look._replace(mark=""), label)
         axes.set_ylabel("MSD [dB]")
-        axes.legend()
+        axes.legend(handles=[*axes.lines, what_is_what()[-1]])
     else:
         seen = np.flatnonzero(np.isfinite(run.metrics["train_loss"]).all(axis=0))
         x, *b = log_spaced(rounds[seen], *band(run.metrics["train_loss"][:, seen]))
-        draw(axes, x, Band(*b), LOOKS["none"]._replace(mark=""), in_db=False)
+        draw(axes, x, Band(*b), shades(1)[0]._replace(mark=""), in_db=False)
         axes.set_ylabel("train loss")
     plain_log(axes)
     axes.set_xlabel("round")

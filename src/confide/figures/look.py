@@ -14,6 +14,8 @@ from matplotlib import rc_context
 COLUMN, PAGE = 3.5, 7.16  # inches: the width of a paper's column, and of its two
 
 STYLE: dict[Any, Any] = {
+    "figure.autolayout": False,
+    "figure.constrained_layout.use": False,  # every figure says so itself
     "font.family": "STIXGeneral",
     "mathtext.fontset": "stix",
     "font.size": 8,
@@ -57,6 +59,8 @@ LOOKS = {
     "per-link": Look("#b22027", (0, (1.4, 1.0)), "^"),
 }
 MARKS = ("o", "s", "^", "D", "v", ">")
+# Each leaves gaps in which those before it show.
+DASHES = ("-", (0, (7.0, 1.2)), (0, (4.5, 1.5)), (0, (4.0, 1.0, 1.0, 1.0)), (0, (2.5, 1.2)), (0, (1.2, 1.0)))
 
 
 def shades(n: int) -> list[Look]:
@@ -65,4 +69,5 @@ def shades(n: int) -> list[Look]:
     from matplotlib.colors import to_hex
 
     colours = colormaps["viridis"]([0.74 * i / max(n - 1, 1) for i in range(n)])
-    return [Look(to_hex(colour), "-", mark) for colour, mark in zip(colours, MARKS[:n], strict=True)]
+    parts = zip(colours, DASHES[:n], MARKS[:n], strict=True)
+    return [Look(to_hex(colour), dash, mark) for colour, dash, mark in parts]
