@@ -13,8 +13,9 @@ from confide.figures.page import Said, Section, render
 TITLE = "Privatized Graph Federated Learning, reproduced"
 NAMES = (
     "Schemes have the names that configs give them: none is the algorithm without noise, homomorphic the paper's "
-    "graph-homomorphic perturbations, per-link its random perturbations. The numbers of every curve are in a CSV file "
-    "beside its pictures, those of the claims in claims.json."
+    "graph-homomorphic perturbations, per-link its random perturbations. A curve runs again by itself, for example by "
+    "confide simulate figures/2.toml. The numbers of the curves are in CSV files beside the pictures, those of the "
+    "claims in claims.json."
 )
 NOISE = "The paper's figures compare schemes at equal noise. That is not equal privacy, which they do not account for."
 WORDS = {True: "holds", False: "does not hold", None: "not decided"}
