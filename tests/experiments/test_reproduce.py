@@ -102,7 +102,7 @@ def columns(made: tuple[Path, dict[str, Any]], name: str) -> pl.DataFrame:
 
 def test_the_data_of_figure_a(made: tuple[Path, dict[str, Any]], tiny: r.Regression) -> None:
     table = columns(made, "figure_2_three_algorithms.csv")
-    shown = ("none", "homomorphic", "per-link", "per-link, on client links too")
+    shown = ("none", "homomorphic", "per-link", "per-link with client links")
     names = [f"{which}_msd {n} {b}" for which in ("centroid", "individual") for n in shown for b in BANDS]
     assert table.columns == ["round", *names]
     assert table["round"].to_list() == list(range(1, 13))

@@ -70,6 +70,22 @@ def _title(figure: str) -> str:
 
 
 def _said(claim: Mapping[str, Any]) -> Said:
-    readings = {r["name"]: {"verdict": WORDS[r["holds"]], **r.get("numbers", {})} for r in claim.get("readings") or ()}
-    details = {"numbers": claim["numbers"], "other readings of the paper": readings}
+    readings = [
+        {"reading": r["name"], "verdict": WORDS[r["holds"]]} | {k: _short(v) for k, v in r.get("numbers", {}).items()}
+        for r in claim.get("readings") or ()
+    ]
+    details = {"numbers": claim["numbers"], "readings of the paper": readings}
     return Said(claim["id"], claim["statement"], claim.get("verdict") or WORDS[claim["holds"]], claim["holds"], details)
+
+
+def _short(number: Any) -> Any:
+    """A number with its threshold in a few words; anything else as it is."""
+    if not isinstance(number, Mapping) or "value" not in number:
+        return number
+    bounds = {sign: number[name] for name, sign in (("at_least", "≥"), ("at_most", "≤")) if name in number}
+    said = [_finite(number["value"]), number.get("unit", ""), *(f"({sign} {_finite(b)})" for sign, b in bounds.items())]
+    return " ".join(filter(None, said))
+
+
+def _finite(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"

@@ -30,7 +30,7 @@ STEPS = (0.1, 0.5, 1.0, 5.0)  # of figure 4
 ARRIVED = 250  # rounds after which most predicted curves no longer move
 PAIR = ("homomorphic", "per-link")  # what the sweeps compare
 NAMES = ("none", *PAIR)  # "per-link" are the paper's random perturbations
-CLIENT_LINKS = "per-link, on client links too"  # another reading of them
+CLIENT_LINKS = "per-link with client links"  # another reading of them
 
 
 class Setting(NamedTuple):

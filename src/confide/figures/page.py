@@ -25,7 +25,7 @@ img {{ max-width: 100%; display: block; margin: auto }}
 figcaption, details, .files {{ font-size: .85rem; color: #444 }}
 article {{ margin: 1rem 0; padding-left: 1rem; border-left: 4px solid #999 }}
 .yes {{ border-color: #1b7f4b }} .no {{ border-color: #b3261e }}
-article p {{ margin: 0 }}
+article p {{ margin: 0 }} .sentence::first-letter {{ text-transform: uppercase }}
 table {{ border-collapse: collapse }}
 td, th {{ text-align: left; vertical-align: top; padding: .1rem .8rem .1rem 0; font-weight: normal }}
 </style>
@@ -49,7 +49,7 @@ class Said:
 
     Attributes:
         holds: None where it is not decided.
-        details: tables to unfold, by their titles.
+        details: numbers to unfold, by their titles.
     """
 
     id: str
@@ -97,15 +97,20 @@ def _article(said: Said) -> str:
     )
     return (
         f'<article class="{tone}" id="{escape(said.id)}">\n'
-        f"<p><b>{escape(said.id)}: {escape(said.verdict)}.</b> {escape(said.sentence)}</p>\n{unfold}</article>\n"
+        f"<p><b>{escape(said.id)}: {escape(said.verdict)}</b></p>\n"
+        f'<p class="sentence">{escape(said.sentence)}</p>\n{unfold}</article>\n'
     )
 
 
 def _value(value: Any) -> str:
-    """Tables in tables, lists in a row, numbers short."""
+    """Tables in tables, rows with the same columns as one table, lists in a row, numbers short."""
     if isinstance(value, Mapping):
         rows = (f"<tr><th>{escape(_words(k))}</th><td>{_value(v)}</td></tr>" for k, v in value.items())
         return f"<table>{''.join(rows)}</table>"
+    if isinstance(value, list | tuple) and value and all(isinstance(row, Mapping) for row in value):
+        head = "".join(f"<th>{escape(_words(column))}</th>" for column in value[0])
+        rows = ("".join(f"<td>{_value(row.get(column, ''))}</td>" for column in value[0]) for row in value)
+        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
     if isinstance(value, list | tuple):
         return ", ".join(map(_value, value))
     if isinstance(value, float):
