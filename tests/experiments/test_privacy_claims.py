@@ -88,4 +88,4 @@ def test_too_few_runs_decide_nothing(x: p.Privacy, monkeypatch: pytest.MonkeyPat
 def test_the_picture_and_its_data(made: tuple[Path, list[str], dict[str, Claim]]) -> None:
     folder, files, _ = made
     assert sorted(os.listdir(folder)) == sorted(Path(f).name for f in files)
-    assert "i_equal_privacy.csv" in os.listdir(folder)
+    assert "equal_privacy_in_short.csv" in os.listdir(folder)

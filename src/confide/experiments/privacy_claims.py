@@ -23,7 +23,6 @@ from confide.experiments.claims import Claim, Condition, Outcome
 from confide.experiments.predicted import chance
 from confide.experiments.readings import BASELINES, HOMOMORPHIC, WEIGHTS, Baseline, Level, gap
 from confide.experiments.regression import MU, VARIANCE, Setting
-from confide.figures import figures
 from confide.graph.graph import Graph
 from confide.laws.law import GAUSSIAN, LAPLACE, Law
 from confide.plans import words
@@ -88,9 +87,7 @@ class Privacy:
 
 def figure_i(x: Privacy, folder: Path) -> list[str]:
     """Error against true epsilon for every scheme."""
-    figure = q._panels(x.equal, "learnt", "(i) squared error at equal true privacy, in short")
-    stem = folder / "i_equal_privacy"
-    return [*figures.save(figure, stem), figures.save_csv(q._table(x.equal), stem.with_suffix(".csv"))]
+    return q.draw_released(x.equal, folder / "equal_privacy_in_short")
 
 
 def claims_i(x: Privacy) -> list[Claim]:
