@@ -12,7 +12,7 @@ import pytest
 from confide.deploy.machines import evidence
 from confide.deploy.machines.ports import Phase, Ports
 from confide.deploy.machines.server import Server
-from confide.deploy.machines.sync import Sync, encode
+from confide.deploy.machines.sync import Sync, decode, encode
 from confide.deploy.store.store import MemoryStore
 from confide.graph.graph import Graph
 from confide.rounds.schemes import scheme
@@ -198,3 +198,43 @@ def test_a_store_that_is_put_back_stops_by_its_own_signature() -> None:
     assert server(net, 1).phase is Phase.STOPPED
     assert "signature of this server" in server(net, 1).why
     assert "older than what left" in server(net, 1).why
+
+
+def test_signatures_that_come_in_falling_order_are_bounded_as_well() -> None:
+    """While the sum waits for its tick a server follows nobody, and offers of later rounds are early ones."""
+    net = network("path:2")
+    at_round(net, 3)
+    taker = server(net, 1)
+    net.run(done=lambda: taker.rounds.cohort is not None and taker.rounds.cohort.sum is not None)
+    for i in range(400, taker.books.decided + 1, -1):
+        signed = (publication(PLAN, LIAR, i, MESSAGE),)
+        said = Sync(PLAN, 0, LIAR, 1, i, ((i, False),), (i, MESSAGE), False, 0, None, signed)
+        taker.from_server(net.now, LIAR, encode(said))
+    taker.settle()
+    assert sum(place[0] == LIAR for place in net.units[1].store.load().signed) <= W
+
+
+def test_who_passes_on_what_another_signed_too_far_ahead_is_not_refused() -> None:
+    """Server 2 signs the last round that the clock of server 1 allows; that of server 0 is half a second behind."""
+    units = scripted(Graph.parse("path:3"), scheme("homomorphic", 0.5), rounds=T, window=W)
+    said: list[tuple[int, bytes]] = []
+    first, middle = (
+        Server(
+            u.terms, u.store, Ports(lambda m, raw: said.append((m, raw)), lambda *_: None, u.noise, u.sample, u.sign)
+        )
+        for u in units[:2]
+    )
+    now = 100.2
+    first.boot(now - 0.5)
+    middle.boot(now)
+    far = publication(PLAN, 2, middle.clock.latest, MESSAGE)
+    middle.from_server(now, 2, encode(Sync(PLAN, 0, 2, 1, far.round, (), None, False, 0, None, (far,))))
+    said.clear()
+    middle.connected(now, 0)
+    for to, raw in said:
+        if to == 0:
+            assert far in decode(raw, 10**6).shown  # type: ignore[union-attr]
+            first.from_server(now - 0.5, 1, raw)
+    assert not first.alarms
+    assert not first.refusals
+    assert far.place not in first.books.signed  # it comes again, and is then of use

@@ -664,7 +664,7 @@ def test_rounds_that_the_clock_has_not_reached_are_a_lie_or_a_wrong_clock() -> N
                 {"decided": beyond},
                 {"decided": beyond, "open": ((beyond, False),), "offer": (beyond, blob())},
                 {"seen": beyond},
-                {"shown": (publication(PLAN, 0, beyond, blob()),)},
+                {"shown": (publication(PLAN, m, beyond, blob()),)},
                 {"shown": (publication(PLAN, ME, beyond, blob()),)},
             ):
                 tried += 1

@@ -32,7 +32,7 @@ class Rejoining:
         """While this server asks how far it may have been; of what may be true (`exchange.check`)."""
         m, rules = message.sender, self.desk.rules
         for p in message.shown:
-            if p.round > self.signed:
+            if self.signed < p.round <= self.desk.clock.latest:
                 if not evidence.holds(rules.plan, rules.identities, p):
                     raise ExchangeError(Reason.SIGNATURE)
                 self.signed = p.round
