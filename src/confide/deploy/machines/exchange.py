@@ -58,7 +58,7 @@ class Reason(StrEnum):
     UNSEEN = "server: it has seen a round of this server, it says, and shows no signature of it"
     BALANCE_LENGTH = "server: a balance of another length"
     BALANCE_COUNT = "server: a balance of more flows than rounds"
-    BALANCE_RANGE = "server: a balance beyond what so many flows can add up to; it lies"
+    BALANCE_RANGE = "server: a balance beyond what so many flows can add up to"
     FELL = "server: its rounds fell back, so its store is older than what left"
 
 
