@@ -106,6 +106,31 @@ def test_a_lie_moves_a_server_that_rejoins_no_further_than_signatures_and_time_e
     assert words == f"server 0 speaks of rounds that no signature shows; believed up to round {signed + W + skipped}"
 
 
+def rejoined(graph: str, me: int, seen: dict[int, int], now: float) -> Server:
+    """By what its neighbours say that they saw of it, and decided themselves."""
+    unit = scripted(Graph.parse(graph), scheme("homomorphic", 0.5), rounds=T, window=W)[me]
+    ports = Ports(lambda *_: None, lambda *_: None, unit.noise, unit.sample, unit.sign)
+    server = Server(unit.terms, unit.store, ports)
+    server.boot(now, rejoin=True)
+    for m, i in seen.items():
+        server.from_server(now, m, encode(Sync(PLAN, 0, m, me, i, (), None, False, i, None)))
+    return server
+
+
+def test_an_only_neighbour_that_says_less_than_it_saw_gets_no_round_twice() -> None:
+    """It has every message of a server whose store is lost, and would like others of the same rounds."""
+    server = rejoined("path:2", 1, {LIAR: 1}, 1000.0)
+    assert server.books.rejoined == 1 + server.terms.clock_round(1000.0)
+
+
+def test_of_two_neighbours_one_that_says_less_than_it_saw_needs_another_that_was_out_of_touch() -> None:
+    """What is taken for granted: one of them at least saw what the others did, and says so."""
+    truth, late = 100, 10
+    honest = rejoined("path:3", 1, {0: 1, 2: truth}, 1005.0)
+    assert honest.books.rejoined >= truth
+    assert rejoined("path:3", 1, {0: 1, 2: late}, 1005.0).books.rejoined == late + honest.terms.leash
+
+
 # What is signed
 
 

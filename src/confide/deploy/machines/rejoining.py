@@ -56,11 +56,12 @@ class Rejoining:
         """Move to a round that this server cannot have passed before its store was lost, and pay for the gap.
 
         That is the round that was open, by the plan's clock. The leash holds as well, from what any neighbour ever
-        said; not where one of them may have forgotten it, or is gone.
+        said; not where one of them may have forgotten it, or is gone, nor where there is but one: it could say less
+        than it saw, and be sent other messages of the same rounds.
         """
         desk, books, terms = self.desk, self.desk.books, self.desk.terms
         heard = {m for m, neighbour in self.neighbours.items() if neighbour.heard}
-        known = bool(books.neighbours) and heard - self.blank >= set(books.neighbours)
+        known = len(books.neighbours) > 1 and heard - self.blank >= set(books.neighbours)
         reached = self.reached
         for m in sorted(m for m, claim in self.claims.items() if claim > reached):
             desk.alarm(f"{terms.who(m)} speaks of rounds that no signature shows; believed up to round {reached}")
