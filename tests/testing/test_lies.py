@@ -13,6 +13,7 @@ from confide.deploy.machines import evidence
 from confide.deploy.machines.ports import Phase, Ports
 from confide.deploy.machines.server import Server
 from confide.deploy.machines.sync import Sync, decode, encode
+from confide.deploy.store.books import Status
 from confide.deploy.store.store import MemoryStore
 from confide.graph.graph import Graph
 from confide.rounds.schemes import scheme
@@ -164,6 +165,20 @@ def test_two_signed_messages_for_a_round_are_proof_and_it_is_kept() -> None:
     lie(net, 1, shown=(publication(PLAN, LIAR, 3, bytes(8)),))
     net.run(until=net.now + 1.0)
     assert net.units[1].store.load().proofs == {LIAR: raw}  # the first is enough
+
+
+def test_who_was_proved_to_lie_is_followed_no_more() -> None:
+    net = network("path:2")
+    at_round(net, 3)
+    net.kill(LIAR, away=1e9)  # from here on it says what is written here
+    for round in (3, 300):
+        lie(net, 1, decided=round, shown=(publication(PLAN, LIAR, round, MESSAGE),), balance=(0, bytes(32)))
+        net.run(until=net.now + 1.0)
+    taker = server(net, 1)
+    assert taker.books.status[LIAR] is Status.SUSPECT
+    assert (taker.books.seen[LIAR], taker.books.decided) == (300, 3)
+    net.run(until=net.now + 100.0)
+    assert taker.books.decided <= 3 + 11  # at its own pace
 
 
 def test_what_is_kept_is_bounded() -> None:

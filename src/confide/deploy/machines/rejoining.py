@@ -31,11 +31,10 @@ class Rejoining:
     def hear(self, message: sync.Sync) -> None:
         """While this server asks how far it may have been; of what may be true (`exchange.check`)."""
         m, rules = message.sender, self.desk.rules
-        for p in message.shown:
-            if self.signed < p.round <= self.desk.clock.latest:
-                if not evidence.holds(rules.plan, rules.identities, p):
-                    raise ExchangeError(Reason.SIGNATURE)
-                self.signed = p.round
+        new = [p for p in message.shown if self.signed < p.round <= self.desk.clock.latest]
+        if not all(evidence.holds(rules.plan, rules.identities, p) for p in new):
+            raise ExchangeError(Reason.SIGNATURE)
+        self.signed = max((p.round for p in new), default=self.signed)
         self.claims[m] = max(self.claims.get(m, 0), message.seen, message.decided)
         self.neighbours[m].heard = True
         if message.decided == 0:
