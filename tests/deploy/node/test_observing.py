@@ -98,3 +98,12 @@ def test_a_peer_that_never_says_the_same_twice_is_counted(
     assert [event in line for line in lines] == [True] * observing.KNOWN + [False, True]
     assert f"again={2 * observing.KNOWN}" in lines[-1]
     assert list(map(len, filter(None, repeats._written.values()))) == [1, 1]
+
+
+def test_a_server_cannot_fill_the_log_of_its_clients(capfd: pytest.CaptureFixture[str]) -> None:
+    """It welcomes and refuses them in turns, says that all is over and that it is not, and begins rounds too early."""
+    observer = started("text", "n")
+    for n in range(5 * observing.KNOWN):
+        for event, fields in (("enrolled", {"client": 1}), ("finished", {}), ("early", {"round": n})):
+            observer.observe(event, fields)
+    assert len(written(observer, capfd)) == 2 + observing.KNOWN

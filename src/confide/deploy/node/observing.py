@@ -27,7 +27,7 @@ _WARNINGS: Final = {
 }  # fmt: skip
 _REPEATED: Final = {
     "alarm", "busy", "not kept", "not written", "refused", "differs", "stream closed", "no stream", "epoch refused",
-    "clocks differ", "early", "aborted",
+    "clocks differ", "early", "aborted", "enrolled", "finished",
 }  # fmt: skip
 SILENCE: Final = 60.0  # seconds
 KNOWN: Final = 32  # different lines of one event in that time
