@@ -156,7 +156,7 @@ class Relay:
         or a flow with a server that the plan does not have.
         """
         planned, epoch, who = self.context.part.planned, ready.of_epoch, self.desk.terms.who(ready.sender)
-        servers = len(self.desk.terms.identities)
+        servers = len(self.desk.rules.identities)
         if stranger := next((m for m, _ in ready.pending if m >= servers), 0):
             return f"{who} claims open flows with server {stranger}, and the plan has 0 to {servers - 1}: it lies"
         if epoch <= ready.epoch and ready.attempt <= planned + epoch:
