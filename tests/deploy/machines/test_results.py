@@ -292,6 +292,8 @@ def ready(run: bytes, **changes: Any) -> messages.Ready:
 def test_what_cannot_be_is_a_lie_with_a_name(claim: dict[str, Any], named: str) -> None:
     lab = Lab()
     relay, run = asked(lab)
+    desk = lab.releases[0].desk
+    desk.terms = replace(desk.terms, names=("server 0", "server 1", "server 2"))  # and no others
     lab.releases[0].receive(0.0, 1, messages.encode(ready(run, **claim)))
     assert relay.failed.startswith(named)
     assert relay.failed.endswith(": it lies")
