@@ -181,7 +181,10 @@ class Bench:
         released = bool(self.price.releases) and (kind != words.Links.name or n > 0)
         name = said.threat + (" + release" if released else "")
         rows = [Row(name, self.rounds, said.epsilon, None, "-", said.epsilon)]
-        for how, x in self.attacks(words.threat(said.threat), said.target or 0, released) if not said.leak else ():
+        threat = words.threat(said.threat)
+        honest = min(set(range(self.e.graph[0].P)) - words.colluders(threat), default=0)
+        target = honest if said.target is None else said.target
+        for how, x in self.attacks(threat, target, released) if not said.leak else ():
             account = self.said(x.rounds).get(key)
             if account is not None and not account.leak:
                 pure = None if x.pure is None or account.epsilon_pure is None else (account.epsilon_pure, x.pure)
@@ -236,9 +239,8 @@ class Bench:
     def inside(self, known: int) -> float:
         """Standard deviation on psi of the clients' own noises, but for those of `known` clients."""
         alg = self.e.algorithm
-        if alg.aggregation is not None and alg.aggregation.sigma:
-            return alg.aggregation.sums(self.L).share * math.sqrt(self.L - known)
-        return alg.scheme.sigma_client / math.sqrt(self.L)
+        share = alg.scheme.sigma_client / self.L if alg.sums is None else alg.sums.share
+        return share * math.sqrt(self.L - known)
 
     def moved(self, gaps: Floats) -> Floats:
         """The gaps of each round; on a grid, where roundings depend on the model, less what they may be off by."""
@@ -268,7 +270,8 @@ class Bench:
         if not np.isfinite(gaps.psi).all() or (model and not noise and gaps.kept.any()):
             return Found(rounds, math.inf)
         moved, seen = self.moved(gaps.psi), self.looks(threat, unit, rounds)
-        mean = self.released(threat, unit, gaps) if released else 0.0
+        # The clients' noise is in messages and release alike: the messages alone are attacked.
+        mean = self.released(threat, unit, gaps) if released and not noise else 0.0
         if not scheme.law.normal:
             return None if noise else self.laplace(moved, seen, mean, released)
         snr = np.array([1.0 / math.hypot(1.0 / np.linalg.norm(x), noise) if x.any() else 0.0 for x in seen])
@@ -354,13 +357,20 @@ class Bench:
         return np.asarray(drive(self.e, unit, once, never, rounds).psi[-1])
 
     def from_sums(self, unit: Unit, pair: Pair) -> Found | None:
-        """The own server: it sees the noisy sum of every round, at a model that it knows."""
-        secure, part = self.e.algorithm.aggregation, self.sensitivity.participation
-        noise = 0.0 if secure is None else self.inside(secure.parameters(self.L).corrupted)
+        """The own server: it sees the noisy sum of every round, or each noisy update, at a model that it knows."""
+        secure, part, law = self.e.algorithm.sums, self.sensitivity.participation, self.e.algorithm.scheme.law
+        if secure is not None:
+            known = secure.parameters.corrupted
+        else:  # it sets aside what does not come from the target
+            known = 0 if self.sensitivity.level is words.Level.UNIT else self.L - 1
+        noise = self.inside(known)
         rounds = self.rounds if pair.steady else 1
         gaps = self.gaps(unit, pair, 1 if part.by_chance else rounds, public=True).psi
         if not noise or not np.isfinite(gaps).all():
             return Found(rounds, math.inf)
+        if secure is None and not law.normal:
+            alone = known == self.L - 1 and not part.by_chance
+            return self.laplace(gaps, [np.array([1.0 / noise])] * len(gaps), 0.0, False) if alone else None
         roundings, sizes = (self.L + 1) * self.quantum / noise, np.linalg.norm(self.moved(gaps), axis=1)
         if not part.by_chance:
             mu = float(np.linalg.norm(sizes)) / noise

@@ -70,6 +70,10 @@ class StabilityWarning(DivergenceWarning):
         UserWarning.__init__(self, f"{why}. {MAY_LOOK_FINE}")
 
 
+class NoNoiseWarning(UserWarning):
+    """A scheme that adds no noise on this graph."""
+
+
 MAY_LOOK_FINE = "Up to about twice the limit most runs still look fine; their average is ruled by the few that do not"
 
 

@@ -203,9 +203,11 @@ def _heading(accounts: list[dict[str, Any]], plain: dict[str, Any]) -> list[str]
 
 def _cells(a: dict[str, Any], notes: list[int], common: int) -> tuple[str, str, str, str, str]:
     own = [n for n in notes if n > common]
-    protects = "noise inside the secure sum" if a["by"] == "sum" else "noise in messages"
+    protects = {"sum": "noise inside the secure sum", "clients": "noise on client links"}.get(
+        a["by"], "noise in messages"
+    )
     released = RELEASE.search(a["adversary"])
-    if a["by"] != "sum" and released and isinstance(words.release(released[2]), Centroid):
+    if a["by"] == "messages" and released and isinstance(words.release(released[2]), Centroid):
         protects = "noise in messages and release"
     if a["epsilon"] == 0.0:
         protects = "nothing of it is seen"
