@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 import confide
-from builders import a_plan, priced
+from builders import a_plan, deployed, priced
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.law import LAPLACE
+from confide.plans.config import parse
 from confide.plans.plan import Plan
 from confide.privacy.accountant import account
 from confide.privacy.course import Account
-from confide.privacy.price import Price, price
+from confide.privacy.price import Price, agreed, price
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
@@ -209,6 +210,20 @@ def test_behind_masks_it_is_the_share_of_the_sums_noise(name: str) -> None:
     assert prices[0].statement().to_dict() == prices[1].statement().to_dict()
     if name == "homomorphic":
         assert prices[0].plan.hash == prices[1].plan.hash
+
+
+def test_a_deployment_takes_it_inside_its_sums() -> None:
+    problem = {"units": 3, "clients": 6, "samples": 5}
+    algorithm = {"sampled": 4, "clip": "example", "bound": 1.0, "arithmetic": "fixed", "fraction_bits": 20, "batch": 2}
+    tree = {"rounds": 3, "graph": {"topology": "ring"}, "problem": problem, "algorithm": algorithm}
+    tree |= {"scheme": {"sigma": 1.0, "noise": "gaussian", "sigma_client": 2.0}, "privacy": {"threat": "own-server"}}
+    plan = deployed(parse(tree, ["algorithm.aggregation='secure'"]).build())
+    assert plan.secure is not None
+    assert plan.secure.share == pytest.approx(2.0 / 4)
+    assert agreed(plan).by_sums
+    with pytest.raises(InputError) as refused:
+        parse(tree).build()
+    assert refused.value.field == "scheme.sigma_client"
 
 
 @pytest.mark.parametrize(
