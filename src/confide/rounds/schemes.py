@@ -219,8 +219,8 @@ class Scheme:
         if graph.P > 1 or not self.sigma or any(R.any() for R in self.wiring(graph).R):
             return None
         return (
-            f"one unit alone has a_pp = 1 and no neighbours: noise of {self.name!r} enters its model with weight 0 and "
-            "no message carries it, so that there is none at all"
+            f"one unit alone has a_pp = 1 and no neighbours: the noise of {self.name!r} enters its model with weight 0 "
+            "and no message carries it, so that the run has none of it"
         )
 
     def wiring(self, graph: Graph) -> Wiring:
