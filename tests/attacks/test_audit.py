@@ -194,9 +194,10 @@ def test_too_little_noise_in_the_code_is_caught(law: str, monkeypatch: pytest.Mo
         return lambda purpose, ids, law, sigma, size: draw(purpose, ids, law, sigma / 2, size)
 
     changes = (f"scheme.noise='{law}'", "algorithm.norm='l1'")
-    assert rows(*changes)["links"].verdict == "holds"
+    by_clients = (*changes, "scheme.sigma_client=2.0")
+    assert rows(*changes)["links"].verdict == rows(*by_clients)["own-server"].verdict == "holds"
     monkeypatch.setattr("confide.rounds.reference.float_noise", weak)
-    assert rows(*changes)["links"].verdict == "CONTRADICTED"
+    assert rows(*changes)["links"].verdict == rows(*by_clients)["own-server"].verdict == "CONTRADICTED"
 
 
 def test_a_model_that_is_not_linear_is_attacked_in_the_first_round() -> None:

@@ -17,6 +17,7 @@ from confide.graph.graph import Graph
 from confide.laws.law import LAPLACE
 from confide.plans.config import parse
 from confide.plans.plan import Plan
+from confide.plans.words import OwnServer
 from confide.privacy.accountant import account
 from confide.privacy.course import Account
 from confide.privacy.price import Price, agreed, price
@@ -122,6 +123,36 @@ def test_what_has_no_price() -> None:
     assert refused.value.field == "sampled"
 
 
+# ---- the whole view at once
+
+
+@pytest.mark.parametrize("carry", [0.0, 0.4, 1.0])
+def test_the_covariance_of_the_whole_view_is_never_beyond_the_price(carry: float) -> None:
+    """All messages of T rounds, and the models of server 0 for its own client, when its psi is pushed by s in each."""
+    P, s, sigma = 4, 2 * 0.5, 0.7  # of a unit's psi; of the servers' noise
+    A, rounds = RING.A, 5
+    on_psi = S / math.sqrt(L)
+    draws = 2 * P * rounds
+    push, noise = np.zeros(P), np.zeros((P, draws))  # of the states: what the data move, and what the draws do
+    rows: dict[str, list[tuple[float, np.ndarray]]] = {"links": [], "own-client": []}
+    for j in range(rounds):
+        g, n = (np.eye(draws)[at * P * rounds + j * P :][:P] for at in (0, 1))
+        psi, of_psi = push + s * np.eye(P)[0], noise + on_psi * n
+        sent = [(x, row) for x, row in zip(psi, of_psi + sigma * g, strict=True)]
+        push, noise = A @ psi, A @ of_psi + sigma * (A - carry * np.eye(P)) @ g
+        rows["links"] += sent
+        rows["own-client"] += [*sent, (push[0], noise[0])]
+    made = scheme(f"partial:{carry}", sigma, noise="gaussian", sigma_client=S)
+    unit = replace(CLIENT, level="unit")
+    for threat, view in rows.items():
+        mean, K = np.array([x for x, _ in view]), np.array([row for _, row in view])
+        truth = float(mean @ np.linalg.pinv(K @ K.T, rcond=1e-10) @ mean)
+        price = account(made, RING, unit, rounds=rounds, threat=threat, secure=False)
+        assert truth <= 2 * price.rho * (1 + 1e-9)
+        if carry == 1.0 and threat == "own-client":  # who subtracts the messages has the noisy sums themselves
+            assert truth == pytest.approx(2 * price.rho) == pytest.approx(rounds * L / S**2)
+
+
 # ---- the round itself
 
 
@@ -170,6 +201,9 @@ def test_a_ledger_adds_up_to_the_statement() -> None:
         added = math.fsum(c.epsilon if pure else c.rho for c in spent)
         assert added == pytest.approx(total.epsilon_pure if pure else total.rho)
         assert {c.sigma for c in found.messages} == {5.0}
+        each = found.spent(T)  # what the ledger of the data has of everybody
+        assert each["own-server"].rho == pytest.approx(found.account(T, found.releases, OwnServer()).rho)
+        assert all(one.rho is not None for one in each.values())
 
 
 def test_a_statement_protects_from_everybody_and_a_plan_says_it_again(ragged: Callable[..., Problem]) -> None:

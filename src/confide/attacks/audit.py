@@ -28,6 +28,7 @@ from confide.attacks.worlds import (
     Pair,
     Side,
     Unit,
+    client_loudness,
     drive,
     heard,
     loudness,
@@ -236,11 +237,15 @@ class Bench:
         alg = self.e.algorithm
         return 2.0**-alg.fraction_bits / alg.sampled if alg.arithmetic == "fixed" else 0.0
 
-    def inside(self, known: int) -> float:
+    def inside(self, unit: Unit, known: int = 0) -> float:
         """Standard deviation on psi of the clients' own noises, but for those of `known` clients."""
         alg = self.e.algorithm
-        share = alg.scheme.sigma_client / self.L if alg.sums is None else alg.sums.share
-        return share * math.sqrt(self.L - known)
+        if alg.sums is not None:
+            return alg.sums.share * math.sqrt(self.L - known)
+        if not alg.scheme.sigma_client:
+            return 0.0
+        quiet = self.once(("clients", unit.p), partial(client_loudness, self.e, self.sensitivity, unit))
+        return quiet * alg.scheme.sigma_client / self.L * math.sqrt(self.L - known)
 
     def moved(self, gaps: Floats) -> Floats:
         """The gaps of each round; on a grid, where roundings depend on the model, less what they may be off by."""
@@ -260,7 +265,7 @@ class Bench:
 
     def from_messages(self, threat: words.Threat, unit: Unit, pair: Pair, released: bool) -> Found | None:
         """The target takes part in every round, which is no secret."""
-        scheme, noise = self.e.algorithm.scheme, self.inside(0)
+        scheme, noise = self.e.algorithm.scheme, self.inside(unit)
         gaps = self.gaps(unit, pair, self.rounds if pair.steady else 1)
         if (noise and gaps.kept.any()) or Place.OWN in scheme.places:
             gaps = self.gaps(unit, pair, 1)  # hidden noise is carried on: only the first round is known
@@ -317,7 +322,7 @@ class Bench:
 
     def by_chance(self, threat: words.Threat, unit: Unit, pair: Pair) -> Found | None:
         """The target is drawn by chance, and it is a secret in which rounds."""
-        e, noise, first = self.e, self.inside(0), self.gaps(unit, pair, 1)
+        e, noise, first = self.e, self.inside(unit), self.gaps(unit, pair, 1)
         if not np.isfinite(first.psi).all():
             return Found(1, math.inf)
         absent = e.algorithm.dropout or e.algorithm.failures.unit or e.algorithm.failures.units
@@ -363,7 +368,7 @@ class Bench:
             known = secure.parameters.corrupted
         else:  # it sets aside what does not come from the target
             known = 0 if self.sensitivity.level is words.Level.UNIT else self.L - 1
-        noise = self.inside(known)
+        noise = self.inside(unit, known)
         rounds = self.rounds if pair.steady else 1
         gaps = self.gaps(unit, pair, 1 if part.by_chance else rounds, public=True).psi
         if not noise or not np.isfinite(gaps).all():
@@ -413,7 +418,7 @@ def _notes(bench: Bench) -> list[str]:
         f"{s.level} level, {s.adjacency}, participation {s.participation}, proof {s.proof}, delta {p.delta:g}",
         "printed is what a run of so many rounds says, attained what its own round gives away on",
         "worst-case data of the audit's own: a smaller epsilon would be false",
-        f"the noise of the messages was measured, at a risk of {RISK:g} to think it too soft",
+        f"noise of messages and clients was measured, at a risk of {RISK:g} to think it too soft",
     ]
     return found + [f"no statement against {who}: {why}" for who, why in bench.statement(bench.rounds).refused]
 

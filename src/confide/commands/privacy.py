@@ -329,6 +329,9 @@ def _from_config(path: Path) -> tuple[Any, Any, int, Measure | None]:
         raise InputError("config", str(path), remedy)
     if x.privacy is None:
         raise InputError("algorithm.clip", "none", "a plan needs a clip; set algorithm.clip and algorithm.bound")
+    if x.algorithm.scheme.sigma_client:
+        remedy = "is no noise of servers, which is what a plan sizes; set 0, and `confide account` prices it"
+        raise InputError("scheme.sigma_client", x.algorithm.scheme.sigma_client, remedy)
     s = price_run(x.problem, x.graph, x.algorithm, x.rounds, x.seed, x.privacy).sensitivity
 
     def measure(sized: Calibrated) -> tuple[float, float]:
