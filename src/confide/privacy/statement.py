@@ -74,6 +74,7 @@ def statement(
     delta: float = 1e-5,
     sum_noise: SumNoise | None = None,
     secure: bool = True,
+    dropout: bool = False,
 ) -> Statement:
     """A statement without a plan, from the arguments of `account`; of a plan `Price.statement` makes it.
 
@@ -89,7 +90,7 @@ def statement(
     def ask(who: Threat, released: bool) -> Account:
         return account(
             scheme, graphs, sensitivity, rounds=rounds, noise=law, threat=who, release=reveal if released else Reveal(),
-            delta=delta, sum_noise=sum_noise, secure=secure,
+            delta=delta, sum_noise=sum_noise, secure=secure, dropout=dropout,
         )  # fmt: skip
 
     found, refused = statement_of(graphs[0].P, bool(scheme.sigma_pair) or not covers(scheme), reveal.release, ask)
