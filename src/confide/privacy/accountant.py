@@ -160,6 +160,12 @@ def paper_theorem(step: float, bound: float, sigma: float, rounds: int) -> tuple
     ]
 
 
+def paper_sigma(step: float, bound: float, epsilon: float, rounds: int) -> tuple[float, list[str]]:
+    """The same the other way round, as the theorem is worded: sigma_g = sqrt 2 mu B (1 + i) i / epsilon(i)."""
+    positive("epsilon", epsilon)
+    return paper_theorem(step, bound, epsilon, rounds)  # sigma epsilon is the same number
+
+
 def _by_messages(asked: Question) -> Bound:
     """The bound that rests on the noise of servers and links alone."""
     part = asked.sensitivity.participation
