@@ -59,6 +59,7 @@ GRAPHS = [
     [Graph.random(6, 0.5, seed=1)],
     [Graph.complete(4, weights="metropolis")],
     [Graph.ring(5), Graph.star(5, weights="metropolis")],  # taking turns
+    Graph.ring(5, weights="metropolis").matchings(),
 ]
 
 

@@ -229,7 +229,7 @@ def test_largest_step_by_hand() -> None:
 def test_refused_where_the_graph_does_not_mix() -> None:
     problem = regression(units=2, clients=3, samples=5)
     with pytest.raises(InputError, match="iota_2 = 1"):
-        bounds(problem, Graph.from_matrix([[0.0, 1.0], [1.0, 0.0]]), settings(), 1, 0)
+        bounds(problem, Graph.from_matrix([[0.0, 1.0], [1.0, 0.0]], turn=True), settings(), 1, 0)
     with pytest.raises(InputError, match=r"scheme\.name = 'local-only'.*iota_2 = 1"):
         bounds(problem, Graph.path(2), settings(scheme=scheme("local-only")), 1, 0)
 

@@ -193,7 +193,7 @@ def test_the_step_and_the_noise_of_the_algorithm_do_not_matter(ragged: Maker) ->
 def test_graphs_at_both_ends_of_mixing(ragged: Maker) -> None:
     """Swapping for ever (iota_2 = 1) and averaging at once (iota_2 = 0) have limits like any other."""
     alg = replace(RAGGED, scheme=scheme("none"))
-    swap = Graph.from_matrix([[0.0, 1.0], [1.0, 0.0]])
+    swap = Graph.from_matrix([[0.0, 1.0], [1.0, 0.0]], turn=True)
     for graph in (swap, Graph.complete(2, weights="uniform")):
         most = max_stable_step(ragged(P=2), graph, alg)
         assert spectral_radius(ragged(P=2), graph, replace(alg, step=most)) == pytest.approx(1.0, abs=1e-5)

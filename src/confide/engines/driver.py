@@ -31,7 +31,7 @@ from confide.engines.run import (
     describe,
     describe_model,
 )
-from confide.graph.graph import Graph
+from confide.graph.graph import Graph, check_turns
 from confide.plans import words
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
@@ -353,6 +353,7 @@ def _graphs(graph: Graph | Sequence[Graph], problem: Problem) -> list[Graph]:
         raise InputError("graph", graph, "at least one graph is needed")
     for g in graphs:
         g.check_units(problem.federation.P)
+    check_turns(graphs)
     return graphs
 
 
