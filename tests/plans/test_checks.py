@@ -110,6 +110,7 @@ def test_a_roster_beyond_every_purpose_is_refused() -> None:
         ({"fraction_bits": None, "law": "gaussian"}, "algorithm.arithmetic"),
         ({"undeclared": ("scaling was computed",)}, "algorithm.model.undeclared"),
         ({"model": "own"}, "algorithm.clip"),
+        ({"release": "consensus:2"}, "privacy.release"),
         ({"scheme": discrete("local-only")}, "scheme.name"),
         ({"scheme": discrete("central", 0.3)}, "scheme.name"),
         ({"scheme": discrete("per-link", 0.3, sigma_client=0.1)}, "scheme.sigma_client"),

@@ -462,6 +462,7 @@ def test_plans_travel_between_processes(copied: Any) -> None:
         ({"threat": "links:1"}, "threat"),
         ({"release": "centroid"}, "release"),
         ({"release": "centroid:-1"}, "release"),
+        ({"release": "consensus:0"}, "release"),
         ({"releases": 0}, "privacy.releases"),
         ({"releases": True}, "privacy.releases"),
         ({"unprotected": 1}, "privacy.unprotected"),

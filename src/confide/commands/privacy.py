@@ -93,7 +93,7 @@ def account(
     ] = "homomorphic",
     sigma: Annotated[float, typer.Option(help="standard deviation per coordinate")] = 200.0,
     sigma_pair: Annotated[float, typer.Option(help="of pairwise")] = 0.0,
-    release: Annotated[str, typer.Option(help="none, centroid:SIGMA or local")] = "none",
+    release: Annotated[str, typer.Option(help="none, centroid:SIGMA, local or consensus:T")] = "none",
     sum_sigma: Annotated[float | None, typer.Option(help="on psi, of the noise inside the secure sum")] = None,
     theorem: Annotated[str, typer.Option(help="'paper' prints the paper's Theorem 2, with its gaps")] = "confide",
     epsilon: Annotated[
@@ -154,7 +154,7 @@ def plan(
     rho: Annotated[float | None, typer.Option(help="budget as zCDP, instead")] = None,
     scheme: Annotated[str, typer.Option(help="a scheme's name, or auto")] = "auto",
     release: Annotated[
-        str, typer.Option(help="none, centroid (its noise is sized too), centroid:SIGMA or local")
+        str, typer.Option(help="none, centroid (its noise is sized too), centroid:SIGMA, local or consensus:T")
     ] = "centroid",
     hessian: Annotated[float, typer.Option(help="of the quadratic that predicts errors without a config")] = 1.0,
     as_json: Json = False,

@@ -85,7 +85,7 @@ class Run:
         notes: what every output must say, such as "synthetic".
         privacy: the privacy statement; None is printed as "not accounted".
         released: what `privacy.release` reveals, noise included: of `centroid:SIGMA` one model, shape (repeats, M), of
-            `local` those of the servers; None of `none`, and of a run that broke.
+            `local` and `consensus:T` those of the servers; None of `none`, and of a run that broke.
         released_db: mean-square deviation of that from the optimum.
         private: the data are somebody's. Where such a run is accounted, only `released` is meant for others: the rest
             is computed from the data without a price, and `save` keeps `models` only when told to.

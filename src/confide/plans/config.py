@@ -107,7 +107,8 @@ class PrivacyConfig(Table):
     )
     release: str = Field(
         "none",
-        description="revealed at the end: none, centroid:SIGMA (on the mean, one server's share not counted) or local",
+        description="revealed at the end: none, centroid:SIGMA (on the mean, one server's share not counted), local or "
+        "consensus:T (after T combinations without noise)",
     )
     releases: int = Field(1, description="how many times the release may be made; each is paid for")
     unprotected: bool = Field(False, description="go on without an epsilon where one is missing; it is said first")

@@ -374,7 +374,7 @@ def _end(e: Exposure, p: int, asked: Question, hidden: float) -> Bound:
     """One target, its models counted where they are shown; `hidden`: noise on the sum of all of them."""
     threat, release, blank = asked.threat, asked.release.release, replace(_said(asked), target=p)
     keeps = bool(np.any(np.abs(e.kept) > 1e-12))
-    shown = threat.own_client or isinstance(release, words.Local)
+    shown = threat.own_client or release.shows_models
     if keeps and shown and e.revealed:
         remedy = "noise that stays hidden is a part of the model that is shown; no bound is proven"
         raise InputError("threat", f"{threat}, release {release}", remedy)

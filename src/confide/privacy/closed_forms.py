@@ -15,7 +15,7 @@ import numpy as np
 from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.graph import Graph
-from confide.plans.words import Centroid, Local, Neighbours, Release, Threat, colluders
+from confide.plans.words import Centroid, Neighbours, Release, Threat, colluders
 from confide.privacy.reveal import known_shares
 from confide.rounds.schemes import Exchange, Place, Scheme
 
@@ -81,13 +81,13 @@ def leak(
         return "messages carry no noise"
     keeps = any(np.any(scheme.carries(g) > 0) for g in graphs) or scheme.by_link
     keeps = silent or (keeps and scheme.exchange is not Exchange.AVERAGE)
-    if Place.OWN in scheme.places and (threat.own_client or isinstance(release, Local)):
+    if Place.OWN in scheme.places and (threat.own_client or release.shows_models):
         # w_p shows psi_p through g_pp: neither clean nor covered by a theorem here.
         what = f"{threat}, release {release}"
         raise InputError("threat", what, "per-link's own noise hides part of w_p; no bound is proven for this view")
     if keeps and threat.own_client:
         return "the unit's model and the messages give the exact sum of the unit's clean updates (carry > 0)"
-    if keeps and isinstance(release, Local):
+    if keeps and release.shows_models:
         return "a local model and the messages give the exact sum of that unit's clean updates (carry > 0)"
     if keeps and isinstance(release, Centroid) and release.sigma == 0.0:
         return "a centroid revealed without noise is a noiseless function of every unit's data"
