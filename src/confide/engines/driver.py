@@ -30,6 +30,7 @@ from confide.engines.run import (
     StabilityWarning,
     describe,
     describe_model,
+    traffic,
 )
 from confide.graph.graph import Graph, check_turns
 from confide.plans import words
@@ -164,6 +165,7 @@ def simulate(
             engine=name,
         ),
         model=describe_model(problem),
+        bytes_a_round=traffic(graphs, algorithm, problem.M),
         notes=notes,
         privacy=None if price is None or counted == 0 else _accounted(price, counted, paid, problem, seed),
         seconds=time.perf_counter() - began,
