@@ -112,6 +112,7 @@ def test_a_roster_beyond_every_purpose_is_refused() -> None:
         ({"model": "own"}, "algorithm.clip"),
         ({"release": "consensus:2"}, "privacy.release"),
         ({"scheme": discrete("local-only")}, "scheme.name"),
+        ({"scheme": discrete("cancel-at-receiver", 0.3)}, "scheme.name"),
         ({"scheme": discrete("central", 0.3)}, "scheme.name"),
         ({"scheme": discrete("per-link", 0.3, sigma_client=0.1)}, "scheme.sigma_client"),
         ({"units": with_unit(0, name="")}, "units[0].name"),

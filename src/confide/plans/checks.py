@@ -92,6 +92,7 @@ def _check_deployment(plan: Plan) -> None:
         raise InputError("scheme.name", plan.scheme.name, "has no flows on edges; deploy a scheme that has")
     if not named(plan.scheme):
         raise InputError("scheme.name", plan.scheme.name, "is not the scheme of this name, and no other is deployed")
+    plan.scheme.only_plain("a deployment")
     if plan.scheme.sigma_client:
         remedy = "must be 0: in a deployment the secure sum hides the clients"
         raise InputError("scheme.sigma_client", plan.scheme.sigma_client, remedy)

@@ -79,7 +79,7 @@ class SchemeConfig(Table):
     name: str = Field(
         "homomorphic",
         description="none, homomorphic, shared, own-clean, per-link, per-link-clean, partial:C, pairwise, "
-        "local-only, central",
+        "cancel-at-receiver, local-only, central",
     )
     noise: str = Field("laplace", description="laplace or gaussian")
     sigma: float | None = Field(

@@ -342,6 +342,12 @@ def by_general(asked: Question) -> Bound:
     if threat.own_server:
         why = f"leak: {own_server(scheme, asked.secure, asked.active)}"
         return Leaked(asked.blank(leak=True, assumptions=(why,)))
+    if P > 1 and scheme.places - {Place.CLIENT} == {Place.AROUND}:
+        why = (
+            "leak: the noise of messages cancels at each receiver, so that it, and whoever sees what it is sent, "
+            "learns the exact weighted sum of its neighbours' models"
+        )
+        return Leaked(asked.blank(leak=True, assumptions=(why,)))
     if not scheme.law.normal:
         raise InputError("noise", str(scheme.law), f"{without} continuous Gaussian noise alone")
     if s.rounding is not None:
