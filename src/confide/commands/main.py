@@ -93,13 +93,14 @@ def simulate(
     parsed = settings.load(config, change or [])
     folder = out or Path(parsed.output.folder or Path("results") / config.stem)
     run, files, again = _simulate(parsed, folder)
-    spent = _spent(folder, parsed.privacy.delta)
+    from confide.engines.run import LEDGER
+    from confide.privacy.asked import add_up, sum_lines
+
+    spent = add_up([folder], parsed.privacy.delta) if (folder / LEDGER).exists() else None
     lines = run.facts()
     if again:
         lines.append("kept           this run was made before: its results are handed out again, nothing is drawn anew")
     if spent is not None and len(spent["runs"]) > 1:
-        from confide.privacy.asked import sum_lines
-
         lines += [f"ledger         {line}" for line in sum_lines(spent)]
     lines += [f"files          {folder}", *([] if run.privacy is None else ["", run.statement])]
     answer(as_json, run.summary() | {"spent": spent, "files": files, "kept": again}, *lines)
@@ -150,17 +151,6 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
     if run.guarded:
         files.append(keep(folder, experiment.problem, experiment.graph))
     return run, files, False
-
-
-def _spent(folder: Path, delta: float) -> dict[str, Any] | None:
-    """What all runs into this folder cost together; None where they are not accounted."""
-    from confide.engines.run import LEDGER
-
-    if not (folder / LEDGER).exists():
-        return None
-    from confide.privacy.asked import add_up
-
-    return add_up([folder], delta)
 
 
 def _show(

@@ -25,6 +25,7 @@ class Announced(NamedTuple):
     """A unit as its organisation announces it: names and public keys, nothing else.
 
     Attributes:
+        name: of the unit in the plan.
         identity, key_agreement: of its server, 32 bytes in hex.  clients: identities, likewise.
         authority: sha256 of the unit's CA certificate, if it has one.
     """

@@ -386,7 +386,7 @@ def default_text() -> str:
         if isinstance(value, BaseModel):
             tables.append((name, value))
         else:
-            lines.append(f"{name} = {_toml(value)}  # {info.description}")
+            lines.append(f"{name} = {json.dumps(value)}  # {info.description}")
     for name, table in tables:
         lines += ["", f"[{name}]"]
         if not type(table).model_fields:
@@ -394,10 +394,5 @@ def default_text() -> str:
         for key, info in type(table).model_fields.items():
             value = getattr(table, key)
             meaning = either(registry.names()) if (name, key) == ("problem", "name") else info.description
-            lines.append(f"# {key} =   # {meaning}" if value is None else f"{key} = {_toml(value)}  # {meaning}")
+            lines.append(f"# {key} =   # {meaning}" if value is None else f"{key} = {json.dumps(value)}  # {meaning}")
     return "\n".join(lines) + "\n"
-
-
-def _toml(value: object) -> str:
-    """JSON's numbers, strings and lists are TOML's."""
-    return json.dumps(value)

@@ -63,14 +63,28 @@ def account(
     """The privacy of `rounds` rounds against one adversary, for the worst honest server.
 
     Args:
+        scheme: where noise is drawn, and how much.
         graph: one graph, or several that take turns.
+        sensitivity: how far one client (example, unit) can move its server.
+        rounds: T.
         noise: the law actually drawn, or its name; `scheme.law` by default. `scheme.sigma` is its standard deviation.
+        threat: links, colluders:1,2, neighbours, own-client or own-server.
         release: in words, its shares of noise are sized for `threat`; a `Reveal` says for how many they are.
+        delta: of (epsilon, delta), above 0 and below 1.
         sum_noise: noise that the clients put inside every secure sum.
         secure: whether updates are masked, so that the own server sees their sum only; else it sees each in clear.
 
+    Returns:
+        An `Account`: `epsilon`, `rho` or `leak`, and what they rest on (`assumptions`).
+
     Raises:
         InputError: no proof covers this adversary, or the arguments contradict each other.
+
+    >>> from confide.privacy.sensitivity import Sensitivity
+    >>> from confide.rounds.schemes import scheme
+    >>> shared = scheme("shared", 10.0, noise="gaussian")
+    >>> round(account(shared, Graph.ring(4), Sensitivity(0.1, 1.0, level="unit"), rounds=50).rho, 6)
+    0.01
     """
     graphs = [graph] if isinstance(graph, Graph) else list(graph)
     rounds = positive_int("rounds", rounds)
@@ -218,7 +232,7 @@ def _course(t: Target, asked: Question, s: Sensitivity, blank: Account) -> Bound
         )
     if isinstance(s.participation, words.Random | words.Amplified):
         if s.rounding is not None and (remembers or s.level is words.Level.EXAMPLE):
-            remedy = "roundings add up whoever takes part, which this proof does not know; use all or cap:N"
+            remedy = "roundings add up whoever takes part, and this proof does not count them; use all or cap:N"
             raise InputError("participation", str(s.participation), remedy)
         final = t.carry / P / release.hidden(P, known) if centroid and t.carry.any() else np.zeros(len(t.carry))
         curve, why = _curve(t, asked, s, s.participation, final)
@@ -287,7 +301,7 @@ def _curve(
             raise InputError("participation", str(part), remedy)
         return amplified_curve(s, part.rate, law, t.copies * sigma**-2.0)
     if t.remembers and s.monotone:
-        remedy = "without a declared smoothness a deviation grows whoever takes part, which random:Q does not know"
+        remedy = "without a declared smoothness a deviation grows whoever takes part; random:Q does not count it"
         raise InputError("participation", str(part), f"{remedy}; use all or cap:N")
     to_norm, _ = s.to_norm(law.norm)
     return random_curve(

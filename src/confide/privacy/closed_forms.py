@@ -84,7 +84,8 @@ def leak(
     if Place.OWN in scheme.places and (threat.own_client or release.shows_models):
         # w_p shows psi_p through g_pp: neither clean nor covered by a theorem here.
         what = f"{threat}, release {release}"
-        raise InputError("threat", what, "per-link's own noise hides part of w_p; no bound is proven for this view")
+        why = "no bound is known for per-link against an own client or a local release"
+        raise InputError("threat", what, f"{why}; use per-link-clean or another scheme")
     if keeps and threat.own_client:
         return "the unit's model and the messages give the exact sum of the unit's clean updates (carry > 0)"
     if keeps and release.shows_models:

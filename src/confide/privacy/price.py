@@ -53,6 +53,12 @@ IN_RANGE: Final = (
 def price(plan: Plan) -> Price:
     """What a plan costs.
 
+    Args:
+        plan: of a simulation or a deployment.
+
+    Returns:
+        A `Price`: `statement()` is for people, `after(rounds)` is epsilon against the plan's adversary.
+
     Raises:
         InputError: the plan's proof does not hold for its model, step or round.
     """
@@ -89,8 +95,8 @@ def agreed(plan: Plan) -> Price:
     _ = found.largest, found.reveal_terms  # refused here, and not in the first round
     found.check_budget()
     if found.unprotected and not plan.privacy.unprotected:
-        remedy = f"{'; '.join(found.unprotected)}. To agree on it all the same, and have every statement begin with "
-        raise InputError("privacy.unprotected", False, f"{remedy}that: true")
+        remedy = f"{'; '.join(found.unprotected)}. To agree all the same, set true: every statement begins with this"
+        raise InputError("privacy.unprotected", False, remedy)
     return found
 
 

@@ -27,6 +27,9 @@ class Secure:
         threshold: shares that put a secret together; the smallest that is safe by default.
         sigma: standard deviation per coordinate that the clients' shares of noise put on psi, counting only honest
             survivors; 0 for none. Discrete Gaussian, added by every client before masking.
+
+    Raises:
+        InputError: a number is out of its range, or the kind of server is not known.
     """
 
     ring_bits: int = 32
