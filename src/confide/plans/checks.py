@@ -63,6 +63,9 @@ def _check_secure(plan: Plan, secure: SecureSum) -> None:
     if secure.parameters.clients != plan.algorithm.sampled:
         remedy = f"must be the clients that are sampled, {plan.algorithm.sampled}"
         raise InputError("secure.parameters.clients", secure.parameters.clients, remedy)
+    if plan.scheme.sigma_client:
+        remedy = "is inside the secure sum, of which a plan has it on psi: secure.sigma; here 0"
+        raise InputError("scheme.sigma_client", plan.scheme.sigma_client, remedy)
     if plan.algorithm.fraction_bits is None:
         remedy = "masks cancel in a ring of integers, not in floating point; use fixed"
         raise InputError("algorithm.arithmetic", "float", remedy)
@@ -96,7 +99,7 @@ def _check_deployment(plan: Plan) -> None:
         )
     plan.scheme.only_plain("a deployment")
     if plan.scheme.sigma_client:
-        remedy = "must be 0: in a deployment the secure sum hides the clients"
+        remedy = "must be 0: clients of a deployment add noise inside a secure sum; algorithm.aggregation = 'secure'"
         raise InputError("scheme.sigma_client", plan.scheme.sigma_client, remedy)
     _check_roster(plan)
 

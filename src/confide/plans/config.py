@@ -87,7 +87,9 @@ class SchemeConfig(Table):
         description="standard deviation per coordinate; sqrt(0.1) by default, 0 where a scheme has no noise",
     )
     sigma_pair: float = Field(0.0, description="of pairwise: noise shared by the two ends of an edge")
-    sigma_client: float = Field(0.0, description="of per-link: the paper's noise on client links")
+    sigma_client: float = Field(
+        0.0, description="of each client's noise on its own update, with any scheme; in a secure sum it is its share"
+    )
 
 
 class PrivacyConfig(Table):
