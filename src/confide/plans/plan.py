@@ -102,6 +102,7 @@ class Learning:
         probability("algorithm.dropout", self.dropout)
         if self.fraction_bits is not None:
             whole("algorithm.fraction_bits", self.fraction_bits, 1, 52)
+        _ = self.update_bound  # refused here, and not in the first round
 
     @property
     def update_bound(self) -> float:
