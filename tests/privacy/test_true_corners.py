@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 
 import confide
-from builders import a_plan
+from builders import a_plan, priced
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
+from confide.plans.words import OwnServer
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip, clip
+from confide.rounds.reference import prepare
 from confide.rounds.schemes import scheme
+from confide.secure.settings import Secure
 
 PAIR = Graph.path(2)
 
@@ -52,3 +55,34 @@ def test_a_bound_whose_square_vanishes_is_refused() -> None:
         Clip("example", 1e-180)
     with pytest.raises(InputError, match=r"algorithm\.step"):
         a_plan(step=1e-60, bound=1e-60)
+
+
+# ---- noise inside the sum, where the update itself is a float
+
+
+def test_the_sum_counts_what_floats_add_to_one_example() -> None:
+    """Beside a model of 558 a step of 1e-11 is rounded to 2^-43, far more than one of a thousand examples moves it."""
+    L, n, f, bound, w = 4, 1000, 44, 1.0329019210455686e-11, 558.4441074
+    X = np.ones((n, 1))
+    X[1:500] = 0.0
+    secure = Secure(ring_bits=64, sigma=1e-11, corrupted=0.0, dropped=0.0)
+    algorithm = GFL(
+        scheme("shared", 100.0, noise="gaussian"), step=1.0, sampled=L, local_steps=1, batch=n, replacement=False,
+        clip=Clip("example", bound), arithmetic="fixed", fraction_bits=f, aggregation=secure,
+    )  # fmt: skip
+
+    def problem(first: float) -> Problem:
+        d = np.zeros(n)
+        d[0] = first
+        return Problem(Federation.from_clients([[(X, d)] * L] * 2), Linear(0.0))
+
+    def sent(first: float, model: float) -> int:
+        r = prepare(problem(first), [PAIR], algorithm, 3, 0)(0)
+        update, _ = r.train(2, 0, 0, r.arithmetic.value(r.arithmetic.state(np.array([model]))))
+        return int(r.arithmetic.encode(update)[0])
+
+    models = w * (1.0 + np.linspace(0.0, 1e-3, 60))
+    gap = max(abs(sent(1e9, m) - sent(-1e9, m)) for m in models) * 2.0**-f / L
+    paid = priced(confide.Privacy(level="example"), problem(0.0), [PAIR], algorithm, 3)
+    assert gap > 2.0 * bound / L / n + 2.0**-f / L  # its part of the batch, and a quantum
+    assert gap <= min(paid.account(3, 0, OwnServer()).deltas)

@@ -139,10 +139,9 @@ def bound(asked: Question) -> Bound:
         raise InputError("sum_noise", inside.sigma, "shares add up only inside a secure sum; aggregate securely")
     if s.dim is not None and s.dim != inside.dim:
         raise InputError("dim", s.dim, f"the noise inside the sum has {inside.dim} coordinates")
-    real = replace(s, rounding=None)  # the noise inside the sum counts its own truncation
     return EitherNoise(
         tried(lambda: _by_messages(asked)),
-        tried(lambda: by_sums(inside, real, asked.rounds, asked.threat, asked.blank())),
+        tried(lambda: by_sums(inside, s, asked.rounds, asked.threat, asked.blank())),
     )
 
 

@@ -58,7 +58,7 @@ def norms(v: Floats, norm: str) -> Floats:
             return np.asarray(size)
         largest = np.abs(v).max(axis=-1, keepdims=True)
         again = largest * np.linalg.norm(v / largest, ord=order, axis=-1, keepdims=True)
-    return np.where(plain | (largest == 0.0) | ~np.isfinite(largest), size, again)
+    return np.asarray(np.where(plain | (largest == 0.0) | ~np.isfinite(largest), size, again))
 
 
 def clip(v: Floats, bound: float, norm: str = "l2") -> Floats:
