@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,14 +12,17 @@ import confide
 from builders import a_plan, priced
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
+from confide.laws.law import GAUSSIAN
 from confide.plans.words import OwnServer
+from confide.privacy.accountant import account
+from confide.privacy.sensitivity import Sensitivity
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip, clip
 from confide.rounds.reference import prepare
-from confide.rounds.schemes import scheme
+from confide.rounds.schemes import Noise, Place, Scheme, scheme
 from confide.secure.settings import Secure
 
 PAIR = Graph.path(2)
@@ -86,3 +92,36 @@ def test_the_sum_counts_what_floats_add_to_one_example() -> None:
     paid = priced(confide.Privacy(level="example"), problem(0.0), [PAIR], algorithm, 3)
     assert gap > 2.0 * bound / L / n + 2.0**-f / L  # its part of the batch, and a quantum
     assert gap <= min(paid.account(3, 0, OwnServer()).deltas)
+
+
+# ---- schemes of one's own that tell or keep almost nothing
+
+
+def told_apart(by: float) -> Callable[[Graph], np.ndarray]:
+    """Server 1 gets a little more of everybody's noise than the others."""
+
+    def receivers(graph: Graph) -> np.ndarray:
+        found = np.ones((graph.P, graph.P))
+        found[:, 1] += by
+        return found
+
+    return receivers
+
+
+@pytest.mark.parametrize("by", [1e-6, 5e-10, 1e-10, 1e-12, 1e-14])
+def test_two_noises_that_are_almost_one_have_no_price(by: float) -> None:
+    """y_1 = psi + (1 + by) z and y_2 = psi + z: by psi = (1 + by) y_2 - y_1, without noise. It had epsilon 1.3."""
+    s = Scheme("almost", GAUSSIAN, (Noise(Place.SERVER, 1.0),), receivers=told_apart(by))
+    unit = Sensitivity(0.1, 1.0, level="unit")
+    with pytest.raises(InputError, match="as good as the same"):
+        account(s, Graph.ring(4), unit, rounds=3)
+    assert account(replace(s, receivers=told_apart(1e-4)), Graph.ring(4), unit, rounds=3).leak
+
+
+@pytest.mark.parametrize("carry", [1e-6, 1e-13, 1e-15])
+@pytest.mark.parametrize(("level", "threat"), [("client", "links"), ("unit", "own-client")])
+def test_a_state_that_keeps_almost_nothing_has_no_price(carry: float, level: str, threat: str) -> None:
+    """What it keeps is shown to clients without noise, and turns the gradients of others round; it was taken for 0."""
+    s = Scheme("almost", GAUSSIAN, (Noise(Place.SERVER, 1.0, taps=(1.0, -0.5)),), carry=carry)
+    with pytest.raises(InputError, match=r"scheme\.carry"):
+        account(s, Graph.ring(4), Sensitivity(0.1, 1.0, level=level, sampled=5), rounds=3, threat=threat)

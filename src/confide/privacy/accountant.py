@@ -37,7 +37,7 @@ from confide.privacy.course import (
     too_thin,
     tried,
 )
-from confide.privacy.general import TOLERANCE, Exposure, expose_each, rounds_of
+from confide.privacy.general import TOLERANCE, Exposure, check_apart, expose_each, rounds_of
 from confide.privacy.participation import Curve, amplified_curve, random_curve
 from confide.privacy.reveal import Reveal, against, known_shares
 from confide.privacy.sensitivity import Sensitivity
@@ -344,6 +344,7 @@ def by_general(asked: Question) -> Bound:
     if P * asked.rounds**2 > LONGEST:
         most = math.isqrt(LONGEST // P)
         raise InputError("rounds", asked.rounds, f"{without} at most {most} rounds of {P} servers")
+    check_apart(scheme, asked.graphs)
     wirings = rounds_of(scheme, [asked.graphs[j % len(asked.graphs)] for j in range(asked.rounds)])
     targets_of = dict[frozenset[int], list[int]]()
     for p in range(P):
