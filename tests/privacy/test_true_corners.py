@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import confide
 from builders import a_plan, priced
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
+from confide.laws.conversion import gaussian_epsilon
 from confide.laws.law import GAUSSIAN
 from confide.plans.words import OwnServer
 from confide.privacy.accountant import account
@@ -125,3 +128,42 @@ def test_a_state_that_keeps_almost_nothing_has_no_price(carry: float, level: str
     s = Scheme("almost", GAUSSIAN, (Noise(Place.SERVER, 1.0, taps=(1.0, -0.5)),), carry=carry)
     with pytest.raises(InputError, match=r"scheme\.carry"):
         account(s, Graph.ring(4), Sensitivity(0.1, 1.0, level=level, sampled=5), rounds=3, threat=threat)
+
+
+# ---- conversions
+
+
+def delta_of(mu: float, epsilon: float) -> Decimal:
+    """Phi(a) - e^epsilon Phi(b) of mu-GDP to a hundred places, by the integral of (e^(mu t - mu^2 / 2) - e^epsilon) phi
+    from where it is 0: Simpson's rule on the first part of it, which leaves some out."""
+    with localcontext() as context:
+        context.prec = 100
+        m, e = Decimal(mu), Decimal(epsilon)
+        start, steps = e / m + m / 2, 4000
+        end = start + 40 / (start + 1)
+        h = (end - start) / steps
+
+        def f(t: Decimal) -> Decimal:
+            return ((m * t - m * m / 2).exp() - e.exp()) * (-t * t / 2).exp()
+
+        parts = [f(start + h * n) * (1 if n in (0, steps) else 4 if n % 2 else 2) for n in range(steps + 1)]
+        pi = Decimal("3.14159265358979323846264338327950288419716939937510582097494459")
+        return sum(parts, Decimal(0)) * h / 3 / (2 * pi).sqrt()
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-17, 1e-100, 1e-300])
+@pytest.mark.parametrize("mu", [1e-12, 1e-10, 1e-8, 1e-4])
+def test_gaussian_noise_attains_no_more_than_its_epsilon(mu: float, delta: float) -> None:
+    epsilon = gaussian_epsilon(mu, delta)
+    if epsilon == 0.0:
+        assert mu / math.sqrt(2.0 * math.pi) <= delta  # all that two normal laws so near each other differ by
+    else:
+        assert delta_of(mu, epsilon * (1.0 + 1e-9)) <= Decimal(delta)  # as it is printed
+        assert delta_of(mu, epsilon * (1.0 - 1e-4)) > Decimal(delta)
+
+
+def test_no_square_of_a_deviation_vanishes() -> None:
+    """mu^2 = T (2 step B / sigma)^2, of which sigma^2 alone was too small for a double."""
+    s = Sensitivity(1e-60, 1e-100, level="unit")
+    found = account(scheme("shared", 2e-154, noise="gaussian"), PAIR, s, rounds=4, delta=1e-30)
+    assert found.mu_gdp == pytest.approx(2.0 * 2e-160 / 2e-154, rel=1e-12)
