@@ -6,23 +6,26 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal, localcontext
+from typing import Any
 
 import numpy as np
 import pytest
 
 import confide
-from builders import a_plan, priced
+from builders import a_plan, a_shared_plan, priced
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon
 from confide.laws.law import GAUSSIAN
 from confide.plans.words import OwnServer
 from confide.privacy.accountant import account
+from confide.privacy.price import price
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem
-from confide.rounds.algorithm import GFL
+from confide.rounds.algorithm import GFL, Failures
+from confide.rounds.arithmetic import on_grid
 from confide.rounds.clipping import Clip, clip
 from confide.rounds.reference import prepare
 from confide.rounds.schemes import Noise, Place, Scheme, scheme
@@ -167,3 +170,36 @@ def test_no_square_of_a_deviation_vanishes() -> None:
     s = Sensitivity(1e-60, 1e-100, level="unit")
     found = account(scheme("shared", 2e-154, noise="gaussian"), PAIR, s, rounds=4, delta=1e-30)
     assert found.mu_gdp == pytest.approx(2.0 * 2e-160 / 2e-154, rel=1e-12)
+
+
+# ---- who takes part
+
+
+@pytest.mark.parametrize(
+    "changes", [{"dropout": 0.5}, {"failures": Failures(unit=0.5)}, {"failures": Failures(link=0.5)}]
+)
+def test_where_an_update_may_be_lost_no_data_attain_the_number(changes: dict[str, Any]) -> None:
+    assert price(a_shared_plan(sampled=5)).account(4).exact
+    assert not price(a_shared_plan(sampled=5, **changes)).account(4).exact
+
+
+def test_a_rate_is_as_precise_as_it_is_small() -> None:
+    """A client of a million is drawn a thousandth more often than this says."""
+    s = Sensitivity(0.1, 1.0, sampled=1, clients=10**6, participation="random:0.000001")
+    with pytest.raises(InputError, match="participation"):
+        replace(s, participation="random:0.000000999")
+
+
+# ---- a plan that no engine runs has no number
+
+
+def test_a_plan_says_what_a_round_can_do() -> None:
+    central = scheme("central", sigma=1.0, noise="gaussian")
+    a_plan(scheme=central)
+    grid = {"scheme": replace(central, law=central.law.discrete), "graph": on_grid(Graph.ring(4)), "fraction_bits": 24}
+    with pytest.raises(InputError, match="divides by P"):
+        a_plan(**grid)
+    with pytest.raises(InputError, match="perfect centre"):
+        a_plan(scheme=central, failures=Failures(unit=0.5))
+    with pytest.raises(InputError, match="built-in local step"):
+        a_plan(built_in=False)

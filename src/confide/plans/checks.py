@@ -9,6 +9,7 @@ import numpy as np
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.plans.words import Level, check_servers
+from confide.rounds.algorithm import check_round
 from confide.rounds.arithmetic import WEIGHT_BITS
 from confide.rounds.schemes import Exchange, named
 
@@ -30,6 +31,8 @@ def check(plan: Plan) -> None:
             remedy = f"unit {p} has only {unit.size} clients; sample at most that many, or enrol more"
             raise InputError("algorithm.sampled", plan.algorithm.sampled, remedy)
     check_servers(plan.privacy.threat, plan.P)
+    a, fixed = plan.algorithm, plan.algorithm.fraction_bits is not None
+    check_round(plan.scheme, plan.graph.failures, a.clip, fixed=fixed, built_in=a.model.built_in)
     _check_grid(plan)
     if plan.privacy.level is Level.EXAMPLE and plan.algorithm.replacement:
         remedy = "drawn with replacement, one example may fill a mini-batch; set algorithm.replacement = false"
@@ -89,9 +92,6 @@ def _check_deployment(plan: Plan) -> None:
         raise InputError("scheme.name", plan.scheme.name, "has no flows on edges; deploy a scheme that has")
     if not named(plan.scheme):
         raise InputError("scheme.name", plan.scheme.name, "is not the scheme of this name, and no other is deployed")
-    if plan.scheme.sigma_client:
-        remedy = "must be 0: in a deployment the secure sum hides the clients"
-        raise InputError("scheme.sigma_client", plan.scheme.sigma_client, remedy)
     _check_roster(plan)
 
 
