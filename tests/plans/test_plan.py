@@ -601,9 +601,14 @@ def test_another_spelling_of_the_text_is_refused() -> None:
             Plan.from_text(other)
 
 
-def test_a_function_of_ones_own_is_named_and_never_called() -> None:
-    a = plan(scheme=replace(plan().scheme, receivers=np.ones_like))
-    assert a.hash != plan().hash
+def all_alike(by: float) -> Callable[[Graph], Any]:
+    return lambda graph: np.full((graph.P, graph.P), by)
+
+
+def test_a_function_of_ones_own_is_named_and_whoever_reads_it_never_calls_it() -> None:
+    a, other = (plan(scheme=replace(plan().scheme, receivers=all_alike(by))) for by in (1.0, 2.0))
+    assert len({a.hash, other.hash, plan().hash}) == 3  # both have one name
+    assert a.diff(other)
     b = Plan.from_text(a.text)
     assert (b, b.text) == (a, a.text)
     with pytest.raises(InputError, match="the plan only names") as e:

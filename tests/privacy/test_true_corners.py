@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal, localcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from confide.laws.conversion import gaussian_epsilon
 from confide.laws.law import GAUSSIAN
 from confide.plans.words import OwnServer
 from confide.privacy.accountant import account
+from confide.privacy.asked import add_up
 from confide.privacy.price import price
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.federation import Federation
@@ -203,3 +205,18 @@ def test_a_plan_says_what_a_round_can_do() -> None:
         a_plan(scheme=central, failures=Failures(unit=0.5))
     with pytest.raises(InputError, match="built-in local step"):
         a_plan(built_in=False)
+
+
+def test_two_schemes_of_one_name_that_share_their_noise_have_no_sum(tmp_path: Path) -> None:
+    """y = psi + z, and of the other run y' = psi + 2 z by the same seed: 2 y - y' is clean. It was epsilon 1.5."""
+
+    def spent(by: float) -> Any:
+        s = Scheme("x", GAUSSIAN, (Noise(Place.SERVER, 1.0),), receivers=lambda g: np.full((g.P, g.P), by))
+        algorithm = GFL(s, step=0.1, sampled=5, local_steps=1, batch=5, clip=Clip("example", 1.0))
+        problem = confide.problems.regression(units=3, clients=5, samples=10)
+        promised, given = confide.Privacy(level="unit"), tmp_path / "ledger.jsonl"
+        confide.simulate(problem, Graph.ring(3), algorithm, rounds=3, privacy=promised, ledger=given, progress=False)
+        return add_up([given], 1e-5)["epsilon"]
+
+    assert spent(1.0) is not None
+    assert spent(2.0) is None

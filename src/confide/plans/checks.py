@@ -31,8 +31,6 @@ def check(plan: Plan) -> None:
             remedy = f"unit {p} has only {unit.size} clients; sample at most that many, or enrol more"
             raise InputError("algorithm.sampled", plan.algorithm.sampled, remedy)
     check_servers(plan.privacy.threat, plan.P)
-    a, fixed = plan.algorithm, plan.algorithm.fraction_bits is not None
-    check_round(plan.scheme, plan.graph.failures, a.clip, fixed=fixed, built_in=a.model.built_in)
     _check_grid(plan)
     if plan.privacy.level is Level.EXAMPLE and plan.algorithm.replacement:
         remedy = "drawn with replacement, one example may fill a mini-batch; set algorithm.replacement = false"
@@ -43,6 +41,8 @@ def check(plan: Plan) -> None:
         _check_secure(plan, plan.secure)
     if plan.deployment is not None:
         _check_deployment(plan)
+    a, fixed = plan.algorithm, plan.algorithm.fraction_bits is not None
+    check_round(plan.scheme, plan.graph.failures, a.clip, fixed=fixed, built_in=a.model.built_in)
 
 
 def _check_grid(plan: Plan) -> None:
