@@ -15,13 +15,16 @@ import pytest
 import confide
 from builders import a_plan, a_shared_plan, priced
 from confide.base.errors import InputError
+from confide.engines.release import LOST, Releasing
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon
 from confide.laws.law import GAUSSIAN
-from confide.plans.words import OwnServer
+from confide.laws.noise import SecretStream
+from confide.plans.words import Centroid, OwnServer
 from confide.privacy.accountant import account
 from confide.privacy.asked import add_up
 from confide.privacy.price import price
+from confide.privacy.reveal import Reveal
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
@@ -220,3 +223,30 @@ def test_two_schemes_of_one_name_that_share_their_noise_have_no_sum(tmp_path: Pa
 
     assert spent(1.0) is not None
     assert spent(2.0) is None
+
+
+# ---- a release in floating point
+
+
+def test_what_holds_no_noise_is_not_released() -> None:
+    """Beside 1e12 a double has no room for 1e-6: two releases were alike to the last bit."""
+    made = Releasing(Reveal(Centroid(1e-6)), 3, None)
+    for size in (0.0, 1.0, 1e3):
+        state = np.full((3, 2), size)
+        one, other = (made.make(state, state, SecretStream()) for _ in range(2))
+        assert one is not None
+        assert other is not None
+        assert (one != other).all()
+    large = np.full((3, 2), 1e12)
+    assert made.make(large, large, SecretStream()) is None
+
+
+def test_a_run_says_that_it_released_nothing() -> None:
+    algorithm = GFL(
+        scheme("homomorphic", 1e12, noise="gaussian"), sampled=5, local_steps=1, batch=5, clip=Clip("example", 1.0)
+    )
+    problem = confide.problems.regression(units=3, clients=5, samples=10)
+    promised = confide.Privacy(level="unit", release="centroid:1e-6")
+    run = confide.simulate(problem, Graph.ring(3), algorithm, rounds=3, privacy=promised, progress=False)
+    assert run.released is None
+    assert LOST in run.notes

@@ -39,9 +39,9 @@ def _log_gaussian_delta(mu: float, epsilon: float) -> float:
         return math.sqrt(math.pi / 2.0) * float(erfcx(t / math.sqrt(2.0)))
 
     x = epsilon / mu - mu / 2.0
-    if x > 1e3:  # less than any double, and R has lost its places
-        return -math.inf
     log_density = -x * x / 2.0 - math.log(math.sqrt(2.0 * math.pi))
+    if x > 1e3:  # R has lost its places, and is less than 1: less than any double is left
+        return log_density
     if mu < SMALL_MU:
         found = mu * (1.0 - x * mills(x) + 1.0 - (x + mu) * mills(x + mu)) / 2.0
         return log_density + math.log(found)
@@ -58,12 +58,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     """
     from scipy.optimize import brentq
 
-    high, least = 1.0 + mu * mu, math.log(delta)
-    if not math.isfinite(high):
+    least = math.log(delta)
+    if not math.isfinite(mu * mu):
         return math.inf
     if mu == 0.0 or _log_gaussian_delta(mu, 0.0) <= least:
         return 0.0
-    high = mu * (mu / 2.0 + 40.0)  # beyond it delta is less than any double
+    high = mu * (mu / 2.0 + 40.0) * (1.0 + 1e-9)  # beyond it delta is less than any double
     return float(brentq(lambda e: _log_gaussian_delta(mu, e) - least, 0.0, high, xtol=1e-14 * mu, rtol=1e-12))
 
 
