@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import resource
 import shutil
 import signal
 import sqlite3
@@ -870,3 +871,22 @@ def test_a_commit_is_one_fsync(tmp_path: Path) -> None:
     times = sum(n == 3 for n in large[1:])
     assert 1 <= times <= 3
     assert sum(large[1:]) - 59 in (3 * times, 3 * times - 1)
+
+
+def test_a_machine_without_descriptors_is_no_mistake_of_the_config(lived: Books, path: Path) -> None:
+    """Nor is a disk on which no file can be made any more. SQLite says of both that it cannot open the file."""
+    limits, held = resource.getrlimit(resource.RLIMIT_NOFILE), list[int]()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        os.close(held.pop())  # for the store, and none for its log
+        with pytest.raises(StoreError, match="nothing before this step is lost"):
+            SqliteStore.open(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in held:
+            os.close(fd)
+    with SqliteStore.open(path) as store:
+        assert store.load().decided == lived.decided

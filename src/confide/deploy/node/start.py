@@ -8,11 +8,13 @@ from __future__ import annotations
 import sys
 
 from confide.base import signals
+from confide.base.descriptors import open_standard
 
 
 def main(arguments: list[str]) -> int:
     """The exit code."""
     signals.starting()
+    open_standard()
     kind, *rest = arguments
     if kind == "client":
         from confide.deploy.node import client_main

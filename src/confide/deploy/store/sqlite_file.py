@@ -156,8 +156,13 @@ def _check_ours(path: Path) -> None:
     # Immutable: no lock, no log, nothing is written. Without its log a store may look damaged, and be whole with it.
     with suppress(sqlite3.DatabaseError), _closed(_connect(path, "ro&immutable=1")) as db:
         _check_application(path, db)
-    if not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
+    if not _permitted(path):
         raise InputError("store", str(path), "the file and its folder must be writable; change their permissions")
+
+
+def _permitted(path: Path) -> bool:
+    file = os.access(path, os.R_OK | os.W_OK) or not os.path.lexists(path)
+    return file and os.access(path.parent, os.W_OK | os.X_OK)
 
 
 def _check_application(path: Path, db: sqlite3.Connection) -> None:
@@ -315,6 +320,9 @@ def translated(path: Path) -> Iterator[None]:
             remedy = "make room, and it goes on: nothing of this step was written, nothing before it is lost"
             raise StoreError(path, "the disk is full", remedy=remedy) from e
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+            if _permitted(path):  # then SQLite could not make its log, and does not say why
+                remedy = "see that the disk has room, and the machine descriptors; nothing before this step is lost"
+                raise StoreError(path, f"cannot be opened or written ({e})", remedy=remedy) from e
             remedy = f"cannot be opened or written ({e}); change the permissions of the file and its folder"
             raise InputError("store", str(path), remedy) from e
         if code == sqlite3.SQLITE_IOERR:
