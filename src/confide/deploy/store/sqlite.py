@@ -26,7 +26,14 @@ from confide.base.validation import whole
 from confide.deploy.store import sqlite_file
 from confide.deploy.store.books import TABLES, TO_ALL, Books, Changes, Entry, as_bytes, as_vector
 from confide.deploy.store.kept import Key, Table, flat
-from confide.deploy.store.sqlite_file import StoreError, closed_on_error, inodes, transaction, translated
+from confide.deploy.store.sqlite_file import (
+    DamagedError,
+    StoreError,
+    closed_on_error,
+    inodes,
+    transaction,
+    translated,
+)
 from confide.deploy.store.store import At, nowhere, parts
 from confide.plans.plan import Plan
 from confide.privacy.ledger import Header, Promise, link, verify_lines
@@ -76,7 +83,7 @@ class SqliteStore(Closing):
         with translated(path):
             row = next(iter(self._rows("identity")), None)
             if row is None:
-                raise StoreError(path, "is missing", "identity", 0)
+                raise DamagedError(path, "is missing", "identity", 0)
         self.plan = _plan(path, row[1])
         self.server: int = row[2]
         self.dataset: str = row[3]
@@ -197,7 +204,7 @@ class SqliteStore(Closing):
             self._check(changes, rows, draft)
             if inodes(self.path) != self._files:
                 remedy = "put it back and start again; nothing of this step was written"
-                raise StoreError(self.path, "the file or its log was moved or removed while in use", remedy=remedy)
+                raise DamagedError(self.path, "the file or its log was moved or removed while in use", remedy=remedy)
             self._marks = None  # until SQLite has answered, also if Ctrl-C comes in between
             with transaction(self._db):
                 for part, present in parts(changes).items():
@@ -321,7 +328,7 @@ class SqliteStore(Closing):
         return entries, _Marks(Books.fresh(self.start, self.neighbours), book.head, len(entries), tip, {})
 
     def _fail(self, table: str, row: object, problem: str) -> NoReturn:
-        raise StoreError(self.path, problem, table, row)
+        raise DamagedError(self.path, problem, table, row)
 
 
 def _plan(path: Path, text: str) -> Plan:

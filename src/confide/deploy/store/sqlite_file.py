@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from confide.base.errors import BusyError, InputError, RunError
+from confide.base.errors import BusyError, FinalError, InputError, RunError
 from confide.base.files import sync_folder
 from confide.deploy.store.books import TABLES
 
@@ -49,6 +49,10 @@ class StoreError(RunError):
         self.table, self.row, self.remedy = table, row, remedy
         where = f"{table}, row {row}: " if row is not None else f"{table}: " if table else ""
         super().__init__(f"{path}: {where}{problem}; {remedy}")
+
+
+class DamagedError(StoreError, FinalError):
+    """It is not what was written, or is gone: to start again as it is would change nothing, or begin a new one."""
 
 
 def create(path: Path, fill: Fill) -> None:
@@ -221,7 +225,7 @@ def _check_log(path: Path, db: sqlite3.Connection) -> None:
                     ended = ended or size > 0
     if lost:
         db.execute("PRAGMA user_version = -1")  # or the next start would believe what is left
-        raise StoreError(path, "its log (-wal) is damaged: steps that had left are lost")
+        raise DamagedError(path, "its log (-wal) is damaged: steps that had left are lost")
     empty_log(db)
 
 
@@ -249,7 +253,7 @@ def _version(path: Path, db: sqlite3.Connection) -> int:
         remedy = f"was made by a newer confide (version {version}; this one reads {VERSION}); use that"
         raise InputError("store", str(path), remedy)
     if version < 1:
-        raise StoreError(path, "was found damaged")
+        raise DamagedError(path, "was found damaged")
     return version
 
 
@@ -265,9 +269,9 @@ def _check_pages(path: Path, db: sqlite3.Connection, version: int) -> None:
     """SQLite's own check, and that tables and triggers are those of this version."""
     found = [row[0] for row in db.execute("PRAGMA integrity_check(1)")]
     if found != ["ok"]:
-        raise StoreError(path, f"is damaged ({' '.join(found[0].split())})")
+        raise DamagedError(path, f"is damaged ({' '.join(found[0].split())})")
     if _made(db) != _expected(version):
-        raise StoreError(path, "its tables or triggers were changed", "sqlite_master")
+        raise DamagedError(path, "its tables or triggers were changed", "sqlite_master")
 
 
 @cache
@@ -328,6 +332,6 @@ def translated(path: Path) -> Iterator[None]:
         if code == sqlite3.SQLITE_IOERR:
             remedy = "check the disk, then start again: nothing before this step is lost"
             raise StoreError(path, f"the disk refused ({e})", remedy=remedy) from e
-        raise StoreError(path, f"is damaged ({e})") from e
+        raise DamagedError(path, f"is damaged ({e})") from e
     except UnicodeDecodeError as e:  # SQLite quotes the damaged name of a table
-        raise StoreError(path, "is damaged (a name that is not text)") from e
+        raise DamagedError(path, "is damaged (a name that is not text)") from e
