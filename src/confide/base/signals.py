@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Final
 
 TOLD: Final = (signal.SIGTERM, signal.SIGINT)
+HELD: Final = (*TOLD, signal.SIGHUP)
 _own = False
 
 
@@ -26,12 +27,12 @@ def starting() -> None:
     for number in TOLD:
         signal.signal(number, end_at_once)
     signal.signal(signal.SIGHUP, _nothing)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
 
 
 def hold() -> None:
     """Signals wait; `starting` lets them go, in the program that takes this one's place."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)
+    signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
 
 
 def end_at_once(*_: object) -> None:
@@ -48,6 +49,21 @@ def heard(told: Callable[[], None], look: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if _own else handler)
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """Inside, to be told to end or to lose the terminal is a Ctrl-C: a command can put things in order."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _calling(handler: Callable[[], None]) -> Callable[..., None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from confide.base import signals
 from confide.base.errors import InputError, RunError
 from confide.commands.options import Change, Json, Seed, answer
 
@@ -55,7 +55,7 @@ def cluster(
     given: dict[str, float | None] = {"units": units, "clients": clients, "rounds": rounds}
     given |= {"adapt": adapt, "tick": tick, "exchange": exchange, "drain": drain}
     temporary = out is None
-    with _signals():
+    with signals.interrupted():
         if out is not None and (out / "cluster.json").exists():
             asked = {"CONFIG": config, "--set": change} | {f"--{name}": value for name, value in given.items()}
             layout = _again(out, asked, release)
@@ -186,21 +186,6 @@ def _watching(running: Cluster) -> Iterator[Any]:
 
 def _all_finished(found: dict[str, dict[str, Any] | None]) -> bool:
     return all(s is not None and s["phase"] == "finished" for s in found.values())
-
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    """To be told to end, or to lose the terminal, is a Ctrl-C."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _say(line: str) -> None:

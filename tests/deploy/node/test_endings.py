@@ -50,6 +50,8 @@ sys.meta_path.insert(0, Finder())
 if os.environ.get("TOLD_AT") == "execv":
     execv = os.execv
     os.execv = lambda *line: (told(), execv(*line))
+if os.environ.get("TOLD_AT") == "its second start" and "confide.deploy.node.start" in sys.orig_argv:
+    os.kill(os.getpid(), signal.SIGHUP)
 if os.environ.get("TOLD_AT") == "exit":
     atexit.register(told)
 """
@@ -93,6 +95,21 @@ def test_a_signal_while_libraries_are_loaded_ends_it_in_good_order(
     process = start(kind, layout.toml(node), stderr=subprocess.PIPE)
     _, said = process.communicate(timeout=LIMIT)
     assert (process.returncode, said) == (0, b"")
+
+
+def test_a_hangup_while_a_client_takes_the_commands_place_does_not_end_it(
+    layout: Layout, told_at: pytest.MonkeyPatch
+) -> None:
+    """Before the first line of its own; who starts services takes such an end for one in good order."""
+    told_at.setenv("TOLD_AT", "its second start")
+    process = start("client", layout.toml(layout.clients("alpha")[0]))
+    try:
+        until(lambda: process.poll() is not None or "record.lock" in str(opened(process.pid)), "it has its record")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_what_is_in_use_is_waited_for_a_hangup_is_a_look_and_a_second_signal_changes_nothing(
