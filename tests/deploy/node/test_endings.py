@@ -32,7 +32,7 @@ from confide.deploy.node.memory import apart
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
 from confide.deploy.store.record import FileRecord, Owner
-from confide.deploy.store.sqlite_file import DamagedError
+from confide.deploy.store.sqlite_file import LostError
 from confide.plans.config import parse
 from full_pipe import fill
 from patience import LIMIT, until
@@ -289,7 +289,7 @@ def test_what_may_pass_is_no_input_error_of_a_child_either(capfd: pytest.Capture
         (BusyError("store", "s", "is in use"), 2, "is in use"),
         (OSError(errno.EMFILE, "Too many open files"), 1, "Too many"),
         (RunError("it had to"), 1, "it had to"),
-        (DamagedError(Path("store.db"), "is damaged"), 2, "rejoin"),
+        (LostError(Path("store.db"), "is damaged"), 2, "is damaged"),
     ],
 )
 def test_what_may_pass_is_tried_again(error: Exception, code: int, said: str) -> None:

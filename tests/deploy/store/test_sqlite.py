@@ -28,7 +28,7 @@ from confide.base.errors import InputError, RunError
 from confide.deploy.store import sqlite, sqlite_file
 from confide.deploy.store.books import TO_ALL, Attempt, Balance, Books, Changes, Flow, Outcome, Pace, Signed, Told
 from confide.deploy.store.sqlite import SqliteStore, StoreError
-from confide.deploy.store.sqlite_file import DamagedError
+from confide.deploy.store.sqlite_file import LostError
 from confide.deploy.store.store import parts
 from confide.privacy import ledger
 from exploring import more
@@ -569,7 +569,7 @@ def books_or_refusal(path: Path) -> Books | None:
     try:
         with SqliteStore.open(path) as store:
             return store.load()
-    except (DamagedError, InputError):  # both end a process with 2: it would be refused again
+    except (LostError, InputError):  # both end a process with 2: it would be refused again
         return None
 
 
@@ -702,7 +702,7 @@ def test_a_file_that_vanished_is_noticed_before_anything_is_acknowledged(make: M
     for replaced in (False, True):
         if replaced:
             shutil.copy(aside, path.with_name(what))
-        with pytest.raises(DamagedError, match="moved or removed while in use; put it back"):
+        with pytest.raises(LostError, match="moved or removed while in use; put it back"):
             store.commit(Changes(seen={0: 2}))
     aside.rename(path.with_name(what))
     store.commit(Changes(seen={0: 3}))

@@ -28,6 +28,7 @@ from confide.deploy.store.books import TABLES, TO_ALL, Books, Changes, Entry, as
 from confide.deploy.store.kept import Key, Table, flat
 from confide.deploy.store.sqlite_file import (
     DamagedError,
+    LostError,
     StoreError,
     closed_on_error,
     inodes,
@@ -120,6 +121,17 @@ class SqliteStore(Closing):
         it is, and cannot commit.
         """
         path = Path(os.path.realpath(path))  # the log stands beside the file itself, not beside a link to it
+        try:
+            return cls._open(path, plan, server, look)
+        except DamagedError as e:
+            sqlite_file.check_readable(path)
+            try:
+                return cls._open(path, plan, server, look)
+            except DamagedError:
+                raise LostError(path, e.problem, e.table, e.row, sqlite_file.REJOIN) from e
+
+    @classmethod
+    def _open(cls, path: Path, plan: Plan | None, server: int | None, look: bool) -> SqliteStore:
         with closed_on_error(sqlite_file.connect(path, lambda db, new: cls(path, db)._fill_new(new), look=look)) as db:
             store = cls(path, db)
             if plan is not None and plan.hash != store.plan.hash:
@@ -204,7 +216,7 @@ class SqliteStore(Closing):
             self._check(changes, rows, draft)
             if inodes(self.path) != self._files:
                 remedy = "put it back and start again; nothing of this step was written"
-                raise DamagedError(self.path, "the file or its log was moved or removed while in use", remedy=remedy)
+                raise LostError(self.path, "the file or its log was moved or removed while in use", remedy=remedy)
             self._marks = None  # until SQLite has answered, also if Ctrl-C comes in between
             with transaction(self._db):
                 for part, present in parts(changes).items():

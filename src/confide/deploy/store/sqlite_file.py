@@ -24,6 +24,7 @@ from confide.deploy.store.books import TABLES
 APPLICATION = 0x636F6E66  # "conf", in the header of every store
 WAL_PAGES = 2**14  # 64 MiB of log before it is written back: that costs three more fsyncs than a plain commit
 REJOIN = "keep the file, and rejoin with a new store (`confide server CONFIG --rejoin`): a copy publishes rounds twice"
+AGAIN = "check the disk, then start again: nothing before this step is lost"
 _EXISTS = "exists; a store is never overwritten, name another"
 
 VERSION: Final = max(table.since for table in TABLES)
@@ -45,14 +46,18 @@ _Made = dict[tuple[str, str], str | None]  # (kind, name) -> the statement that 
 class StoreError(RunError):
     """The store cannot be used or written: which table and row, what is wrong, and what to do."""
 
-    def __init__(self, path: Path, problem: str, table: str = "", row: object = None, remedy: str = REJOIN) -> None:
-        self.table, self.row, self.remedy = table, row, remedy
+    def __init__(self, path: Path, problem: str, table: str = "", row: object = None, remedy: str = AGAIN) -> None:
+        self.problem, self.table, self.row, self.remedy = problem, table, row, remedy
         where = f"{table}, row {row}: " if row is not None else f"{table}: " if table else ""
         super().__init__(f"{path}: {where}{problem}; {remedy}")
 
 
-class DamagedError(StoreError, FinalError):
-    """It is not what was written, or is gone: to start again as it is would change nothing, or begin a new one."""
+class DamagedError(StoreError):
+    """It does not read as it was written. A disk that fails is no other thing to SQLite."""
+
+
+class LostError(StoreError, FinalError):
+    """It was damaged when it was read again, too, or it was moved away: to start again as it is would help nobody."""
 
 
 def create(path: Path, fill: Fill) -> None:
@@ -147,6 +152,14 @@ def inodes(path: Path) -> list[tuple[int, int]]:
             info = file.stat()
             found.append((info.st_dev, info.st_ino))
     return found
+
+
+def check_readable(path: Path) -> None:
+    """Whether its bytes can be read at all. No connection to it may be open, see `_check_ours`."""
+    for file in (path, side_files(path)[0]):
+        with translated(path), suppress(FileNotFoundError), open(file, "rb") as raw:
+            while raw.read(2**20):
+                pass
 
 
 def _check_ours(path: Path) -> None:
@@ -330,8 +343,9 @@ def translated(path: Path) -> Iterator[None]:
             remedy = f"cannot be opened or written ({e}); change the permissions of the file and its folder"
             raise InputError("store", str(path), remedy) from e
         if code == sqlite3.SQLITE_IOERR:
-            remedy = "check the disk, then start again: nothing before this step is lost"
-            raise StoreError(path, f"the disk refused ({e})", remedy=remedy) from e
+            raise StoreError(path, f"the disk refused ({e})") from e
         raise DamagedError(path, f"is damaged ({e})") from e
+    except OSError as e:  # of what is read beside SQLite
+        raise StoreError(path, f"the disk refused ({e.strerror or e})") from e
     except UnicodeDecodeError as e:  # SQLite quotes the damaged name of a table
         raise DamagedError(path, "is damaged (a name that is not text)") from e
