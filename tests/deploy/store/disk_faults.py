@@ -61,10 +61,8 @@ def opened(path: Path) -> SqliteStore:
 class Store:
     """A server's store: one that was closed, one whose process was killed with a log beside it, and none yet."""
 
-    file, own = (
-        "store.db",
-        ("! StoreError", "! DamagedError"),
-    )  # its words: a server that hears others is not started again
+    file = "store.db"
+    own = "! StoreError", "! DamagedError"  # its words: a server that hears others is not started again
 
     def __init__(self, folder: Path) -> None:
         self.places = closed, killed, _ = [folder / name for name in ("closed", "killed", "new")]
