@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -42,7 +42,13 @@ def end_at_once(*_: object) -> None:
 @contextmanager
 def heard(told: Callable[[], None], look: Callable[[], None]) -> Iterator[None]:
     """Inside, `told` is called for SIGTERM and SIGINT, `look` for SIGHUP, between any two lines of the main thread."""
-    handlers = dict.fromkeys(TOLD, told) | {signal.SIGHUP: look}
+    with handled(dict.fromkeys(TOLD, told) | {signal.SIGHUP: look}):
+        yield
+
+
+@contextmanager
+def handled(handlers: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
+    """Inside, these are called for their signals; afterwards what was before holds again."""
     before = {number: signal.signal(number, _calling(handler)) for number, handler in handlers.items()}
     try:
         yield
@@ -54,16 +60,12 @@ def heard(told: Callable[[], None], look: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def interrupted() -> Iterator[None]:
     """Inside, to be told to end or to lose the terminal is a Ctrl-C: a command can put things in order."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
+    with handled(dict.fromkeys((signal.SIGTERM, signal.SIGHUP), _interrupt)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def _calling(handler: Callable[[], None]) -> Callable[..., None]:

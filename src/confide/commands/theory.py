@@ -20,21 +20,53 @@ def theory(
     target_db: Annotated[
         float | None, typer.Option(help="Error to reach: the best step for it, and the noise it allows.")
     ] = None,
+    swept: Annotated[
+        str | None,
+        typer.Option("--sweep", help="KEY=VALUE,VALUE,...: where it ends at each, e.g. algorithm.step=0.1,0.5"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With --sweep: the curves as pictures and CSV, OUT.png and so on.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Will it converge, how fast, where does it end, what does the noise cost: predicted without a run."""
     from rich.console import Console
 
+    from confide.base.errors import InputError
     from confide.base.validation import number
     from confide.plans import config as settings
     from confide.theory.summary import summary
 
     if target_db is not None:
         number("target_db", target_db, -300.0, 300.0)
+    if swept is not None:
+        _sweep(config, change or [], swept, out, as_json)
+        return
+    if out is not None:
+        raise InputError("out", str(out), "is for --sweep; leave it out")
     parsed = settings.load(config, change or [])
     console = Console(stderr=True, highlight=False)
     found = summary(parsed.build(), target_db, lambda what: console.print(f"{what} ...", style="dim", markup=False))
     answer(as_json, found, *(f"{name:18} {text}" for name, text in _rows(found, parsed.algorithm.step)))
+
+
+def _sweep(config: Path, changes: list[str], swept: str, out: Path | None, as_json: bool) -> None:
+    """One line a value, and the curves as files where they are asked for."""
+    from confide.theory.sweep import asked, sweep
+
+    key, values = asked(swept)
+    rows = [point.to_dict() for point in sweep(config, changes, key, values)]
+    files: list[str] = []
+    if out is not None:
+        from confide.figures.sweep import draw
+
+        files = draw(key, rows, out.with_suffix(""))
+    lines = [f"{key:24} {'centroid':>12} {'individual':>12}   of it noise for privacy"]
+    for row in rows:
+        parts = [row[f"{which}_privacy_noise"] for which in ("centroid", "individual")]
+        shares = row["why"] or ", ".join("none" if part is None else f"{100.0 * part:.0f}%" for part in parts)
+        lines.append(f"{row['value']!s:24} {_db(row['centroid_db']):>12} {_db(row['individual_db']):>12}   {shares}")
+    answer(as_json, {"key": key, "points": rows, "files": files}, *lines, *(f"file  {path}" for path in files))
 
 
 def _rows(found: dict[str, Any], step: float) -> Iterator[tuple[str, str]]:

@@ -152,7 +152,7 @@ class Site:
     def start(self, name: str, *options: str, crash: str = "") -> subprocess.Popen[bytes]:
         """One client of each unit by its command, the others at once as what the command becomes: that is quicker."""
         command = ("confide", "client" if "-" in name else "server")
-        module = ("confide.deploy.node.client_main",) if name.endswith(("-c1", "-c2")) else command
+        module = ("confide.deploy.node.start", "client") if name.endswith(("-c1", "-c2")) else command
         line = [sys.executable, "-m", *module, str(self.toml(name)), *options]
         environment = os.environ | ({"CONFIDE_CRASH_AT": crash} if crash else {})
         with open(self.folder / f"{name}.log", "ab") as log:
@@ -693,14 +693,14 @@ def test_a_client_killed_after_it_counted_gives_no_data_in_that_round_again(
     for name in UNITS:
         site.start(name, *seed)
     assert site.ended("alpha-c1") == -signal.SIGKILL, site.log("alpha-c1")
-    kept = json.loads((site.folder / "alpha-c1.record").read_text())
+    kept = json.loads((site.folder / "alpha-c1.record").read_text().splitlines()[-1])
     assert (kept["answered"], kept["given"], kept["given_last"]) == (0, 1, 1)
     site.start("alpha-c1", *seed)
     for name in UNITS:
         site.finished(name)
     assert set(site.stop().values()) == {0}
     for name in [f"{unit}-c{k}" for unit in UNITS for k in range(CLIENTS)]:
-        kept = json.loads((site.folder / f"{name}.record").read_text())
+        kept = json.loads((site.folder / f"{name}.record").read_text().splitlines()[-1])
         assert (kept["answered"], kept["given"], kept["given_last"]) == (ROUNDS, 3, 3)
     found = []
     for name in UNITS:

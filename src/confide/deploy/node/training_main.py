@@ -21,6 +21,7 @@ import numpy as np
 from confide.base.arrays import Floats
 from confide.base.errors import DataError, InputError, RunError
 from confide.deploy.machines import own_training
+from confide.deploy.node.memory import keep_buffers
 from confide.deploy.node.observe import trace
 from confide.deploy.node.training_pipe import (
     LARGEST,
@@ -48,6 +49,7 @@ def main(arguments: list[str]) -> int:
     """FD module:function FOLDER; FD is this end of the pair of sockets, FOLDER is where modules are looked for last."""
     fd, name, folder = arguments
     _depend_on_the_client()
+    keep_buffers()  # weights and update come and go in every round
     os.set_inheritable(int(fd), False)
     pipe = Pipe(socket.socket(fileno=int(fd)))
     os.register_at_fork(after_in_child=pipe.close)  # whoever is forked here has no business with the client

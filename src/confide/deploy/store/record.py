@@ -2,11 +2,15 @@
 sums are in clear), and under a cap in how many rounds it has given data, and which was the last.
 
 Two answers in one round would open two sums whose difference is a client's update; in clear, a server whose store was
-put back would publish the round again, with other noise. So the round is on disk before the
-answer leaves (`write` has returned), and likewise a round in which data are given before anything is computed from
-them (`count` has returned). No number ever falls, and one file serves one client, of one unit, under one plan, in one
-process at a time. Whoever puts an old copy of the file back can make a client answer twice, or give data more often
-than it may: back up the data, not this file.
+put back would publish the round again, with other noise. So the round is on disk before the answer leaves (`write` has
+returned), and likewise a round in which data are given before anything is computed from them (`count` has returned).
+No number ever falls, and one file serves one client, of one unit, under one plan, in one process at a time. Whoever
+puts an old copy of the file back can make a client answer twice, or give data more often than it may: back up the data,
+not this file.
+
+The file is a list of lines, each of which says everything; the last one holds. A line is one sector of a disk and is
+appended: a few times as quick as to replace the file, which every round of every client waits for. A last line that is
+short was cut off by a crash before anybody relied on it.
 """
 
 from __future__ import annotations
@@ -25,9 +29,11 @@ from confide.base.errors import BusyError, InputError, RunError, refused
 from confide.base.files import check_writable
 from confide.base.validation import whole
 
-FORMAT: Final = 2
+FORMAT: Final = 3
+READ: Final = (2, FORMAT)  # 2 is one line alone
 LAST_ROUND: Final = 2**32 - 1
-LARGEST: Final = 4096  # bytes of a record
+SECTOR: Final = 512  # bytes of a line
+MOST: Final = 2048  # lines; then the file begins anew
 _FIELDS = ("answered", "client", "format", "given", "given_last", "plan", "unit")  # and sha256, of these
 
 
@@ -61,13 +67,17 @@ class Record:
     def write(self, round: int) -> None:
         """Keep a later round as answered; when this returns it outlives a crash."""
         if whole("round", round, 1, LAST_ROUND) <= self.answered:
-            raise InputError("round", round, f"round {self.answered} was answered already; a record never falls")
+            raise InputError(
+                "round", round, f"round {self.answered} was already answered; a client's record cannot go back"
+            )
         self._keep(round, self.given)
 
     def count(self, round: int) -> None:
         """Keep that data are given in a later round; when this returns it outlives a crash."""
         if whole("round", round, 1, LAST_ROUND) <= self.given.last:
-            raise InputError("round", round, f"round {self.given.last} was counted already; a record never falls")
+            raise InputError(
+                "round", round, f"round {self.given.last} was already counted; a client's record cannot go back"
+            )
         self._keep(self.answered, Given(self.given.rounds + 1, round))
 
     def _keep(self, answered: int, given: Given) -> None:
@@ -75,18 +85,19 @@ class Record:
 
 
 class FileRecord(Closing, Record):
-    """A small file, replaced whole; `PATH.lock` beside it keeps other processes out and stays when this one ends."""
+    """The file; `PATH.lock` beside it keeps other processes out and stays when this one ends."""
 
     def __init__(self, path: str | Path, owner: Owner) -> None:
         super().__init__(owner)
         self._path = Path(os.path.realpath(path))  # two names of one file have one lock
+        self._file, self._lines = -1, 0  # open from the first line that is written here
         self._lock = _locked(self._path)
         try:
             _check_writable(self._path)
             if os.path.lexists(self._path):
                 self.answered, self.given = _read(self._path, owner)
             else:
-                _replace(self._path, owner, self.answered, self.given)
+                self._keep(self.answered, self.given)
         except BaseException:
             self.close()
             raise
@@ -94,10 +105,50 @@ class FileRecord(Closing, Record):
     def _keep(self, answered: int, given: Given) -> None:
         if self._lock < 0:
             raise RunError(f"{self._path}: the record is closed; another process may hold it by now")
-        _replace(self._path, self.owner, answered, given)
+        line = _line(self.owner, answered, given)
+        if self._lines < MOST and self._is_there():
+            self._append(line)
+        else:
+            self._begin(line)
         super()._keep(answered, given)
 
+    def _is_there(self) -> bool:
+        """Whether the open file is the one of that name: somebody may have removed or replaced it."""
+        if self._file < 0:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._file), os.lstat(self._path))
+        except OSError:
+            return False
+
+    def _append(self, line: bytes) -> None:
+        try:
+            if (n := os.write(self._file, line)) < len(line):
+                os.write(self._file, line[n:])  # which says why
+            os.fsync(self._file)
+        except OSError as e:
+            self._end()  # what is there now is cut off; the next line begins the file anew
+            raise _unusable(self._path, e) from None
+        self._lines += 1
+
+    def _begin(self, line: bytes) -> None:
+        self._end()
+        try:
+            replace_file(self._path, line, 0o600)
+            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except InputError as e:
+            raise type(e)("record", str(self._path), e.remedy) from None
+        except OSError as e:
+            raise _unusable(self._path, e) from None
+        self._lines = 1
+
+    def _end(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
     def close(self) -> None:
+        self._end()
         if self._lock >= 0:
             os.close(self._lock)  # the lock ends with it
         self._lock = -1
@@ -139,17 +190,27 @@ def _check_writable(path: Path) -> None:
 
 
 def _read(path: Path, owner: Owner) -> tuple[int, Given]:
-    table = _table(path)
-    for name, mine in zip(("plan", "unit", "client"), _named(owner), strict=True):
-        if table[name] != mine:
-            remedy = f"is of {name} {table[name]!r}, not {mine!r}; every plan and every client has a record of its own"
-            raise InputError("record", str(path), remedy)
-    return table["answered"], Given(table["given"], table["given_last"])
+    lines = canonical.read_text(path, "record", SECTOR * (MOST + 1)).split("\n")
+    if len(lines) > 1 and len(lines[-1]) < SECTOR - 1:
+        lines.pop()
+    answered, given = 0, Given()
+    for line in lines:
+        before = answered, given
+        table = _table(path, line.rstrip(" "))
+        for name, mine in zip(("plan", "unit", "client"), _named(owner), strict=True):
+            if table[name] != mine:
+                remedy = (
+                    f"is of {name} {table[name]!r}, not {mine!r}; every plan and every client has a record of its own"
+                )
+                raise InputError("record", str(path), remedy)
+        answered, given = table["answered"], Given(table["given"], table["given_last"])
+        if answered < before[0] or given.last < before[1].last:
+            raise _damaged(path)
+    return answered, given
 
 
-def _table(path: Path) -> dict[str, Any]:
-    """What a record says, or an error that says what to do with a file that is none."""
-    text = canonical.read_text(path, "record", LARGEST)
+def _table(path: Path, text: str) -> dict[str, Any]:
+    """What a line says, or an error that says what to do with a file that is no record."""
     try:
         table = canonical.loads(text, "record")
     except InputError:
@@ -162,31 +223,30 @@ def _table(path: Path) -> dict[str, Any]:
             remedy = f"has format 1, of an earlier confide, and this one writes {FORMAT}: begin a new plan"
             raise InputError("record", str(path), remedy)
         claimed = table.pop("sha256", None)
-        if table.keys() == {*_FIELDS} and claimed == canonical.digest(canonical.dumps(table)):
+        if table.keys() == {*_FIELDS} and found in READ and claimed == canonical.digest(canonical.dumps(table)):
             for name in ("answered", "given", "given_last"):
                 whole(f"record.{name}", table[name], 0, LAST_ROUND)
             return table
+    raise _damaged(path)
+
+
+def _damaged(path: Path) -> InputError:
     remedy = "is no record, or damaged: this client may have answered rounds that it does not know of; begin a new plan"
-    raise InputError("record", str(path), remedy)
+    return InputError("record", str(path), remedy)
 
 
 def _named(owner: Owner) -> tuple[str, int, int]:
     return owner.plan.hex(), owner.unit, owner.client
 
 
-def _replace(path: Path, owner: Owner, answered: int, given: Given) -> None:
+def _line(owner: Owner, answered: int, given: Given) -> bytes:
     plan, unit, client = _named(owner)
     table: dict[str, Any] = {
         "answered": answered, "client": client, "format": FORMAT, "given": given.rounds, "given_last": given.last,
         "plan": plan, "unit": unit,
     }  # fmt: skip
     table["sha256"] = canonical.digest(canonical.dumps(table))
-    try:
-        replace_file(path, (canonical.dumps(table) + "\n").encode(), 0o600)
-    except InputError as e:
-        raise type(e)("record", str(path), e.remedy) from None
-    except OSError as e:
-        raise _unusable(path, e) from None
+    return canonical.dumps(table).encode().ljust(SECTOR - 1) + b"\n"
 
 
 def _unusable(path: Path, error: Exception) -> InputError:
