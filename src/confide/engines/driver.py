@@ -31,8 +31,9 @@ from confide.engines.run import (
     StabilityWarning,
     describe,
     describe_model,
+    traffic,
 )
-from confide.graph.graph import Graph
+from confide.graph.graph import Graph, check_turns
 from confide.plans import words
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
@@ -151,6 +152,10 @@ def simulate(
         released = _release(
             releasing, [w[: problem.federation.P] for w in course.states], models, None if secret is not None else seed
         )
+        if released is None and price is not None and price.releases:
+            from confide.engines.release import LOST
+
+            notes += (LOST,)
     return Run(
         metrics=metrics,
         models=models,
@@ -168,6 +173,7 @@ def simulate(
             engine=name,
         ),
         model=describe_model(problem),
+        bytes_a_round=traffic(graphs, algorithm, problem.M),
         notes=notes,
         privacy=None if price is None or counted == 0 else _accounted(price, counted, paid, problem, seed),
         seconds=time.perf_counter() - began,
@@ -225,7 +231,8 @@ def _release(releasing: Releasing, states: list[State], models: Floats, seed: in
     for r, state in enumerate(states):
         stream = SecretStream() if seed is None else seeded(repetition_seed(seed, r))
         found.append(releasing.make(state, models[r], stream))
-    return np.stack([made for made in found if made is not None]) if found[0] is not None else None
+    made = [one for one in found if one is not None]
+    return np.stack(made) if made and len(made) == len(found) else None
 
 
 def _decibels(released: Floats | None, optimum: Floats | None) -> float | None:
@@ -358,6 +365,7 @@ def _graphs(graph: Graph | Sequence[Graph], problem: Problem) -> list[Graph]:
         raise InputError("graph", graph, "at least one graph is needed")
     for g in graphs:
         g.check_units(problem.federation.P)
+    check_turns(graphs)
     return graphs
 
 

@@ -39,7 +39,7 @@ from confide.privacy.course import (
     too_thin,
     tried,
 )
-from confide.privacy.general import TOLERANCE, Exposure, expose_each, rounds_of
+from confide.privacy.general import TOLERANCE, Exposure, check_apart, expose_each, rounds_of
 from confide.privacy.participation import Curve, amplified_curve, random_curve
 from confide.privacy.reveal import Reveal, against, known_shares
 from confide.privacy.sensitivity import Sensitivity
@@ -167,10 +167,9 @@ def bound(asked: Question) -> Bound:
         raise InputError("sum_noise", inside.sigma, "shares add up only inside a secure sum; aggregate securely")
     if s.dim is not None and s.dim != inside.dim:
         raise InputError("dim", s.dim, f"the noise inside the sum has {inside.dim} coordinates")
-    real = replace(s, rounding=None)  # the noise inside the sum counts its own truncation
     return EitherNoise(
         tried(lambda: _by_messages(asked)),
-        tried(lambda: by_sums(inside, real, asked.rounds, asked.threat, asked.blank())),
+        tried(lambda: by_sums(inside, s, asked.rounds, asked.threat, asked.blank())),
     )
 
 
@@ -186,6 +185,12 @@ def paper_theorem(step: float, bound: float, sigma: float, rounds: int) -> tuple
         "one adversary only: an eavesdropper; the own server, own clients and a final model are not covered",
         "comparisons at equal sigma_g are not comparisons at equal privacy",
     ]
+
+
+def paper_sigma(step: float, bound: float, epsilon: float, rounds: int) -> tuple[float, list[str]]:
+    """The same the other way round, as the theorem is worded: sigma_g = sqrt 2 mu B (1 + i) i / epsilon(i)."""
+    positive("epsilon", epsilon)
+    return paper_theorem(step, bound, epsilon, rounds)  # sigma epsilon is the same number
 
 
 def _by_messages(asked: Question) -> Bound:
@@ -364,6 +369,12 @@ def by_general(asked: Question) -> Bound:
     if threat.own_server:
         why = f"leak: {own_server(scheme, asked.secure, asked.active)}"
         return Leaked(asked.blank(leak=True, assumptions=(why,)))
+    if P > 1 and scheme.places - {Place.CLIENT} == {Place.AROUND}:
+        why = (
+            "leak: the noise of messages cancels at each receiver, so that it, and whoever sees what it is sent, "
+            "learns the exact weighted sum of its neighbours' models"
+        )
+        return Leaked(asked.blank(leak=True, assumptions=(why,)))
     if not scheme.law.normal:
         raise InputError("noise", str(scheme.law), f"{without} continuous Gaussian noise alone")
     if s.rounding is not None:
@@ -373,6 +384,7 @@ def by_general(asked: Question) -> Bound:
     if P * asked.rounds**2 > LONGEST:
         most = math.isqrt(LONGEST // P)
         raise InputError("rounds", asked.rounds, f"{without} at most {most} rounds of {P} servers")
+    check_apart(scheme, asked.graphs)
     wirings = rounds_of(scheme, [asked.graphs[j % len(asked.graphs)] for j in range(asked.rounds)])
     targets_of = dict[frozenset[int], list[int]]()
     for p in range(P):
@@ -396,7 +408,7 @@ def _end(e: Exposure, p: int, asked: Question, hidden: float) -> Bound:
     """One target, its models counted where they are shown; `hidden`: noise on the sum of all of them."""
     threat, release, blank = asked.threat, asked.release.release, replace(_said(asked), target=p)
     keeps = bool(np.any(np.abs(e.kept) > 1e-12))
-    shown = threat.own_client or isinstance(release, words.Local)
+    shown = threat.own_client or release.shows_models
     if keeps and shown and e.revealed:
         remedy = "noise that stays hidden is a part of the model that is shown; no bound is proven"
         raise InputError("threat", f"{threat}, release {release}", remedy)
