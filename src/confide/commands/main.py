@@ -118,7 +118,7 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
     from confide.base.files import check_replaceable, no_empty_folders
     from confide.engines.driver import simulate as run_rounds
     from confide.engines.kept import keep, kept
-    from confide.engines.run import LEDGER, RECORD, DivergenceWarning, StabilityWarning
+    from confide.engines.run import LEDGER, RECORD, DivergenceWarning, NoNoiseWarning, StabilityWarning
     from confide.plans.config import named_as_in_config
 
     config = parsed.model_dump(mode="json", exclude_none=True)
@@ -135,8 +135,10 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
             if found is not None:
                 return found, sorted(str(path) for path in folder.iterdir()), True
         warnings.simplefilter("ignore", DivergenceWarning)  # said below, once
+        warnings.simplefilter("ignore", NoNoiseWarning)
         if err.is_terminal:  # before the first round, for who is watching; it is in the notes of the run too
             warnings.simplefilter("always", StabilityWarning)
+            warnings.simplefilter("always", NoNoiseWarning)
             warnings.showwarning = _show  # of this context, as the filters are
         run = run_rounds(
             **experiment._asdict(),

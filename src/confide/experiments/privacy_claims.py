@@ -34,6 +34,7 @@ from confide.rounds.schemes import scheme
 
 HEARD = 50  # rounds that the attack hears
 BOUND = 1.0  # B: the paper names none
+SAMPLED, CLIENTS = 11, 100  # L and K of the paper's experiment
 END = 1000  # rounds of the paper's experiment, as its figures go
 WEAK = WORDS[-1][0]  # epsilon beyond which a privacy statement says "practically none"
 # Equal noise, unequal privacy: large enough to have an epsilon that means something.
@@ -56,12 +57,20 @@ class Privacy:
         return Graph.random(10, 0.4, seed=self.seed, weights=weights)
 
     def epsilon(
-        self, noise: Baseline, sigma: float, rounds: int, law: Law = GAUSSIAN, weights: str = "lazy", **facts: Any
+        self,
+        noise: Baseline,
+        sigma: float,
+        rounds: int,
+        law: Law = GAUSSIAN,
+        weights: str = "lazy",
+        level: words.Level = words.Level.UNIT,
+        dim: int | None = None,
     ) -> float:
-        """Against who hears all links, one unit's data replaced."""
-        s = Sensitivity(step=MU, bound=BOUND, **{"level": words.Level.UNIT} | facts)
+        """Against who hears all links, the data of one unit (or client) replaced."""
+        s = Sensitivity(step=MU, bound=BOUND, level=level, sampled=SAMPLED, clients=CLIENTS, dim=dim)
         made = scheme(noise.scheme, sigma, noise=law, sigma_client=sigma if noise.client_links else 0.0)
-        found = account(made, self.graph(weights), s, rounds=rounds).epsilon
+        # noise on the links from clients is in the clear, as in (7)
+        found = account(made, self.graph(weights), s, rounds=rounds, secure=not noise.client_links).epsilon
         return math.inf if found is None else found
 
     def residual(self) -> float:
@@ -119,11 +128,9 @@ def _theorem(x: Privacy) -> Iterator[Claim]:
     # sigma_g = sqrt 2 mu B (1 + i) i / epsilon(i)"
     sigma, rounds = math.sqrt(VARIANCE), (10, 100, END)
     printed = {i: paper_theorem(MU, BOUND, sigma, i)[0] for i in rounds}
-    repaired = {i: x.epsilon(HOMOMORPHIC, sigma, i, LAPLACE, norm="l2", dim=2) for i in rounds}
+    repaired = {i: x.epsilon(HOMOMORPHIC, sigma, i, LAPLACE, dim=2) for i in rounds}
     try:
-        one_client: Any = x.epsilon(
-            HOMOMORPHIC, sigma, END, LAPLACE, level=words.Level.CLIENT, dim=2, sampled=11, clients=100
-        )
+        one_client: Any = x.epsilon(HOMOMORPHIC, sigma, END, LAPLACE, level=words.Level.CLIENT, dim=2)
     except InputError as e:
         one_client = f"refused: {e}"
     yield _claim(

@@ -38,7 +38,7 @@ VARIANCES = {"per-link": 0.1, "homomorphic": 10.0}
 ORDERS = {"per-link": -1.0, "homomorphic": 1.0}  # of mu
 SLOPE = 0.1  # allowed between the measured slope and the predicted one
 TINY = 1e-4  # a step at which the closed form is compared with the prediction
-SETTLE, WATCH = 12, 36  # time constants: the start is forgotten by e^-12, and the rest is averaged; longer
+SETTLE, WATCH = 12, 64  # time constants: the start is forgotten by e^-12, and the rest is averaged; longer
 # for larger steps, where a time constant costs less
 
 

@@ -103,7 +103,9 @@ def _assembled(
     if algorithm.clip is None:
         remedy = "without a clip nothing bounds a client's influence; set algorithm.clip and algorithm.bound"
         raise InputError("algorithm.clip", "none", remedy)
-    fixed, scheme = algorithm.arithmetic == "fixed", algorithm.scheme
+    fixed, scheme, sums = algorithm.arithmetic == "fixed", algorithm.scheme, algorithm.sums
+    if sums is not None and scheme.sigma_client:  # which is in the sums
+        scheme = scheme.of_servers
     return Plan(
         rounds=rounds,
         graph=Network(tuple(on_grid(g) for g in graphs) if fixed else tuple(graphs), algorithm.failures),
@@ -119,7 +121,7 @@ def _assembled(
         scheme=replace(scheme, law=scheme.law.discrete) if fixed else scheme,
         privacy=privacy,
         units=tuple(units),
-        secure=None if algorithm.aggregation is None else algorithm.aggregation.sums(algorithm.sampled),
+        secure=sums,
         deployment=deployment,
     )
 
