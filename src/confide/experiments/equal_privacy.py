@@ -345,8 +345,7 @@ def figure_g(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
 def draw_released(x: EqualPrivacy, stem: Path) -> list[str]:
     """What is learnt, as pictures, and every number, as CSV."""
     caption = _caption(x, "the released model, or of the centroid where nothing is released,")
-    files = figures.save(_panels(x, "learnt"), stem, caption)
-    return [*files, figures.save_csv(_table(x), stem.with_suffix(".csv"))]
+    return figures.save_with_numbers(_panels(x, "learnt"), stem, caption, _table(x))
 
 
 @style()
