@@ -102,6 +102,21 @@ def test_a_plan_for_the_sum(command: Callable[..., Outcome]) -> None:
     assert out.startswith(f"noise inside the secure sum: sigma {planned['sum_sigma']:.6g} on psi")
 
 
+def test_noise_on_client_links_answers_for_the_own_server(command: Callable[..., Outcome]) -> None:
+    """Sums are then in clear."""
+    asked = (*CLIENT, "--sigma-client", 4, "--rounds", 50)
+    code, out, _ = command("account", *asked, "--threat", "own-server", "--json")
+    server = json.loads(out)
+    assert (code, server["leak"], server["by"]) == (0, False, "clients")
+    assert server["rho"] == pytest.approx(50 * (2 * 0.1 / 4) ** 2 / 2)
+    _, out, _ = command("account", *asked, "--json")
+    assert json.loads(out)["rho"] == pytest.approx(server["rho"] / 5)
+    assert "noise on client" in command("account", *asked)[1]
+    code, _, err = command("account", *INSIDE, "--sigma-client", 4)
+    assert code == 2
+    assert "only inside a secure sum" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

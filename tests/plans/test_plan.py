@@ -345,7 +345,7 @@ def test_equal_numbers_make_equal_plans() -> None:
 
 def test_another_zero_in_a_file_is_refused() -> None:
     for path in ("algorithm.dropout", "graph.failures.link"):
-        with pytest.raises(InputError, match="is not spelled as a plan spells it") as e:
+        with pytest.raises(InputError, match="is not the text that confide writes for this plan") as e:
             Plan.from_text(rewritten(plan(), path, -0.0))
         assert e.value.field == "plan"
         assert path in str(e.value)

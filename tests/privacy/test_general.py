@@ -335,13 +335,13 @@ def test_the_fallback_is_the_closed_form(s: Scheme, graphs: list[Graph], monkeyp
 def test_closed_forms_cover_rows_and_not_names() -> None:
     for s in GAUSSIAN:
         assert accountant.covers(replace(s, name="mine"))
+        assert accountant.covers(s.resized(sigma_client=1.0))  # which precedes psi
     for s in OWN:
         assert not accountant.covers(replace(s, name="shared"))
     for other in (
         Scheme("pairwise", "gaussian", (Noise(Place.SERVER, 1.0), Noise(Place.EDGE, 1.0)), carry=0.5),
         Scheme("per-link", "gaussian", (Noise(Place.LINK, 1.0), Noise(Place.OWN, 2.0))),
         Scheme("per-link", "gaussian", (Noise(Place.LINK, 1.0),), carry=0.5),
-        Scheme("shared", "gaussian", (Noise(Place.SERVER, 1.0), Noise(Place.CLIENT, 1.0))),
         Scheme("shared", "gaussian", (Noise(Place.SERVER, 1.0, taps=(0.5,)),)),
         Scheme("pairwise", "gaussian", (Noise(Place.EDGE, 1.0),)),
     ):

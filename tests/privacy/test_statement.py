@@ -42,6 +42,19 @@ def test_every_adversary_is_named() -> None:
     assert threats(scheme("local-only"), Graph.path(1)) == ["own-client", "own-server"]
 
 
+@pytest.mark.parametrize("name", ["homomorphic", "own-clean", "shared"])
+def test_one_unit_is_told_why_its_model_leaks(name: str) -> None:
+    """a_pp = 1: what is weighed with 1 - a_pp is not there."""
+    said = statement(scheme(name, 1.0, noise="gaussian"), Graph.path(1), UNIT, rounds=3)
+    own_client = next(a for a in said.accounts if a.threat == "own-client")
+    assert own_client.leak
+    assert ("one unit alone has a_pp = 1" in own_client.assumptions[0]) == (name != "shared")
+    assert [threat for threat, why in said.refused if "there are no links" in why] == ["links"]
+    noisy = scheme(name, 1.0, noise="gaussian", sigma_client=4.0)
+    client = account(noisy, Graph.path(1), replace(UNIT, sampled=5), rounds=3, threat="own-client", secure=False)
+    assert (client.leak, client.by) == (False, "clients")
+
+
 @pytest.mark.parametrize("name", ["own-clean", "per-link", "pairwise"])
 @pytest.mark.parametrize("graph", [Graph.star(5), Graph.path(4), Graph.path(2), RING], ids=lambda g: g.name)
 def test_the_worst_single_colluder_is_the_worst(name: str, graph: Graph) -> None:

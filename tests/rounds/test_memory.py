@@ -208,6 +208,7 @@ def test_sizing_refuses_a_row_with_memory(monkeypatch: pytest.MonkeyPatch) -> No
         (lambda: Noise(Place.SERVER, 1.0, taps=()), "scheme.noises.taps"),
         (lambda: Noise(Place.SERVER, 1.0, taps=(1.0, float("nan"))), "scheme.noises.taps"),
         (lambda: Noise(Place.CLIENT, 1.0, taps=(1.0, 1.0)), "scheme.noises.taps"),
+        (lambda: Noise(Place.CLIENT, 1.0, taps=(0.5,)), "scheme.noises.taps"),
         (lambda: Noise(Place.SERVER, -1.0), "scheme.noises.sigma"),
         (lambda: Scheme("mine", noises=(Noise(Place.SERVER), Noise(Place.SERVER))), "scheme.noises"),
         (lambda: Scheme("mine", noises=(Noise(Place.NETWORK),)), "scheme.noises"),

@@ -143,7 +143,7 @@ def test_partial_meets_its_ends(c: float, other: str) -> None:
         ({"name": "none", "sigma": 0.1}, "scheme.sigma"),
         ({"name": "local-only", "sigma": 0.1}, "scheme.sigma"),
         ({"name": "shared", "sigma_pair": 0.1}, "scheme.sigma_pair"),
-        ({"name": "homomorphic", "sigma_client": 0.1}, "scheme.sigma_client"),
+        ({"name": "homomorphic", "sigma_client": -0.1}, "scheme.sigma_client"),
     ],
 )
 def test_what_a_scheme_refuses(arguments: dict, field: str) -> None:

@@ -129,7 +129,7 @@ def test_two_signed_messages_for_a_round_are_proof_and_it_is_kept() -> None:
     (words,) = server(net, 1).alarms
     assert words == "server 0 sent other bytes for round 3: it signed both, and the store keeps the proof"
     raw = net.units[1].store.load().proofs[LIAR]
-    proof, identities = evidence.decode(raw), net.units[1].terms.identities
+    proof, identities = evidence.decode(raw), net.units[1].terms.rules.identities
     assert proof.holds(identities)
     assert (proof.one.server, proof.one.round) == (LIAR, 3)
     assert not evidence.Proof(proof.plan, proof.one, proof.one).holds(identities)

@@ -93,6 +93,9 @@ def account(
     ] = "homomorphic",
     sigma: Annotated[float, typer.Option(help="standard deviation per coordinate")] = 200.0,
     sigma_pair: Annotated[float, typer.Option(help="of pairwise")] = 0.0,
+    sigma_client: Annotated[
+        float, typer.Option(help="of each client's own noise, its update being sent in clear (plain aggregation)")
+    ] = 0.0,
     release: Annotated[str, typer.Option(help="none, centroid:SIGMA or local")] = "none",
     sum_sigma: Annotated[float | None, typer.Option(help="on psi, of the noise inside the secure sum")] = None,
     theorem: Annotated[str, typer.Option(help="'paper' prints the paper's Theorem 2, with its gaps")] = "confide",
@@ -117,14 +120,14 @@ def account(
     from confide.rounds.schemes import scheme as make
 
     law, s = Law.parse(asked.noise), asked.sensitivity()
-    made = make(scheme, sigma, noise=law.continuous, sigma_pair=sigma_pair)
+    made = make(scheme, sigma, noise=law.continuous, sigma_pair=sigma_pair, sigma_client=sigma_client)
     inside = _sum_noise(asked, sum_sigma)
     servers = asked.servers()
     if law.on_grid:
         made, servers, s = _on_grid(made, servers, s, inside, asked)
     a = spend(
         made, servers, s, rounds=asked.rounds, noise=law, threat=asked.threat, release=release, delta=asked.delta,
-        sum_noise=inside,
+        sum_noise=inside, secure=not sigma_client,
     )  # fmt: skip
     from confide.privacy.statement import assumptions, table
 
@@ -326,6 +329,9 @@ def _from_config(path: Path) -> tuple[Any, Any, int, Measure | None]:
         raise InputError("config", str(path), remedy)
     if x.privacy is None:
         raise InputError("algorithm.clip", "none", "a plan needs a clip; set algorithm.clip and algorithm.bound")
+    if x.algorithm.scheme.sigma_client:
+        remedy = "is no noise of servers, which is what a plan sizes; set 0, and `confide account` prices it"
+        raise InputError("scheme.sigma_client", x.algorithm.scheme.sigma_client, remedy)
     s = price_run(x.problem, x.graph, x.algorithm, x.rounds, x.seed, x.privacy).sensitivity
 
     def measure(sized: Calibrated) -> tuple[float, float]:

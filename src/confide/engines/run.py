@@ -70,6 +70,10 @@ class StabilityWarning(DivergenceWarning):
         UserWarning.__init__(self, f"{why}. {MAY_LOOK_FINE}")
 
 
+class NoNoiseWarning(UserWarning):
+    """A scheme that adds no noise on this graph."""
+
+
 MAY_LOOK_FINE = "Up to about twice the limit most runs still look fine; their average is ruled by the few that do not"
 
 
@@ -188,6 +192,8 @@ class Run:
         algorithm, graph = self.inputs["algorithm"], self.inputs["graphs"][0]
         scheme = algorithm["scheme"]
         noise = f", {scheme['law']} sigma {scheme['sigma']:.3g}" if scheme["sigma"] else ""
+        if scheme["sigma_client"]:
+            noise += f", {scheme['law']} sigma {scheme['sigma_client']:.3g} on client links"
         problem = self.inputs["problem"]["name"]
         lines = [
             f"{scheme['name']}{noise} on {problem}, {graph['name']} ({graph['weights']}), "

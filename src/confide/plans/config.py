@@ -86,7 +86,9 @@ class SchemeConfig(Table):
         description="standard deviation per coordinate; sqrt(0.1) by default, 0 where a scheme has no noise",
     )
     sigma_pair: float = Field(0.0, description="of pairwise: noise shared by the two ends of an edge")
-    sigma_client: float = Field(0.0, description="of per-link: the paper's noise on client links")
+    sigma_client: float = Field(
+        0.0, description="of each client's noise on its own update, with any scheme; in a secure sum it is its share"
+    )
 
 
 class PrivacyConfig(Table):
@@ -380,7 +382,7 @@ def default_text() -> str:
         if isinstance(value, BaseModel):
             tables.append((name, value))
         else:
-            lines.append(f"{name} = {_toml(value)}  # {info.description}")
+            lines.append(f"{name} = {json.dumps(value)}  # {info.description}")
     for name, table in tables:
         lines += ["", f"[{name}]"]
         if not type(table).model_fields:
@@ -388,10 +390,5 @@ def default_text() -> str:
         for key, info in type(table).model_fields.items():
             value = getattr(table, key)
             meaning = either(registry.names()) if (name, key) == ("problem", "name") else info.description
-            lines.append(f"# {key} =   # {meaning}" if value is None else f"{key} = {_toml(value)}  # {meaning}")
+            lines.append(f"# {key} =   # {meaning}" if value is None else f"{key} = {json.dumps(value)}  # {meaning}")
     return "\n".join(lines) + "\n"
-
-
-def _toml(value: object) -> str:
-    """JSON's numbers, strings and lists are TOML's."""
-    return json.dumps(value)

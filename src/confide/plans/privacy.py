@@ -28,6 +28,12 @@ class Budget:
         epsilon: of (epsilon, delta)-differential privacy.
         rho: of zero-concentrated differential privacy, in place of epsilon.
         delta: at which epsilon is meant.
+
+    Raises:
+        InputError: not exactly one of epsilon and rho is given, or a number is out of its range.
+
+    >>> Budget(epsilon=1.0).limit
+    1.0
     """
 
     epsilon: float | None = None
@@ -45,6 +51,7 @@ class Budget:
 
     @property
     def limit(self) -> float:
+        """Epsilon or rho, whichever is given."""
         return float(self.epsilon if self.rho is None else self.rho)  # type: ignore[arg-type]
 
     def allows(self, spent: Spent) -> bool:
@@ -80,6 +87,12 @@ class Privacy:
         delta: of epsilon(delta).
         epsilon, rho: budget, at most one; a run stops before the round that would pass it.
         dataset: name of the data, under which ledgers of several runs add up. It is no part of a plan.
+
+    Raises:
+        InputError: a word is not known, or a number is out of its range.
+
+    >>> Privacy(level="unit", release="centroid:0.3").release
+    Centroid(sigma=0.3)
     """
 
     level: Level
@@ -136,6 +149,7 @@ class Privacy:
 
     @property
     def budget(self) -> Budget | None:
+        """None where neither epsilon nor rho is given."""
         if self.epsilon is None and self.rho is None:
             return None
         return Budget(self.epsilon, self.rho, self.delta)

@@ -72,7 +72,7 @@ class Noise:
             raise InputError("scheme.noises.taps", self.taps, "write a tuple of weights, this round's first: (1.0,)")
         for tap in self.taps:
             number("scheme.noises.taps", tap)
-        if len(self.taps) > 1 and self.at == Place.CLIENT:
+        if self.taps != (1.0,) and self.at == Place.CLIENT:
             remedy = "clients come and go, so their noise has no memory: (1.0,)"
             raise InputError("scheme.noises.taps", self.taps, remedy)
 
@@ -190,17 +190,38 @@ class Scheme:
         Noise(at=<Place.OWN: 'own'>, sigma=0.1, taps=(1.0,))
         """
         size = {place: sigmas[key] for key, places in KEYS.items() if key in sigmas for place in places}
+        added: tuple[Noise, ...] = ()
         for key, sigma in sigmas.items():
             number(f"scheme.{key}", sigma, least=0.0)
             if sigma and not self.places.intersection(KEYS[key]):
+                if key == "sigma_client":  # clients of every scheme may have noise
+                    added = (Noise(Place.CLIENT, sigma),)
+                    continue
                 having = [repr(name) for name, s in FAMILIES.items() if s.places.intersection(KEYS[key])]
                 only = f"only the scheme{'s' * (len(having) > 1)} {', '.join(having)} can have it"
                 raise InputError(f"scheme.{key}", sigma, f"{only}; {self.name!r} has no noise there, leave it out")
-        return replace(self, noises=tuple(replace(n, sigma=size.get(n.at, n.sigma)) for n in self.noises))
+        return replace(self, noises=tuple(replace(n, sigma=size.get(n.at, n.sigma)) for n in self.noises) + added)
+
+    @property
+    def of_servers(self) -> Scheme:
+        """The same without noise of clients."""
+        return replace(self, noises=tuple(n for n in self.noises if n.at != Place.CLIENT))
 
     def carries(self, graph: Graph) -> Floats:
         """c_p of every server."""
         return graph.own_weights.copy() if self.carry is None else np.full(graph.P, float(self.carry))
+
+    def vanishes(self, graph: Graph) -> str | None:
+        """Why the noise of servers is in no message and no model, though it is drawn; None where it is in one.
+
+        With one unit a_pp = 1, so that (47) weighs its noise with 0.
+        """
+        if graph.P > 1 or not self.sigma or any(R.any() for R in self.wiring(graph).R):
+            return None
+        return (
+            f"one unit alone has a_pp = 1 and no neighbours: the noise of {self.name!r} enters its model with weight 0 "
+            "and no message carries it, so that the run has none of it"
+        )
 
     def wiring(self, graph: Graph) -> Wiring:
         """The scheme on a graph as linear algebra."""
@@ -303,7 +324,7 @@ def scheme(
         sigma: standard deviation of the noise of servers, links or the network, whichever the scheme has.
         noise: law of every draw.
         sigma_pair: of the noise that the two ends of an edge share with opposite signs ("pairwise").
-        sigma_client: of the paper's noise g_{p,k} on the links from clients ("per-link").
+        sigma_client: of the paper's noise g_{p,k} on the link from each client  (7).
 
     >>> scheme("partial:0.5", sigma=1.0).carry
     0.5
@@ -326,7 +347,7 @@ def named(s: Scheme) -> bool:
         again = scheme(s.name, s.sigma, noise=s.law.continuous, sigma_pair=s.sigma_pair, sigma_client=s.sigma_client)
     except InputError:
         return False
-    return replace(again, law=s.law) == s
+    return replace(again.of_servers, law=s.law) == s.of_servers  # a row of silent clients may be there or not
 
 
 def links(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -102,7 +102,8 @@ def bounds(problem: Problem, graph: Graph, algorithm: GFL, rounds: int, seed: in
     limits = _squares(last, last_units)
     noises = {
         "gradient_noise": known.repaired.gradient_noise(limits["centroid"], limits["disagreement"]),
-        "incremental_noise": _incremental(step, limits["individual"]),
+        # E|q|^2 <= (1/P) sum_p E|q_p|^2 <= (rms_p q0_p + max_p q1_p sqrt((1/P) sum_p E|w_p - w^o|^2))^2
+        "incremental_noise": (np.sqrt(np.mean(step.q0**2)) + step.q1.max() * np.sqrt(limits["individual"])) ** 2,
     }
     return Bounds(**_squares(r, units), limits=limits | noises, radius=size)
 
@@ -147,11 +148,6 @@ def _refusal(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> Input
     most = largest_step(problem, graph, algorithm, seed)
     remedy = f"the bounds do not contract; they need a step below {most:.4g} (the run itself may well converge)"
     return InputError("algorithm.step", algorithm.step, remedy)
-
-
-def _incremental(step: Round, individual: Floats) -> Floats:
-    """E|q|^2 <= (1/P) sum_p E|q_p|^2 <= (rms_p q0_p + max_p q1_p sqrt((1/P) sum_p E|w_p - w^o|^2))^2"""
-    return np.asarray((np.sqrt(np.mean(step.q0**2)) + step.q1.max() * np.sqrt(individual)) ** 2)
 
 
 def _any_unit(r: Floats, P: int) -> float:

@@ -87,7 +87,7 @@ def units_of(
     for p, unit in enumerate(units):
         n = K if secure else clients
         rules = unit.terms.rules._replace(plan=PLAN, largest=LARGEST)
-        unit.terms = replace(unit.terms, rules=rules, clients=n, decays=(0.0,) * n, plan_text=TEXT)
+        unit.terms = replace(unit.terms, rules=rules, clients=n, decays=(0.0,) * n)
         if secure:
             unit.terms = replace(unit.terms, secure=SECURE)
         unit.sample = lambda _, n=n: tuple(range(n))

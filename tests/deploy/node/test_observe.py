@@ -237,7 +237,7 @@ server: of another plan
 server: not from whom it says, or not for this server
 server: from a server that is no neighbour
 server: from a server that was removed
-server: open records must be few, in order, each once
+server: open rounds must be sorted, unique and at most as many as the window
 server: a round that is not decided or not in the plan
 server: an offer that is not among the sender's open records
 server: an offer of another length

@@ -24,7 +24,6 @@ from confide.secure.messages import Hash, Signature
 Sign = Callable[[bytes], bytes]
 
 USE: Final = b"confide publication"
-NO_MESSAGE: Final = hashlib.sha256(b"").digest()
 
 
 class Publication(NamedTuple):

@@ -47,7 +47,7 @@ class Reason(StrEnum):
     STRANGER = "server: from a server that is no neighbour"
     REMOVED = "server: from a server that was removed"
     EPOCH = "server: an epoch that does not hold"
-    RECORDS = "server: open records must be few, in order, each once"
+    RECORDS = "server: open rounds must be sorted, unique and at most as many as the window"
     ROUND = "server: a round that is not decided or not in the plan"
     UNLISTED = "server: an offer that is not among the sender's open records"
     LENGTH = "server: an offer of another length"
@@ -141,7 +141,7 @@ def publish(
     """
     i = books.decided + 1
     offered = tuple(m for m in books.neighbours if books.status[m] is Status.OPEN and len(books.open[m]) < rules.window)
-    messages = {m: as_bytes(x) for m, x in sent.items()} if _differ(sent) else {}
+    messages = {m: as_bytes(x) for m, x in sent.items()} if len({id(x) for x in sent.values()}) > 1 else {}
     out: dict[tuple[int, int], bytes | None] = {(i, m): messages[m] for m in offered if messages}
     if not messages and sent:
         one = as_bytes(next(iter(sent.values())))
@@ -162,15 +162,6 @@ def publish(
         signed=evidence.kept(books, rules.me, rules.window, signed),
         pace=Pace(i, time),
     )
-
-
-def _differ(sent: Mapping[int, Vector]) -> bool:
-    return len({id(x) for x in sent.values()}) > 1
-
-
-def digest(messages: Mapping[int, bytes]) -> str:
-    """Of all messages of a round: the hash of the one, or of the list of those to each neighbour."""
-    return _together({m: hashlib.sha256(message).digest() for m, message in messages.items()})
 
 
 def _together(hashes: Mapping[int, bytes]) -> str:

@@ -92,7 +92,7 @@ class Listener:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         from confide.deploy.net import health  # brings protobuf along, and `confide status` imports this module too
 
-        self._health = health.serve(self._server, self._probed)
+        self._health = health.Health(self._server, self._probed)
         credentials = grpc.dynamic_ssl_server_credentials(
             self._configuration(), self._fetch, require_client_authentication=True
         )
