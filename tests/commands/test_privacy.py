@@ -142,6 +142,9 @@ def test_noise_on_client_links_answers_for_the_own_server(command: Callable[...,
         (("--graph", "ring:0"), "graph.P = 0"),
         (("--graph", "file:missing.csv"), "missing.csv"),
         (("--theorem", "ours"), "theorem = 'ours'"),
+        (("--theorem", "paper", "--epsilon", 0), "epsilon = 0"),
+        (("--theorem", "paper", "--epsilon", 1, "--sigma", 1), "one of --sigma and --epsilon"),
+        (("--epsilon", 1), "confide plan --epsilon"),
         (("missing.jsonl",), "missing.jsonl"),
         ((*CLIENT, "--sum-sigma", 1), "give --sum-honest N"),
         ((*CLIENT, "--sum-honest", 3), "give --sum-sigma S"),
@@ -256,6 +259,16 @@ def test_the_papers_own_theorem(command: Callable[..., Outcome]) -> None:
         assert answer["epsilon"] == pytest.approx(epsilon, rel=0.02)
         assert answer["valid"] is False
         assert len(answer["warnings"]) >= 4
+
+
+def test_the_papers_own_theorem_sizes_noise(command: Callable[..., Outcome]) -> None:
+    given = ("account", "--theorem", "paper", "--step", 0.7, "--rounds", 10, "--json")
+    code, out, _ = command(*given, "--epsilon", 2)
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["sigma"] == pytest.approx(math.sqrt(2) * 0.7 * 11 * 10 / 2)
+    _, out, _ = command(*given, "--sigma", answer["sigma"])
+    assert json.loads(out) == answer | {"epsilon": pytest.approx(2)}
 
 
 def test_a_matrix_file_is_a_graph(command: Callable[..., Outcome], tmp_path: Path) -> None:

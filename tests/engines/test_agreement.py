@@ -13,6 +13,7 @@ from scipy import stats
 
 import confide
 from confide.base import randomness
+from confide.base.errors import InputError
 from confide.engines.run import Run
 from confide.graph.graph import Graph
 from confide.problems.federation import Federation
@@ -91,6 +92,12 @@ def test_every_scheme_with_failures_dropouts_and_two_graphs(ragged: Maker, each_
     run = agree(ragged(), graphs, alg, rounds=10)
     assert run.metrics["participants"].max() <= 12
     assert run.metrics["participants"].min() < 12
+
+
+def test_matchings(ragged: Maker, each_scheme: Scheme) -> None:
+    agree(ragged(), GRAPH.matchings(), GFL(each_scheme, **SMALL))
+    with pytest.raises(InputError, match="must be connected"):
+        confide.simulate(ragged(), GRAPH.matchings()[0], GFL(each_scheme, **SMALL), rounds=1)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_an_epsilon_as_it_is_shown_and_its_word(epsilon: float, shown: str, word
     assert (rounded_up(epsilon), strength(epsilon)) == (shown, word)
 
 
-@pytest.mark.parametrize("release", ["none", "centroid:0.5", "local"])
+@pytest.mark.parametrize("release", ["none", "centroid:0.5", "local", "consensus:2"])
 @pytest.mark.parametrize("name", ["none", "homomorphic", "shared", "pairwise", "per-link", "local-only"])
 @pytest.mark.parametrize("participation", more(["all", "random:0.1"], ["all", "random:0.1", "amplified:0.1"]))
 def test_tables_fit_80_columns_and_sentences_100(name: str, release: str, participation: str) -> None:
@@ -149,6 +149,21 @@ def test_tables_fit_80_columns_and_sentences_100(name: str, release: str, partic
         assert who.split(",")[0].split()[-1] in body
     order = [body.find(word) for word in ("NOT PROTECTED", "noise in messages", "NO NUMBER")]
     assert [x for x in order if x >= 0] == sorted(x for x in order if x >= 0)
+
+
+def test_a_consensus_shows_every_model_to_who_listens() -> None:
+    """A leak wherever a state keeps a clean share; of states that are functions of the messages it tells nothing."""
+    for name in ("homomorphic", "own-clean", "partial:0.1", "per-link-clean", "local-only"):
+        made = scheme(name, 0.0 if name == "local-only" else 9.0, noise="gaussian")
+        found = statement(made, RING, UNIT, rounds=3, release="consensus:2")
+        assert all(a.leak for a in found.accounts), name
+        assert found.accounts[0].adversary.endswith("on all links between servers, and the release (consensus:2)")
+        assert not found.refused
+    shared = scheme("shared", 9.0, noise="gaussian")
+    told, alone = (statement(shared, RING, UNIT, rounds=3, release=r) for r in ("consensus:2", "none"))
+    assert [a.epsilon for a in told.accounts] == [a.epsilon for a in alone.accounts]
+    hidden = statement(scheme("per-link", 9.0, noise="gaussian"), RING, UNIT, rounds=3, release="consensus:2")
+    assert [a.threat for a in hidden.accounts] == ["own-server"]
 
 
 def test_rows_name_the_assumptions_that_not_all_share() -> None:

@@ -264,7 +264,7 @@ def test_homomorphic_noise_as_the_step_falls() -> None:
 
 def test_a_graph_that_does_not_mix(ragged: Maker) -> None:
     """iota_2 = 1: two servers that swap models for ever. The losses contract, so there is a limit all the same."""
-    swap, problem = Graph.from_matrix([[0.0, 1.0], [1.0, 0.0]]), ragged(P=2)
+    swap, problem = Graph.from_matrix([[0.0, 1.0], [1.0, 0.0]], turn=True), ragged(P=2)
     assert swap.iota_2 == pytest.approx(1.0, abs=1e-14)  # an eigenvalue of a 2 x 2 matrix of norm 1
     prediction = found(problem, swap, replace(RAGGED, scheme=scheme("shared", 0.3)), rounds=600)
     assert prediction.limit is not None

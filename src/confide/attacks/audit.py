@@ -270,7 +270,7 @@ class Bench:
         if (noise and gaps.kept.any()) or Place.OWN in scheme.places:
             gaps = self.gaps(unit, pair, 1)  # hidden noise is carried on: only the first round is known
         rounds = len(gaps.psi)
-        local = released and isinstance(self.price.plan.privacy.release, words.Local)
+        local = released and self.price.plan.privacy.release.shows_models
         model = threat.own_client or local
         if not np.isfinite(gaps.psi).all() or (model and not noise and gaps.kept.any()):
             return Found(rounds, math.inf)

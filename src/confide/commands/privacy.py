@@ -96,9 +96,12 @@ def account(
     sigma_client: Annotated[
         float, typer.Option(help="of each client's own noise, its update being sent in clear (plain aggregation)")
     ] = 0.0,
-    release: Annotated[str, typer.Option(help="none, centroid:SIGMA or local")] = "none",
+    release: Annotated[str, typer.Option(help="none, centroid:SIGMA, local or consensus:T")] = "none",
     sum_sigma: Annotated[float | None, typer.Option(help="on psi, of the noise inside the secure sum")] = None,
     theorem: Annotated[str, typer.Option(help="'paper' prints the paper's Theorem 2, with its gaps")] = "confide",
+    epsilon: Annotated[
+        float | None, typer.Option(help="of --theorem paper: the sigma that it asks for, instead of --sigma")
+    ] = None,
     rows: Annotated[
         str | None, typer.Option(help="N or N:M, rows of a client and of another: a sum about examples for clients")
     ] = None,
@@ -107,14 +110,19 @@ def account(
     """epsilon for a named adversary, with the assumptions it rests on; or of a config, a plan, or ledgers together."""
     from confide.base.validation import one_of
 
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
     if x:
-        sources = {name: context.get_parameter_source(name) for name in context.params}
-        given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
         _account_of(x, asked, rows, as_json, given)
         return
     if one_of("theorem", theorem, ("confide", "paper")) == "paper":
-        _paper(asked, sigma, as_json)
+        if {"sigma", "epsilon"} <= given:
+            raise InputError("--epsilon", epsilon, "sigma follows from it; give one of --sigma and --epsilon")
+        _paper(asked, sigma, epsilon, as_json)
         return
+    if epsilon is not None:
+        remedy = "is what `account` answers; `confide plan --epsilon` sizes noise for it, --theorem paper as printed"
+        raise InputError("--epsilon", epsilon, remedy)
     from confide.laws.law import Law
     from confide.privacy.accountant import account as spend
     from confide.rounds.schemes import scheme as make
@@ -149,7 +157,7 @@ def plan(
     rho: Annotated[float | None, typer.Option(help="budget as zCDP, instead")] = None,
     scheme: Annotated[str, typer.Option(help="a scheme's name, or auto")] = "auto",
     release: Annotated[
-        str, typer.Option(help="none, centroid (its noise is sized too), centroid:SIGMA or local")
+        str, typer.Option(help="none, centroid (its noise is sized too), centroid:SIGMA, local or consensus:T")
     ] = "centroid",
     hessian: Annotated[float, typer.Option(help="of the quadratic that predicts errors without a config")] = 1.0,
     as_json: Json = False,
@@ -302,13 +310,16 @@ def _on_grid(
     return made, graph, replace(s, rounding=Rounding(arithmetic.quantum, 1, s.clip == "example", error))
 
 
-def _paper(asked: Asked, sigma: float, as_json: bool) -> None:
-    from confide.privacy.accountant import paper_theorem
+def _paper(asked: Asked, sigma: float, epsilon: float | None, as_json: bool) -> None:
+    from confide.privacy.accountant import paper_sigma, paper_theorem
 
-    epsilon, gaps = paper_theorem(asked.step, asked.bound, sigma, asked.rounds)
-    found = {"epsilon": epsilon, "theorem": "paper", "valid": False, "warnings": gaps}
+    if epsilon is None:
+        epsilon, gaps = paper_theorem(asked.step, asked.bound, sigma, asked.rounds)
+    else:
+        sigma, gaps = paper_sigma(asked.step, asked.bound, epsilon, asked.rounds)
+    found = {"epsilon": epsilon, "sigma": sigma, "theorem": "paper", "valid": False, "warnings": gaps}
     warnings = [f"  warning: {gap}" for gap in gaps]
-    answer(as_json, found, f"Theorem 2 as printed: epsilon {epsilon:.6g}", *warnings)
+    answer(as_json, found, f"Theorem 2 as printed: epsilon {epsilon:.6g} with sigma {sigma:.6g}", *warnings)
 
 
 def _from_config(path: Path) -> tuple[Any, Any, int, Measure | None]:

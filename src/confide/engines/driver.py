@@ -31,8 +31,9 @@ from confide.engines.run import (
     StabilityWarning,
     describe,
     describe_model,
+    traffic,
 )
-from confide.graph.graph import Graph
+from confide.graph.graph import Graph, check_turns
 from confide.plans import words
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
@@ -168,6 +169,7 @@ def simulate(
             engine=name,
         ),
         model=describe_model(problem),
+        bytes_a_round=traffic(graphs, algorithm, problem.M),
         notes=notes,
         privacy=None if price is None or counted == 0 else _accounted(price, counted, paid, problem, seed),
         seconds=time.perf_counter() - began,
@@ -358,6 +360,7 @@ def _graphs(graph: Graph | Sequence[Graph], problem: Problem) -> list[Graph]:
         raise InputError("graph", graph, "at least one graph is needed")
     for g in graphs:
         g.check_units(problem.federation.P)
+    check_turns(graphs)
     return graphs
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from confide.base import canonical
 from confide.base.errors import InputError
-from confide.plans.words import Level, check_servers
+from confide.plans.words import Consensus, Level, check_servers
 from confide.rounds.arithmetic import WEIGHT_BITS
 from confide.rounds.schemes import Exchange, named
 
@@ -88,12 +88,16 @@ def _check_deployment(plan: Plan) -> None:
     if a.model.kind == "own" and a.clip.kind != "update":
         remedy = "a train function of one's own is clipped as a whole: 'update'"
         raise InputError("algorithm.clip", a.clip.kind, remedy)
+    if isinstance(plan.privacy.release, Consensus):
+        remedy = "servers of a deployment send nothing without noise; release centroid:SIGMA"
+        raise InputError("privacy.release", str(plan.privacy.release), remedy)
     if plan.scheme.exchange is not Exchange.GRAPH:
         raise InputError("scheme.name", plan.scheme.name, "its servers send each other nothing; deploy another")
     if not named(plan.scheme):
         raise InputError(
             "scheme.name", plan.scheme.name, "differs from the scheme of this name, which alone is deployed"
         )
+    plan.scheme.only_plain("a deployment")
     if plan.scheme.sigma_client:
         remedy = "must be 0: clients of a deployment add noise inside a secure sum; algorithm.aggregation = 'secure'"
         raise InputError("scheme.sigma_client", plan.scheme.sigma_client, remedy)

@@ -19,7 +19,7 @@ from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.files import write_text
 from confide.base.validation import number, one_of, positive, positive_int, probability, whole
-from confide.graph import Graph
+from confide.graph.graph import Graph, check_turns
 from confide.plans import checks
 from confide.plans.privacy import Privacy
 from confide.plans.text import decoded, differences, encoded
@@ -71,6 +71,7 @@ class Network:
             raise InputError("graph.topology", [], "at least one graph is needed")
         if any(g.P != self.P for g in self.graphs):
             raise InputError("graph.topology", len(self.graphs), f"all graphs must have {self.P} servers")
+        check_turns(self.graphs)
 
     @property
     def P(self) -> int:

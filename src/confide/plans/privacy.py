@@ -80,7 +80,7 @@ class Privacy:
             which steps are allowed, and a run whose data break it is refused.
         threat: the adversary that the budget is about: links, colluders:1,2, neighbours, own-client or own-server. The
             statement names all of them.
-        release: what is revealed at the end: none, centroid:SIGMA or local.
+        release: what is revealed at the end: none, centroid:SIGMA, local or consensus:T.
         releases: how many times the release may be made; each is paid for.
         unprotected: agree to a plan without a price for its own adversary or for links, or run a table that was
             prepared from everybody's rows; the statement says so first.

@@ -188,6 +188,12 @@ def paper_theorem(step: float, bound: float, sigma: float, rounds: int) -> tuple
     ]
 
 
+def paper_sigma(step: float, bound: float, epsilon: float, rounds: int) -> tuple[float, list[str]]:
+    """The same the other way round, as the theorem is worded: sigma_g = sqrt 2 mu B (1 + i) i / epsilon(i)."""
+    positive("epsilon", epsilon)
+    return paper_theorem(step, bound, epsilon, rounds)  # sigma epsilon is the same number
+
+
 def _by_messages(asked: Question) -> Bound:
     """The bound that rests on the noise of servers and links alone."""
     part = asked.sensitivity.participation
@@ -364,6 +370,12 @@ def by_general(asked: Question) -> Bound:
     if threat.own_server:
         why = f"leak: {own_server(scheme, asked.secure, asked.active)}"
         return Leaked(asked.blank(leak=True, assumptions=(why,)))
+    if P > 1 and scheme.places - {Place.CLIENT} == {Place.AROUND}:
+        why = (
+            "leak: the noise of messages cancels at each receiver, so that it, and whoever sees what it is sent, "
+            "learns the exact weighted sum of its neighbours' models"
+        )
+        return Leaked(asked.blank(leak=True, assumptions=(why,)))
     if not scheme.law.normal:
         raise InputError("noise", str(scheme.law), f"{without} continuous Gaussian noise alone")
     if s.rounding is not None:
@@ -396,7 +408,7 @@ def _end(e: Exposure, p: int, asked: Question, hidden: float) -> Bound:
     """One target, its models counted where they are shown; `hidden`: noise on the sum of all of them."""
     threat, release, blank = asked.threat, asked.release.release, replace(_said(asked), target=p)
     keeps = bool(np.any(np.abs(e.kept) > 1e-12))
-    shown = threat.own_client or isinstance(release, words.Local)
+    shown = threat.own_client or release.shows_models
     if keeps and shown and e.revealed:
         remedy = "noise that stays hidden is a part of the model that is shown; no bound is proven"
         raise InputError("threat", f"{threat}, release {release}", remedy)

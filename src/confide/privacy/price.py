@@ -21,7 +21,7 @@ from confide.laws.noise import LARGEST_SCALE
 from confide.plans.build import of_run
 from confide.plans.plan import Plan
 from confide.plans.privacy import Budget, Privacy
-from confide.plans.words import Always, Centroid, Links, Neighbours, Nothing, Threat
+from confide.plans.words import Always, Centroid, Consensus, Links, Neighbours, Nothing, Threat
 from confide.privacy import accountant, deviation
 from confide.privacy.accountant import Question
 from confide.privacy.closed_forms import covers
@@ -282,7 +282,8 @@ class Price:
         if plan.algorithm.model.undeclared:
             return plan.algorithm.model.undeclared
         own = (plan.privacy.threat, self.releases)
-        asked: list[tuple[Threat, int]] = [own] if plan.P == 1 else list(dict.fromkeys((own, (Links(), 0))))
+        heard = self.releases if isinstance(plan.privacy.release, Consensus) else 0
+        asked: list[tuple[Threat, int]] = [own] if plan.P == 1 else list(dict.fromkeys((own, (Links(), heard))))
         why = dict[str, None]()
         for threat, releases in asked:
             try:
@@ -380,7 +381,7 @@ class Price:
         if rounds == 0:
             return dict.fromkeys(ADVERSARIES, NOTHING)
         each: dict[str, list[Paid]] = defaultdict(list)
-        for name, threat, released in onlookers(self.plan.P, self._pairs, self.releases > 0):
+        for name, threat, released in onlookers(self.plan.P, self._pairs, self.plan.privacy.release):
             silent = self.plan.P == 1 and name == "links"
             paid = SILENT if silent else self._paid(threat, rounds, self.releases if released else 0)
             each[name].append(paid)

@@ -14,7 +14,7 @@ from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.law import Law
 from confide.plans import words
-from confide.plans.words import Centroid, Colluders, Links, Nothing, Release, Threat
+from confide.plans.words import Centroid, Colluders, Links, Release, Threat
 from confide.privacy.accountant import account
 from confide.privacy.closed_forms import covers
 from confide.privacy.course import Account
@@ -109,7 +109,7 @@ def statement_of(
     """
     found: list[Account] = []
     refused: list[tuple[str, str]] = []
-    for _, who, released in onlookers(P, pairs, not isinstance(release, Nothing)):
+    for _, who, released in onlookers(P, pairs, release):
         one_of_all = isinstance(who, Colluders)
         try:
             one = ask(who, released)

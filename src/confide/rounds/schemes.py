@@ -30,6 +30,7 @@ class Place(StrEnum):
     LINK = "link"  # (p, m): in p's message to m alone; as in `links(graph)`
     OWN = "own"  # (p, p): in the server's own term alone
     EDGE = "edge"  # (i, j): its two ends share it with opposite signs; as in `graph.edges`
+    AROUND = "around"  # (p, m): over a_pm in p's message to m, taken back in that of m's next neighbour; as in `links`
     CLIENT = "client"  # on the way of an update to its server, before psi
     NETWORK = "network"  # one for all servers
 
@@ -41,12 +42,12 @@ class Exchange(StrEnum):
 
 
 PLACES = {  # that an exchange has
-    Exchange.GRAPH: (Place.SERVER, Place.LINK, Place.OWN, Place.EDGE, Place.CLIENT),
+    Exchange.GRAPH: (Place.SERVER, Place.LINK, Place.OWN, Place.EDGE, Place.AROUND, Place.CLIENT),
     Exchange.AVERAGE: (Place.NETWORK, Place.CLIENT),
     Exchange.NOTHING: (Place.CLIENT,),
 }
 KEYS = {  # of a config, and the places whose noise they size
-    "sigma": (Place.SERVER, Place.LINK, Place.OWN, Place.NETWORK),
+    "sigma": (Place.SERVER, Place.LINK, Place.OWN, Place.AROUND, Place.NETWORK),
     "sigma_pair": (Place.EDGE,),
     "sigma_client": (Place.CLIENT,),
 }
@@ -89,11 +90,7 @@ class Wiring(NamedTuple):
     W: Floats
     R: tuple[Floats, ...]
     draws: tuple[tuple[Place, tuple[int, ...]], ...]  # the name of each z, the same in every round
-
-    @property
-    def owners(self) -> tuple[tuple[int, ...], ...]:
-        """For each z, the servers that know it: who drew it, or both ends of an edge."""
-        return tuple(ids if at == Place.EDGE else ids[:1] for at, ids in self.draws)
+    owners: tuple[tuple[int, ...], ...]  # for each z, the servers that know it: who drew it, or the two that share it
 
 
 @dataclass(frozen=True)
@@ -153,17 +150,21 @@ class Scheme:
     @property
     def by_link(self) -> bool:
         """Whether a server tells its neighbours apart: a message a directed link, not one a server."""
-        return Place.LINK in self.places or self.receivers is not None
+        return not self.places.isdisjoint((Place.LINK, Place.AROUND)) or self.receivers is not None
 
     @property
     def plain(self) -> bool:
         """Whether every draw is used once, in its own round, and is the same for all who receive it."""
-        return self.receivers is None and all(n.taps == (1.0,) for n in self.noises)
+        return not self._by_receiver and all(n.taps == (1.0,) for n in self.noises)
+
+    @property
+    def _by_receiver(self) -> bool:
+        return self.receivers is not None or Place.AROUND in self.places
 
     def only_plain(self, what: str) -> Scheme:
         """This scheme, refused in the name of `what` if it has memory or depends on the receiver."""
         if not self.plain:
-            why = "has memory (taps)" if self.receivers is None else "depends on the receiver"
+            why = "depends on the receiver" if self._by_receiver else "has memory (taps)"
             raise InputError("scheme.name", self.name, f"its noise {why}, which {what} has not been taught")
         return self
 
@@ -240,7 +241,7 @@ class Scheme:
             W = graph.A
             C, N, R = self._flows(graph, drawn)
         draws = tuple((noise.at, ids) for noise, ids in drawn)
-        return Wiring(C, tuple(N * row for row in taps), W, tuple(R * row for row in taps), draws)
+        return Wiring(C, tuple(N * row for row in taps), W, tuple(R * row for row in taps), draws, owners(draws, graph))
 
     def _flows(self, graph: Graph, drawn: list[tuple[Noise, tuple[int, ...]]]) -> tuple[Floats, Floats, Floats]:
         """C, N and R of flows on the edges, with this round's draws."""
@@ -248,7 +249,7 @@ class Scheme:
         sender, receiver = links(graph)
         row = {pair: n for n, pair in enumerate(zip(sender.tolist(), receiver.tolist(), strict=True))}
         by_server, by_link = np.zeros((graph.P, len(drawn))), np.zeros((len(row), len(drawn)))
-        own = by_server.copy()
+        own, after = by_server.copy(), next_around(graph) if Place.AROUND in self.places else {}
         for z, (noise, ids) in enumerate(drawn):
             match noise.at:
                 case Place.LINK:
@@ -257,6 +258,11 @@ class Scheme:
                     own[ids[0], z] = noise.sigma
                 case Place.EDGE:
                     by_server[list(ids), z] = noise.sigma, -noise.sigma
+                case Place.AROUND:
+                    p, m = ids
+                    q = after[p, m]
+                    by_link[row[p, m], z] += noise.sigma / A[p, m]
+                    by_link[row[q, m], z] -= noise.sigma / A[q, m]
                 case Place.SERVER:
                     by_server[ids[0], z] = noise.sigma
                 case Place.CLIENT | Place.NETWORK:
@@ -290,6 +296,7 @@ def _ids(at: Place, graph: Graph) -> list[tuple[int, ...]]:
         Place.LINK: list(zip(*(side.tolist() for side in links(graph)), strict=True)),
         Place.OWN: [(p, p) for p in range(graph.P)],
         Place.EDGE: [(i, j) for i, j in graph.edges.tolist()],
+        Place.AROUND: list(zip(*(side.tolist() for side in links(graph)), strict=True)),
         Place.CLIENT: [],  # they precede psi
         Place.NETWORK: [()],
     }[at]
@@ -304,6 +311,7 @@ FAMILIES = {
     "per-link": Scheme("per-link", noises=(Noise(Place.LINK), Noise(Place.OWN), Noise(Place.CLIENT))),
     "per-link-clean": Scheme("per-link-clean", noises=(Noise(Place.LINK), Noise(Place.CLIENT))),
     "pairwise": Scheme("pairwise", noises=(Noise(Place.SERVER), Noise(Place.EDGE))),
+    "cancel-at-receiver": Scheme("cancel-at-receiver", noises=(Noise(Place.AROUND),)),
     "local-only": Scheme("local-only", exchange=Exchange.NOTHING),
     "central": Scheme("central", noises=(Noise(Place.NETWORK),), exchange=Exchange.AVERAGE),
 }
@@ -354,3 +362,27 @@ def links(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Directed links as (sender, receiver): edge e gives link e (i to j) and link E + e (j to i)."""
     i, j = graph.edges[:, 0], graph.edges[:, 1]
     return np.concatenate([i, j]), np.concatenate([j, i])
+
+
+def next_around(graph: Graph) -> dict[tuple[int, int], int]:
+    """For each directed link (p, m) the neighbour of m after p, in a circle.
+
+    >>> next_around(Graph.star(4))[3, 0], next_around(Graph.star(4))[0, 1]
+    (1, 0)
+    """
+    around = ((m, graph.neighbours(m).tolist()) for m in range(graph.P))
+    return {(p, m): q for m, near in around for p, q in zip(near, near[1:] + near[:1], strict=True)}
+
+
+def owners(draws: tuple[tuple[Place, tuple[int, ...]], ...], graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """Those of `Wiring`."""
+    after = next_around(graph) if any(at == Place.AROUND for at, _ in draws) else {}
+    found = []
+    for at, ids in draws:
+        if at == Place.EDGE:
+            found.append(ids)
+        elif at == Place.AROUND:
+            found.append((ids[0], after[ids[0], ids[1]]))
+        else:
+            found.append(ids[:1])
+    return tuple(found)

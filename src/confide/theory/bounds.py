@@ -1,9 +1,10 @@
 """Lemma 3, Theorem 1 with its corollary, and the individual errors of appendix A, as bounds that hold round by round.
 
 `bounds_round` proves r(i) <= G(r(i-1)) for r = (r_c, r_d), the roots of the centroid's mean-square error and of the
-disagreement. G is increasing, so iterating it from r(0) = (|w_0 - w^o|, 0) bounds every round. Nothing is left out:
-all that the paper writes as O(.) is in the coefficients, and the corollary is the case in which the noise of the
-centroid, E|g|^2, is zero.
+disagreement. G is increasing, so iterating it from r(0) = (|w_0 - w^o|, 0) bounds every round. For squared loss a
+second such recursion looks at the centroid apart from the disagreement (`apart`); both hold, and the smaller is given:
+with homomorphic noise it is O(mu). Nothing is left out: all that the paper writes as O(.) is in the coefficients, and
+the corollary is the case in which the noise of the centroid, E|g|^2, is zero.
 
 Step condition. For large r, G(r) is G_inf(r), its homogeneous part. The bounds have a limit if some direction has
 G_inf(x) < x, that is, if
@@ -31,7 +32,7 @@ from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import Exchange
-from confide.theory.bounds_round import Round, mixing, one_round, overflows
+from confide.theory.bounds_round import Round, apart, mixing, one_round, overflows
 from confide.theory.constants import of_clients
 from confide.theory.constants_clients import Clients, clients
 from confide.theory.moments import check
@@ -86,13 +87,13 @@ def bounds(problem: Problem, graph: Graph, algorithm: GFL, rounds: int, seed: in
         raise _refusal(problem, graph, algorithm, seed)
     known = of_clients(c, step, problem, graph, algorithm)
 
-    r = np.empty((rounds + 1, 2))
-    units = np.empty((rounds + 1, graph.P))
-    r[0], units[0] = (math.sqrt(known.error2), 0.0), math.sqrt(known.error2)
+    start, units = math.sqrt(known.error2), np.empty((rounds + 1, graph.P))
+    r, last, units[0] = _course(step, start, rounds), fixed_point(step), start
+    if not c.radius.any() and radius(aside := apart(step)) < 1.0:  # both hold
+        r = np.minimum(r, aside.errors(_course(aside, start, rounds)))
+        last = np.minimum(last, aside.errors(fixed_point(aside)))
     for i in range(1, rounds + 1):
-        r[i] = step.advance(r[i - 1])
         units[i] = np.minimum(step.advance_units(units[i - 1]), _any_unit(r[i], graph.P))
-    last = fixed_point(step)
     last_units = np.full(graph.P, _any_unit(last, graph.P))
     for _ in range(10_000):  # whatever is above the limit superior stays above it; stopping early only loosens
         before, last_units = last_units, np.minimum(step.advance_units(last_units), last_units)
@@ -106,6 +107,14 @@ def bounds(problem: Problem, graph: Graph, algorithm: GFL, rounds: int, seed: in
         "incremental_noise": (np.sqrt(np.mean(step.q0**2)) + step.q1.max() * np.sqrt(limits["individual"])) ** 2,
     }
     return Bounds(**_squares(r, units), limits=limits | noises, radius=size)
+
+
+def _course(step: Round, start: float, rounds: int) -> Floats:
+    """r(0), r(1), ..., where all servers begin at this distance from w^o."""
+    r = np.array([[start, 0.0]] * (rounds + 1))
+    for i in range(1, rounds + 1):
+        r[i] = step.advance(r[i - 1])
+    return r
 
 
 def _squares(r: Floats, units: Floats) -> dict[str, Floats]:
@@ -184,10 +193,9 @@ def fixed_point(step: Round) -> Floats:
 
 
 def _jacobian(step: Round, r: Floats) -> Floats:
-    G, far = step.advance(r), float(np.hypot(*r))
-    away = r / far if far else np.zeros(2)
+    G, far = step.advance(r), float(np.hypot(*step.errors(r)))
     mean, spread = step.C @ r + step.b, step.S0_cd + step.S1_cd * far
-    slopes = mean[:, None] * step.C + np.outer(spread * step.S1_cd, away)
+    slopes = mean[:, None] * step.C + np.outer(spread * step.S1_cd, step.slope(r))
     return np.divide(slopes, G[:, None], out=np.zeros((2, 2)), where=G[:, None] > 0.0)
 
 

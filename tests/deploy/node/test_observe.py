@@ -248,6 +248,7 @@ server: a round that this clock has not reached; one of the two clocks is wrong,
 server: it has seen a round of this server, it says, and shows no signature of it
 server: a balance of another length
 server: a balance of more flows than rounds
+server: a balance beyond what so many flows can add up to
 server: its rounds fell back, so its store is older than what left
 client: malformed
 client: no round is open

@@ -241,7 +241,7 @@ class Rounds:
         books = self.desk.books
         if self._asked:
             return False
-        ahead = max((books.seen[n.m] for n in self.present if not n.far), default=0)
+        ahead = max((books.seen[n.m] for n in self._trusted if not n.far), default=0)
         to = min(ahead, self.desk.terms.clock_round(self.desk.now))
         return ahead >= books.decided + 2 and to > books.decided and self._skip(to, Skip.BEHIND)
 
