@@ -1,4 +1,4 @@
-"""The pictures of the paper's regression, figures 2, 3 and 4, and of a final sum, which is ours.
+"""The pictures of the paper's regression, figures 2, 3 and 4, and of its consensus-type step.
 
 Each has its caption inside its files, and its numbers beside it as CSV.
 """
@@ -28,10 +28,13 @@ from confide.experiments.steady_states import figure_4
 from confide.figures import figures
 from confide.figures.figures import band
 from confide.figures.look import COLUMN, LOOKS, PAGE, Look, shades, style
+from confide.rounds.consensus import consensus
+from confide.theory.prediction import after_consensus
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+COMBINATIONS = (0, 1, 2, 3, 5, 7, 10, 14, 20, 28, 40)
 SYMBOL = r"$\sigma_g^2$"
 SHOWN_LOOKS = LOOKS | {CLIENT_LINKS: Look("#f5a51d", (0, (6.0, 1.2, 1.2, 1.2)), "D")}
 REFERENCE = Look("black", (0, (1.0, 1.0)))
@@ -87,32 +90,34 @@ def figure_c(x: Regression, folder: Path) -> list[str]:
 
 @style()
 def figure_e(x: Regression, folder: Path) -> list[str]:
-    """Ours: what a final sum over the servers recovers from the individual models.
-
-    The centroid of the last models is that sum. It is not private as it stands: revealing it without noise is a leak.
-    """
+    """Not in the paper, which only describes it: what its consensus-type step makes of the last models."""
     figure = Figure(figsize=(COLUMN, 2.9), layout="constrained")
     axes = figure.subplots()
-    columns: dict[str, Any] = {"sigma_g^2": list(VARIANCES)}
-    for name in PAIR:
-        look = LOOKS[name]
-        for which, word in (("individual", "before"), ("centroid", "after")):
-            levels = np.stack([x.run(name, v).levels(f"{which}_msd") for v in VARIANCES], axis=1)
-            columns |= curves({f"{name} {word} the sum": levels})
-            face = look.colour if word == "after" else "white"
-            b = band(levels, ratio=True)
-            figures.draw(axes, np.array(VARIANCES), b, look, f"{name}, {word}", markerfacecolor=face)
-    floor = x.level("centroid", "none")
-    axes.axhline(floor, color=LOOKS["none"].colour, label="none, after", zorder=1)
-    figures.plain_log(axes, VARIANCES)
-    axes.set(xlabel=SYMBOL, ylabel="MSD [dB]")
-    figures.legend_below(figure, axes.get_legend_handles_labels()[0], 3)
+    columns: dict[str, Any] = {"t": COMBINATIONS}
+    graph, optimum = x.graph("lazy"), x.problem.optimum
+    for turn, (name, look) in enumerate(LOOKS.items()):
+        at = Setting(name, 0.0 if name == "none" else VARIANCE)
+        models = x.run(*at).models
+        errors = [np.sum((consensus(models, graph, t) - optimum) ** 2, axis=2).mean(axis=1) for t in COMBINATIONS]
+        rows = np.stack(errors, axis=1)
+        figures.draw(axes, np.array(COMBINATIONS), band(rows, ratio=True), look, linestyle="none", zorder=6 - turn)
+        columns |= curves({name: rows})
+        found = after_consensus(x.problem, graph, at.algorithm, COMBINATIONS, seed=x.seed)
+        if found is not None:
+            columns[f"{name} predicted"] = np.array([levels.individual.total for levels in found])
+            level = figures.decibel(columns[f"{name} predicted"])
+            axes.plot(COMBINATIONS, level, color=look.colour, linestyle=look.dash)
+    axes.set(xlabel="clean combinations $t$ after training", ylabel="MSD of the individual models [dB]")
+    keys = [*(figures.key(look, name) for name, look in LOOKS.items()), *figures.what_is_what()[:2]]
+    figures.legend_below(figure, keys, 3)
     caption = (
-        "What a final sum over the servers recovers: mean-square deviation in steady state of the individual models "
-        f"(before, hollow) and of their mean (after), μ = {MU}. Measured, {x.repeats} repetitions; bands: 95%. The "
-        f"sum is not private as it stands: revealed without noise it is a leak. {drawn_once(x)}"
+        "The consensus-type step: mean-square deviation of the individual models after t clean combinations of the "
+        f"last ones, μ = {MU}, {SIGMA} = {VARIANCE}. It falls to the level of the centroid, which homomorphic noise "
+        f"leaves nearly alone and per-link noise does not. Marks: measured, {x.repeats} repetitions, 95% bands. Lines: "
+        "the exact prediction. Models are sent in clear for this: a leak where servers keep a clean share of theirs. "
+        f"{drawn_once(x)}"
     )
-    return figures.save_with_numbers(figure, folder / "final_sum", caption, columns)
+    return figures.save_with_numbers(figure, folder / "consensus_step", caption, columns)
 
 
 @style()
