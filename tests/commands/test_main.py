@@ -72,7 +72,8 @@ def test_simulate_json(command: Callable[..., Outcome]) -> None:
     assert found["final"]["test_metric"] is None  # no test rows were asked for
     assert found["files"]
     assert all(Path(f).is_file() for f in found["files"])
-    assert sorted(os.listdir("run")) == ["curves.png", "curves.svg", "metrics.parquet", "model.npz", "run.json"]
+    curves = ["curves.pdf", "curves.png", "curves.svg"]
+    assert sorted(os.listdir("run")) == [*curves, "metrics.parquet", "model.npz", "run.json"]
     run = Run.load("run")
     assert run.final == found["final"]
     assert run.config == load("small.toml").model_dump(mode="json", exclude_none=True)

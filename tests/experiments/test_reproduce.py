@@ -29,7 +29,9 @@ from confide.experiments import small_steps as h
 from confide.experiments.claims import Claim
 from confide.experiments.predicted import Comparison, agreement, blocks, compare, settled, standard_error, width
 from confide.experiments.reproduce import Report, reproduce
+from confide.figures.page import caption
 from confide.problems import click_log
+from confide.theory.prediction import predict
 from exploring import more
 
 FIGURES = {"a": drawn.figure_a, "b": drawn.figure_b, "c": drawn.figure_c, "e": drawn.figure_e}
@@ -54,20 +56,25 @@ def tiny() -> r.Regression:
 
 
 def one_drawing(figure: Figure, path: Path, **options: Any) -> None:
-    """As SVG; the PNG, which shows the same, stays the empty file that it is."""
+    """As SVG; the others, which show the same, stay the empty files that they are."""
     if path.suffix == ".svg":
         savefig(figure, path, **options)
+
+
+def shorten(runs: pytest.MonkeyPatch) -> None:
+    """Those with small steps."""
+    runs.setattr(h, "SETTLE", 1)
+    runs.setattr(h, "WATCH", 5)
 
 
 @pytest.fixture(scope="module")
 def made(tiny: r.Regression, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("figures")
     with pytest.MonkeyPatch.context() as short:
-        short.setattr(h, "SETTLE", 1)
-        short.setattr(h, "WATCH", 5)
+        shorten(short)
         short.setattr(Figure, "savefig", more(one_drawing, savefig))
         paper = {name: (figure(tiny, folder), CLAIMS[name](tiny)) for name, figure in FIGURES.items()}
-        return folder, paper | {"h": h.figure_h(tiny, folder)}
+        return folder, paper | {"h": ([], h.claims_h(tiny))}
 
 
 def test_every_figure_is_a_picture_and_its_data(made: tuple[Path, dict[str, Any]]) -> None:
@@ -75,14 +82,18 @@ def test_every_figure_is_a_picture_and_its_data(made: tuple[Path, dict[str, Any]
     files = [f for figure, _ in results.values() for f in figure]
     assert sorted(Path(f).name for f in files) == sorted(os.listdir(folder))
     stems = [
-        "a_three_algorithms",
-        "b_noise_centroid",
-        "b_noise_individual",
-        "c_step_size",
-        "e_final_sum",
-        "h_small_steps",
+        "figure_2_three_algorithms",
+        "figure_3a_noise_centroid",
+        "figure_3b_noise_individual",
+        "figure_4_step_size",
+        "figure_4_learning_curves",
+        "consensus_step",
     ]
-    assert {f"{s}{suffix}" for s in stems for suffix in (".png", ".svg")} <= {Path(f).name for f in files}
+    assert {f"{s}{suffix}" for s in stems for suffix in (".png", ".svg", ".pdf", ".csv")} == set(os.listdir(folder))
+    for stem in stems:
+        said = caption((folder / f"{stem}.svg").read_text())
+        assert "One drawn problem and graph" in said
+        assert "95%" in said
 
 
 def columns(made: tuple[Path, dict[str, Any]], name: str) -> pl.DataFrame:
@@ -90,8 +101,8 @@ def columns(made: tuple[Path, dict[str, Any]], name: str) -> pl.DataFrame:
 
 
 def test_the_data_of_figure_a(made: tuple[Path, dict[str, Any]], tiny: r.Regression) -> None:
-    table = columns(made, "a_three_algorithms.csv")
-    shown = ("none", "homomorphic", "per-link", "random, on client links too")
+    table = columns(made, "figure_2_three_algorithms.csv")
+    shown = ("none", "homomorphic", "per-link", "per-link with client links")
     names = [f"{which}_msd {n} {b}" for which in ("centroid", "individual") for n in shown for b in BANDS]
     assert table.columns == ["round", *names]
     assert table["round"].to_list() == list(range(1, 13))
@@ -103,20 +114,55 @@ def test_the_data_of_figure_a(made: tuple[Path, dict[str, Any]], tiny: r.Regress
 
 
 def test_the_data_of_the_sweeps(made: tuple[Path, dict[str, Any]]) -> None:
-    noise = [
-        f"{which}_msd {name} {v} {b}"
-        for which in ("centroid", "individual")
-        for name in ("homomorphic", "per-link")
-        for v in ("0.001", "0.01", "0.1", "1", "2", "10")
-        for b in BANDS
-    ]
-    assert columns(made, "b_noise.csv").columns == ["round", *noise]
+    for part, which in (("3a", "centroid"), ("3b", "individual")):
+        noise = [
+            f"{which}_msd {name} {v} {b}"
+            for name in ("homomorphic", "per-link")
+            for v in ("0.001", "0.01", "0.1", "1", "2", "10")
+            for b in BANDS
+        ]
+        assert columns(made, f"figure_{part}_noise_{which}.csv").columns == ["round", *noise]
     steps = [f"centroid_msd {n} {v} {b}" for n in ("homomorphic", "per-link") for v in ("0.1", "0.5", "1", "5") for b in BANDS]  # fmt: skip # noqa: E501
-    assert columns(made, "c_step_size.csv").columns == ["round", *steps]
-    final = columns(made, "e_final_sum.csv")
-    sums = [f"{n} {w} the sum {b}" for n in ("homomorphic", "per-link") for w in ("before", "after") for b in BAND]
-    assert final.columns == ["sigma_g^2", *sums]
-    assert final["sigma_g^2"].to_list() == [0.001, 0.01, 0.1, 1, 2, 10]
+    assert columns(made, "figure_4_learning_curves.csv").columns == ["round", *steps]
+
+
+def test_clean_combinations_bring_models_to_the_centroid(made: tuple[Path, dict[str, Any]], tiny: r.Regression) -> None:
+    table = columns(made, "consensus_step.csv")
+    assert table.columns == ["t", *(f"{name} {part}" for name in r.NAMES for part in BANDS)]
+    assert (table["t"][0], table["t"][-1]) == (0, 40)
+    for name in r.NAMES:
+        run, limit = tiny.run(name), tiny.prediction(name).limit
+        assert limit is not None
+        assert table[f"{name} mean"][0] == pytest.approx(run.metrics["individual_msd"][:, -1].mean())
+        assert table[f"{name} predicted"][0] == pytest.approx(limit.individual.total)
+        centroids = run.metrics["centroid_msd"][:, -1].mean(), limit.centroid.total
+        for part, centroid in zip(("mean", "predicted"), centroids, strict=True):
+            assert (np.diff(table[f"{name} {part}"]) <= 0).all()  # A is symmetric: no combination spreads them
+            assert table[f"{name} {part}"][-1] >= centroid * (1 - 1e-9)
+
+
+def test_figure_4_runs_from_small_steps_to_the_limit_of_stability(
+    made: tuple[Path, dict[str, Any]], tiny: r.Regression, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = columns(made, "figure_4_step_size.csv")
+    mu = table["mu"].to_numpy()
+    assert (mu[0], mu[-1]) == (pytest.approx(0.02), pytest.approx(0.997 * tiny.stable_step))
+    assert (np.diff(mu) > 0).all()
+    at = np.flatnonzero(mu < 1.0)[-1]
+    for name in r.PAIR:
+        limit = predict(tiny.problem, tiny.graph("lazy"), r.Setting(name, mu=float(mu[at])).algorithm, seed=0).limit
+        assert limit is not None
+        assert table[name][int(at)] == pytest.approx(limit.centroid.total)
+        np.testing.assert_allclose(table[name] - table[f"{name}, added by noise"], table["none"])
+    exact = table["per-link"].to_numpy()
+    assert 0 < int(exact.argmin()) < len(mu) - 1  # the U
+    assert (np.diff(table["homomorphic"]) > 0).all()
+    measured = table["per-link, measured mean"].drop_nulls().to_list()
+    assert table["measured at mu"].drop_nulls().to_list() == list(r.STEPS)
+    np.testing.assert_allclose(measured, [tiny.run("per-link", mu=m).levels("centroid_msd").mean() for m in r.STEPS])
+    shorten(monkeypatch)
+    small = table["homomorphic, added by noise, measured mean"].drop_nulls().to_numpy()
+    np.testing.assert_allclose(small, h.fits(tiny)["homomorphic"].level / 100)  # measured at 10, drawn at 0.1
 
 
 def test_claims_are_plain_json_with_numbers(made: tuple[Path, dict[str, Any]]) -> None:
@@ -233,7 +279,7 @@ def change(table: str, name: str, place: int, value: float) -> Callable[[Told], 
         ("e1", change("individual", "homomorphic", 2, -17.0)),
         ("e1", change("centroid", "per-link", 2, -28.0)),
         ("a3", lambda x: x.differences.update({("none", "centroid"): 0.51})),
-        ("a3", lambda x: x.differences.update({("random, on client links too", "individual"): -0.6})),
+        ("a3", lambda x: x.differences.update({(r.CLIENT_LINKS, "individual"): -0.6})),
         ("b5", lambda x: x.differences.update({("homomorphic 10", "centroid"): 0.6})),
         ("b5", lambda x: x.differences.update({("per-link 0.001", "individual"): math.inf})),
         ("c4", lambda x: x.differences.update({("per-link 5", "centroid"): math.nan})),
@@ -335,8 +381,6 @@ def test_measured_and_predicted_over_the_same_rounds(tiny: r.Regression) -> None
 
 
 def test_a_predicted_curve_that_has_arrived_goes_on_as_it_is(tiny: r.Regression) -> None:
-    from confide.theory.prediction import predict
-
     x = r.Regression(r.ARRIVED + 50, 1, 0)
     for mu, arrives in ((0.7, True), (0.01, False)):
         found, at = x.prediction("per-link", mu=mu), r.Setting("per-link", mu=mu)
@@ -347,7 +391,7 @@ def test_a_predicted_curve_that_has_arrived_goes_on_as_it_is(tiny: r.Regression)
             assert (curve[-1] == curve[-50]) is np.bool_(arrives)
 
 
-# ---- figure (h)
+# ---- small steps, the left end of figure 4
 
 MU = np.array(h.STEPS) / np.exp(np.mean(np.log(h.STEPS)))
 
@@ -400,8 +444,6 @@ def test_blocks_of_rounds_hide_what_steps_share() -> None:
 
 @pytest.mark.parametrize("name", ["homomorphic", "per-link", "shared"])
 def test_the_closed_form_is_the_limit_of_the_prediction(tiny: r.Regression, name: str) -> None:
-    from confide.theory.prediction import predict
-
     at, graph = r.Setting(name, 0.3, 1e-4), tiny.graph("metropolis")
     limit = predict(tiny.problem, graph, at.algorithm, seed=5).limit
     assert limit is not None
@@ -415,7 +457,7 @@ def test_runs_share_their_draws(tiny: r.Regression) -> None:
     np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-# ---- figure (d)
+# ---- figure 5
 
 
 @pytest.fixture(scope="module")
@@ -428,9 +470,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_figure_d_on_a_log_of_kaggles_format(log: Path, tmp_path: Path) -> None:
     x = c.Classification(6, 2, 0, log)
     files, claims = c.figure_d(x, tmp_path), c.claims_d(x)
-    assert sorted(os.listdir(tmp_path)) == ["d_clicks.csv", "d_clicks.png", "d_clicks.svg"]
+    assert sorted(os.listdir(tmp_path)) == [f"figure_5_clicks.{s}" for s in ("csv", "pdf", "png", "svg")]
     assert sorted(Path(f).name for f in files) == sorted(os.listdir(tmp_path))
-    table = pl.read_csv(tmp_path / "d_clicks.csv")
+    table = pl.read_csv(tmp_path / "figure_5_clicks.csv")
     names = [
         f"{n} {m} {b}"
         for m in ("test_error", "test_auc", "test_log_loss")
@@ -502,7 +544,7 @@ def test_a_report_is_written_beside_the_figures(tmp_path: Path, monkeypatch: pyt
     report = reproduce(out=tmp_path / "new", announce=told.append)
     assert told == ["figure 0", "figure 1"]
     assert not report.holds
-    assert report.files == ["a.png", "b.png", str(tmp_path / "new" / "claims.json")]
+    assert report.files == ["a.png", "b.png", *(str(tmp_path / "new" / n) for n in ("index.html", "claims.json"))]
     assert json.loads((tmp_path / "new" / "claims.json").read_text()) == report.to_dict()
     assert report.to_dict().keys() >= {"claims", "files", "seconds"}
 
@@ -573,7 +615,7 @@ def test_an_error_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(InputError):
         reproduce(out=tmp_path)
     assert (tmp_path / "claims.json").read_bytes() == before
-    assert os.listdir(tmp_path) == ["claims.json"]
+    assert sorted(os.listdir(tmp_path)) == ["claims.json", "index.html"]
 
 
 def test_an_empty_report_holds() -> None:

@@ -24,17 +24,17 @@ from confide.rounds.schemes import scheme
 from confide.theory.prediction import Prediction, predict
 from confide.theory.stability import max_stable_step
 
-MU, VARIANCE = 0.7, 0.1  # of figure (a)
-VARIANCES = (0.001, 0.01, 0.1, 1.0, 2.0, 10.0)  # of figure (b)
-STEPS = (0.1, 0.5, 1.0, 5.0)  # of figure (c)
+MU, VARIANCE = 0.7, 0.1  # of figure 2
+VARIANCES = (0.001, 0.01, 0.1, 1.0, 2.0, 10.0)  # of figure 3
+STEPS = (0.1, 0.5, 1.0, 5.0)  # of figure 4
 ARRIVED = 250  # rounds after which most predicted curves no longer move
 PAIR = ("homomorphic", "per-link")  # what the sweeps compare
-NAMES = {"none": "no perturbations", "homomorphic": "homomorphic", "per-link": "random (per link)"}
-CLIENT_LINKS = "random, on client links too"  # the other reading of the paper's random perturbations
+NAMES = ("none", *PAIR)  # "per-link" are the paper's random perturbations
+CLIENT_LINKS = "per-link with client links"  # another reading of them
 
 
 class Setting(NamedTuple):
-    """One algorithm on one graph; figure (a) unless told otherwise."""
+    """One algorithm on one graph; figure 2 unless told otherwise."""
 
     name: str
     variance: float = VARIANCE
@@ -126,7 +126,7 @@ def _setting(*args: Any, **kwargs: Any) -> Setting:
     return at._replace(variance=0.0) if at.name == "none" else at
 
 
-SHOWN = {  # in figure (a)
+SHOWN = {  # in figure 2
     **{name: Setting(name) for name in NAMES},
     CLIENT_LINKS: Setting("per-link", client_links=True),
 }

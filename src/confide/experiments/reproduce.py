@@ -13,6 +13,7 @@ from confide.base.errors import InputError
 from confide.base.files import atomic_file, check_writable, no_empty_folders
 from confide.base.validation import one_of, positive_int, whole
 from confide.experiments.claims import Claim
+from confide.experiments.page import write_page
 from confide.problems.reading import scan_table
 
 NAMES = ("regression", "classification", "equal-privacy", "all")
@@ -77,7 +78,7 @@ def reproduce(
             report.interrupted = True
         report.seconds = time.perf_counter() - began
         path = folder / "claims.json"
-        report.files.append(str(path))
+        report.files += [write_page(report.to_dict(), folder), str(path)]
         with atomic_file(path) as temporary:
             temporary.write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return report
@@ -104,7 +105,7 @@ def _figures(
         yield "(b) noise variance", lambda: (drawn.figure_b(x, folder), said.claims_b(x))
         yield "(c) step-size", lambda: (drawn.figure_c(x, folder), said.claims_c(x))
         yield "(e) a final sum over servers", lambda: (drawn.figure_e(x, folder), said.claims_e(x))
-        yield "(h) small steps", lambda: h.figure_h(x, folder)
+        yield "(h) small steps", lambda: ([], h.claims_h(x))
     if {"classification", "all"} & set(names):
         from confide.experiments import classification as c
 

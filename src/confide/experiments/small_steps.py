@@ -1,4 +1,4 @@
-"""Figure (h), ours: what noise costs the centroid as the step falls, measured, predicted, and in closed form.
+"""The left end of figure 4: what noise costs the centroid as the step falls, measured, predicted, and in closed form.
 
 For quadratic losses the excess of a noisy centroid over the noiseless one is exactly E|w_c - w_c'|^2 for two runs with
 the same draws of clients and batches, and tends, as mu -> 0, to
@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 from scipy.special import stdtrit
 
 from confide.base.arrays import Floats
 from confide.base.errors import RunError
 from confide.experiments.claims import Claim
 from confide.experiments.predicted import DECIBEL, SAMPLES, TOLERANCE, blocks
-from confide.experiments.regression import NAMES, Regression, Setting
+from confide.experiments.regression import Regression, Setting
 from confide.figures import figures
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
@@ -175,34 +173,10 @@ def _hessians(problem: Problem, algorithm: GFL, seed: int) -> tuple[Floats, Floa
     return quadratics.hessians, np.stack(found)
 
 
-def figure_h(x: Regression, folder: Path) -> tuple[list[str], list[Claim]]:
-    """The centroid's excess over the noiseless algorithm, for steps from 0.2 down to 0.02."""
+def claims_h(x: Regression) -> list[Claim]:
+    """The centroid's excess over the noiseless algorithm, for steps from 0.2 down to 0.02: the left end of figure 4."""
     found = fits(x)
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    panels = figure.subplots(1, 2)
-    columns: dict[str, Any] = {"mu": list(STEPS)}
-    mu = np.array(STEPS)
-    for axes, (name, fit) in zip(panels, found.items(), strict=True):
-        colour, order = figures.COLOURS[name], {-1.0: r"1/\mu", 1.0: r"\mu"}[ORDERS[name]]
-        error = 1.96 * DECIBEL * fit.relative_errors
-        axes.errorbar(mu, figures.decibel(fit.level), error, fmt="o", color=colour, capsize=3, label="measured (95%)")
-        axes.plot(
-            mu, figures.decibel(fit.predicted), color=colour, linestyle=(0, (4, 2)), linewidth=1.2, label="predicted"
-        )
-        label = rf"closed form as $\mu \to 0$, $\propto {order}$"
-        axes.plot(mu, figures.decibel(fit.asymptote), color="0.4", linestyle=":", linewidth=1.2, label=label)
-        axes.set_xscale("log")
-        axes.set_xticks(mu, [f"{m:g}" for m in mu])
-        axes.minorticks_off()
-        title = f"{NAMES[name]}, $\\sigma_g^2$ = {VARIANCES[name]:g}: fitted slope {fit.slope:.2f}"
-        figures.dress(axes, title, r"step-size $\mu$", "excess MSD [dB]")
-        parts = {"measured": fit.level, "predicted": fit.predicted, "closed form": fit.asymptote}
-        columns |= {f"{name} {part}": values for part, values in parts.items()}
-    figure.suptitle(
-        f"(h) what noise adds to the centroid's error as the step falls, {x.repeats} repetitions", fontsize=10
-    )
-    files = [*figures.save(figure, folder / "h_small_steps"), figures.save_csv(columns, folder / "h_small_steps.csv")]
-    return files, [
+    return [
         _claim("h1", found["per-link"], "per-link", "random perturbations cost the centroid O(1/mu) as mu falls"),
         _claim(
             "h2",

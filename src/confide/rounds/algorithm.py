@@ -58,7 +58,7 @@ class Failures:
 
 @dataclass(frozen=True)
 class GFL:
-    """Graph federated learning (6)-(8); the defaults are the paper's regression, figure (a).
+    """Graph federated learning (6)-(8); the defaults are the paper's regression, figure 2.
 
     Attributes:
         step: mu.
