@@ -14,7 +14,12 @@ from confide.experiments.page import write_page
 from confide.figures import figures
 
 VOID = {"meta", "img", "br"}
-STEMS = {"figure_2_three_algorithms": "2", "figure_4_step_size": "4", "figure_4_learning_curves": "4", "final_sum": ""}
+STEMS = {
+    "figure_2_three_algorithms": "2",
+    "figure_4_step_size": "4",
+    "figure_4_learning_curves": "4",
+    "consensus_step": "",
+}
 
 
 class Page(HTMLParser):
@@ -104,7 +109,7 @@ def test_every_claim_is_told_once_below_its_figure(report: dict[str, Any], tmp_p
     assert page.said == {
         "Figure 2": ["a1"],
         "Figure 4": ["c1"],
-        "Final sum (not in the paper)": [],
+        "Consensus step (not in the paper)": [],
         "Further claims": ["e1", "f1"],
         "What the paper says of privacy": ["p1"],
     }

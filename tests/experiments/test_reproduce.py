@@ -92,7 +92,7 @@ def test_every_figure_is_a_picture_and_its_data(made: tuple[Path, dict[str, Any]
         "figure_3b_noise_individual",
         "figure_4_step_size",
         "figure_4_learning_curves",
-        "final_sum",
+        "consensus_step",
     ]
     assert {f"{s}{suffix}" for s in stems for suffix in (".png", ".svg", ".pdf", ".csv")} == set(os.listdir(folder))
     for stem in stems:
@@ -129,10 +129,21 @@ def test_the_data_of_the_sweeps(made: tuple[Path, dict[str, Any]]) -> None:
         assert columns(made, f"figure_{part}_noise_{which}.csv").columns == ["round", *noise]
     steps = [f"centroid_msd {n} {v} {b}" for n in ("homomorphic", "per-link") for v in ("0.1", "0.5", "1", "5") for b in BANDS]  # fmt: skip # noqa: E501
     assert columns(made, "figure_4_learning_curves.csv").columns == ["round", *steps]
-    final = columns(made, "final_sum.csv")
-    sums = [f"{n} {w} the sum {b}" for n in ("homomorphic", "per-link") for w in ("before", "after") for b in BAND]
-    assert final.columns == ["sigma_g^2", *sums]
-    assert final["sigma_g^2"].to_list() == [0.001, 0.01, 0.1, 1, 2, 10]
+
+
+def test_clean_combinations_bring_models_to_the_centroid(made: tuple[Path, dict[str, Any]], tiny: r.Regression) -> None:
+    table = columns(made, "consensus_step.csv")
+    assert table.columns == ["t", *(f"{name} {part}" for name in r.NAMES for part in BANDS)]
+    assert (table["t"][0], table["t"][-1]) == (0, 40)
+    for name in r.NAMES:
+        run, limit = tiny.run(name), tiny.prediction(name).limit
+        assert limit is not None
+        assert table[f"{name} mean"][0] == pytest.approx(run.metrics["individual_msd"][:, -1].mean())
+        assert table[f"{name} predicted"][0] == pytest.approx(limit.individual.total)
+        centroids = run.metrics["centroid_msd"][:, -1].mean(), limit.centroid.total
+        for part, centroid in zip(("mean", "predicted"), centroids, strict=True):
+            assert (np.diff(table[f"{name} {part}"]) <= 0).all()  # A is symmetric: no combination spreads them
+            assert table[f"{name} {part}"][-1] >= centroid * (1 - 1e-9)
 
 
 def test_figure_4_runs_from_small_steps_to_the_limit_of_stability(

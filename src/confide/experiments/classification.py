@@ -103,5 +103,4 @@ def figure_d(x: Classification, folder: Path) -> list[str]:
         f"single round's mean. One drawn problem (seed {x.seed}) on a ring: the bands tell nothing of others. "
         + "".join(f"Note: {note}. " for note in runs["none"].notes)
     )
-    stem = folder / "figure_5_clicks"
-    return [*figures.save(figure, stem, caption), figures.save_csv(columns, stem.with_suffix(".csv"))]
+    return figures.save_with_numbers(figure, folder / "figure_5_clicks", caption, columns)

@@ -130,8 +130,8 @@ WAYS = {
     "released": Way("homomorphic", LOOKS["homomorphic"]._replace(dash="-", mark="o"), fate="+ release"),
     "local-only": Way("local-only", Look("#7b3fa0", "-", "v"), fate="+ release"),
     # The design's ratio k is one of variances: sigma_pair^2 = k sigma^2.
-    "pairwise-2.6": Way("pairwise", Look("#66c2e0", "-", "P"), ", k = 2.6", pair_ratio=math.sqrt(2.6)),
-    "pairwise-30": Way("pairwise", Look("#1b6f9c", "-", "X"), ", k = 30", pair_ratio=math.sqrt(30.0)),
+    "pairwise-2.6": Way("pairwise", Look("#66c2e0", (0, (3.0, 1.0)), "+"), ", k = 2.6", pair_ratio=math.sqrt(2.6)),
+    "pairwise-30": Way("pairwise", Look("#1b6f9c", (0, (7.0, 1.5)), "x"), ", k = 30", pair_ratio=math.sqrt(30.0)),
     "central": Way("central", Look("black", (0, (5.0, 1.5, 1.0, 1.5)), "<"), ", yardstick"),
 }
 # A yardstick is not a candidate: it needs a secure sum over all servers in every round.
@@ -345,8 +345,7 @@ def figure_g(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
 def draw_released(x: EqualPrivacy, stem: Path) -> list[str]:
     """What is learnt, as pictures, and every number, as CSV."""
     caption = _caption(x, "the released model, or of the centroid where nothing is released,")
-    files = figures.save(_panels(x, "learnt"), stem, caption)
-    return [*files, figures.save_csv(_table(x), stem.with_suffix(".csv"))]
+    return figures.save_with_numbers(_panels(x, "learnt"), stem, caption, _table(x))
 
 
 @style()

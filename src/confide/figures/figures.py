@@ -148,6 +148,13 @@ def save(figure: Figure, stem: Path, caption: str = "") -> list[str]:
     return paths
 
 
+def save_with_numbers(
+    figure: Figure, stem: Path, caption: str, columns: Mapping[str, Iterable[float] | Sequence[str]]
+) -> list[str]:
+    """The pictures, and what they show as CSV."""
+    return [*save(figure, stem, caption), save_csv(columns, stem.with_name(stem.name + ".csv"))]
+
+
 def save_csv(columns: Mapping[str, Iterable[float] | Sequence[str]], path: Path) -> str:
     """Columns side by side; a shorter one (of a run that diverged) ends in blanks."""
     import polars as pl

@@ -34,7 +34,4 @@ def draw(key: str, rows: Sequence[Mapping[str, Any]], stem: Path) -> list[str]:
         axes.set_xticks(at, [str(v) for v in values])
     axes.set(xlabel=key, ylabel="steady-state MSD [dB]")
     axes.legend()
-    return [
-        *figures.save(figure, stem, f"Exact steady state against {key}"),
-        figures.save_csv(columns, stem.with_suffix(".csv")),
-    ]
+    return figures.save_with_numbers(figure, stem, f"Exact steady state against {key}", columns)
