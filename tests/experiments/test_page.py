@@ -75,10 +75,11 @@ def report(tmp_path: Path) -> dict[str, Any]:
     claims = [
         claim("a1", figure="2", verdict="holds unless the own message is clean", readings=readings),
         claim("c1", False, figure=4),
-        claim("e1", None, figure=None),
+        claim("e1", None, figure="consensus_step"),
         claim("f1"),
     ]
-    return {"files": [*files, "claims.json"], "claims": claims, "privacy_claims": [claim("p1", False)], "interrupted": False}  # fmt: skip # noqa: E501
+    privacy = [claim("p1", False, expected=False), claim("p5", figure="consensus_step")]
+    return {"files": [*files, "claims.json"], "claims": claims, "privacy_claims": privacy, "interrupted": False}  # fmt: skip # noqa: E501
 
 
 def written(report: dict[str, Any], folder: Path) -> str:
@@ -109,15 +110,16 @@ def test_every_claim_is_told_once_below_its_figure(report: dict[str, Any], tmp_p
     assert page.said == {
         "Figure 2": ["a1"],
         "Figure 4": ["c1"],
-        "Consensus step (not in the paper)": [],
-        "Further claims": ["e1", "f1"],
+        "Consensus step (not in the paper)": ["e1", "p5"],
+        "Further claims": ["f1"],
         "What the paper says of privacy": ["p1"],
     }
-    for id in ("a1", "c1", "e1", "f1", "p1"):
+    for id in ("a1", "c1", "e1", "f1", "p1", "p5"):
         assert page.text.count(f"what {id} says, if 1 < 2 & so on") == 1
     for verdict in (
         "a1: holds unless the own message is clean",
-        "c1: does not hold",
+        "c1: does not hold, which is not expected",
+        "p1: does not hold, as is known",
         "e1: not decided",
         "own message clean",
         "3.21 dB (≥ 10)",

@@ -176,7 +176,7 @@ def test_claims_are_plain_json_with_numbers(made: tuple[Path, dict[str, Any]]) -
     assert [claim.id for claim in claims] == ids
     for claim in claims:
         assert claim.holds in (True, False, None)
-        assert claim.figure in ("2", "3a", "3b", "4")
+        assert claim.figure in ("2", "3a", "3b", "4", "consensus_step")
         plain = claim.to_dict()
         assert json.loads(json.dumps(plain, allow_nan=False)) == plain
         assert plain["numbers"]
@@ -458,15 +458,17 @@ def test_the_exit_code_is_the_verdict(
 
 
 def test_which_figures_a_name_makes() -> None:
-    def ids(*names: str) -> str:
-        return "".join(what[1] for what, _, _ in module._figures(names, 1, 1, 0, Path("x"), None))
+    def told(*names: str) -> list[str]:
+        return [what.partition(":")[0] for what, _, _ in module._figures(names, 1, 1, 0, Path("x"), None)]
 
-    assert ids("regression") == "abceh"
-    assert ids("classification") == "d"
-    assert ids("regression", "classification") == "abcehd"
-    assert ids("privacy") == "i"
-    assert ids("equal-privacy") == "fg"
-    assert ids("all") == "abcehdifg"
+    regression, clicks = ["figure_2", "figure_3a, figure_3b", "figure_4", "consensus_step"], ["figure_5"]
+    short, equal = ["equal_privacy_in_short"], ["equal_privacy_released", "equal_privacy_individual"]
+    assert told("regression") == regression
+    assert told("classification") == clicks
+    assert told("regression", "classification") == regression + clicks
+    assert told("privacy") == short
+    assert told("equal-privacy") == equal
+    assert told("all") == regression + clicks + short + equal
 
 
 @pytest.mark.parametrize(("quick", "expected"), [(True, (300, 4)), (False, (1000, 20))])

@@ -25,7 +25,7 @@ def test_the_last_line() -> None:
     claims = [claim("a1", True, True), claim("a2", True, False), claim("a3", True, None)]
     assert tally(claims) == "3 of 3 hold, 1 under some readings only"
     claims += [claim("b1", None), claim("c5", False, expected=False)]
-    assert tally(claims) == "3 of 5 hold, 1 under some readings only; not decided: b1"
+    assert tally(claims) == "3 of 5 hold, 1 under some readings only; known not to hold: c5; not decided: b1"
     claims += [claim("b2", False, True)]
     assert tally(claims).endswith("; not as expected: b2")
 
@@ -52,9 +52,9 @@ def test_the_table_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypat
 def test_a_line_a_figure_where_nobody_watches() -> None:
     out = io.StringIO()
     with announced(Console(file=out)) as announce:
-        announce("(a) three", 0.0)
-        announce("(b) noise", 0.5)
-    assert out.getvalue() == "(a) three ...\n(b) noise ...\n"
+        announce("figure_2: three", 0.0)
+        announce("figure_3: noise", 0.5)
+    assert out.getvalue() == "figure_2: three ...\nfigure_3: noise ...\n"
 
 
 def test_a_bar_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,13 +74,13 @@ def test_a_bar_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
         return TimeLeft().render(bars[0].tasks[0]).plain
 
     with announced(Console(file=io.StringIO(), force_terminal=True)) as announce:
-        announce("(a) three", 0.0)
+        announce("figure_2: three", 0.0)
         assert left() == ""
         clock[0] = 110.0
-        announce("(b) noise", 0.25)
+        announce("figure_3: noise", 0.25)
         assert left() == "30 s left"
         clock[0] = 114.0
         assert left() == "26 s left"
         clock[0] = 200.0
         assert left() == "0 s left"
-        assert bars[0].tasks[0].description == "(b) noise"
+        assert bars[0].tasks[0].description == "figure_3: noise"

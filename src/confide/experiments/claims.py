@@ -90,12 +90,12 @@ class Claim:
     """One sentence of the paper, checked.
 
     Attributes:
-        id: e.g. "a1": figure and number.
+        id: e.g. "a1": group and number.
         statement: the sentence, with the threshold that makes it checkable and where that comes from.
         holds: under the default reading; None where the runs are too few to tell.
         numbers: what was measured.
         line: the sentence in the few words of a table.
-        figure: the paper's, e.g. "3a"; None for what is ours.
+        figure: the paper's, e.g. "3a", or the name of a picture that is ours; None where no picture shows it.
         expected: what is known to come out under the default reading.
         verdict: in words, with the choice on which it hangs; by default from `holds` alone.
         readings: all of them, the default first; empty where the sentence is about our own experiments.

@@ -69,6 +69,7 @@ class Classification:
                 repeats=self.repeats if shown else min(self.repeats, FEW),
                 seed=self.seed,
                 evaluate_every=None if shown else self.rounds,
+                progress=False,  # `reproduce` tells its own
             )
             if run.interrupted:
                 raise KeyboardInterrupt
@@ -94,7 +95,8 @@ def figure_d(x: Classification, folder: Path) -> list[str]:
         figures.plain_log(axes)
         axes.set_ylabel(label)
     panels[1].set_xlabel("round")
-    figures.legend_below(figure, panels[0].get_legend_handles_labels()[0], len(runs) + 1)
+    handles = [*panels[0].get_legend_handles_labels()[0], figures.what_is_what()[-1]]
+    figures.legend_below(figure, handles, len(handles))
     caption = (
         f"Click-through prediction, μ = {MU}, σ_g² = {VARIANCE}: the centroid on clean held-out rows, without "
         "noise (none), with homomorphic noise, and with the paper's random perturbations (per-link). Classes are "

@@ -41,6 +41,7 @@ from confide.rounds.schemes import Scheme, scheme
 
 P, K, N, M = 10, 20, 20, 5  # servers, clients of each, samples of each, features of the logistic problems
 MU, ROUNDS, DELTA = 0.5, 60, 1e-5
+RELEASED, INDIVIDUAL = "equal_privacy_released", "equal_privacy_individual"  # the pictures
 EPSILONS, FEW = (1.0, 2.0, 4.38, 10.0, 20.0), (2.0, 10.0)  # 4.38, 10: rho 0.5 and 2, docs/design/privacy.md, 3
 USUAL = 10.0  # the epsilon of a claim about one budget; in both grids
 
@@ -237,6 +238,7 @@ class EqualPrivacy:
                 repeats=self.repeats,
                 seed=self.seed,
                 evaluate_every=ROUNDS,
+                progress=False,  # `reproduce` tells its own
             )
             if run.interrupted:
                 raise KeyboardInterrupt  # figures already drawn are kept; half a figure is not
@@ -246,7 +248,7 @@ class EqualPrivacy:
 
 def figure_f(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
     """What is learnt: the error of the released model, and of a centroid that is not released."""
-    files = draw_released(x, folder / "equal_privacy_released")
+    files = draw_released(x, folder / RELEASED)
 
     usual, grid = x.epsilons.index(USUAL), {"epsilons": x.epsilons}
     off = max(abs(spent / e - 1.0) for e, spent in _accounts(x))
@@ -267,6 +269,8 @@ def figure_f(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
             "the account of every point is the epsilon it is drawn at, within 0.1%",
             off <= 1e-3,
             {"largest_relative_difference": f"{off:.1e}", "delta": f"{DELTA:g}", **grid, "sigma": _sigmas(x)},
+            "epsilon is what it is drawn at",
+            RELEASED,
         ),
         Claim(
             "f2",
@@ -274,6 +278,8 @@ def figure_f(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
             "epsilon",
             min(lead["mild"]) >= 10.0,
             {**grid, "ahead_db": lead["mild"]},
+            "mild: homomorphic 10 dB ahead",
+            RELEASED,
         ),
         Claim(
             "f3",
@@ -281,6 +287,8 @@ def figure_f(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
             "than shared's, because its noise drives gradients into the clip, which costs at least 10 dB",
             lead["regression"][usual] < 1.0 and clip_costs >= 10.0,
             {**grid, "ahead_db": lead["regression"], "clip_costs_db": clip_costs},
+            "regression: clipped, no lead",
+            RELEASED,
         ),
         Claim(
             "f4",
@@ -288,6 +296,8 @@ def figure_f(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
             "than local training with one noisy sum at the end",
             min(map(min, alone.values())) >= 2.0,
             {**grid, "local_only_ahead_db": alone},
+            "released, local-only is better",
+            RELEASED,
         ),
         Claim(
             "f5",
@@ -300,6 +310,8 @@ def figure_f(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
                 "ahead_once_released_db": paid,
                 "with_lazy_weights_db": x.ahead("learnt", "strong", "released", "shared", "lazy"),
             },
+            "strong: homomorphic leads less",
+            RELEASED,
         ),
         Claim(
             "f6",
@@ -307,12 +319,16 @@ def figure_f(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
             "within twice the sum of central's error and the noiseless algorithm's",
             min(min(row[: usual + 1]) for row in rivals.values()) > 0.0 and max(times) <= 2.0,
             {**grid, "ahead_db": rivals, "times_that_sum": times},
+            "strong: pairwise is best",
+            RELEASED,
         ),
         Claim(
             "f7",
             f"what wins once released depends on the problem, and is never homomorphic alone: {_sentence(x, winners)}",
             not set.intersection(*map(set, named)) and ("released",) not in named,
             {**grid, "epsilon_of_pairwise_30_if_all_neighbours_collude": [_betrayed(x, e) for e in x.epsilons]},
+            "no scheme is best everywhere",
+            RELEASED,
         ),
     ]
 
@@ -320,7 +336,7 @@ def figure_f(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
 def figure_g(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
     """The servers' own models; those of local-only, homomorphic and per-link noise must not leave their server."""
     caption = _caption(x, "the servers' own models (mean)")
-    files = figures.save(_panels(x, "individual"), folder / "equal_privacy_individual", caption)
+    files = figures.save(_panels(x, "individual"), folder / INDIVIDUAL, caption)
     behind = {task: x.ahead("individual", task, "shared", "homomorphic") for task in x.tasks}
     winners = {task: [_winners(x, "individual", task, OWN, e) for e in x.epsilons] for task in x.tasks}
     named = {way for rows in winners.values() for ways in rows for way in ways}
@@ -332,12 +348,16 @@ def figure_g(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
             "epsilon",
             min(map(min, behind.values())) >= 10.0,
             {"epsilons": x.epsilons, "behind_db": behind},
+            "homomorphic: worse own models",
+            INDIVIDUAL,
         ),
         Claim(
             "g2",
             f"of individual models those of homomorphic win nowhere: {_sentence(x, winners, own=True)}",
             "homomorphic" not in named,
             {"epsilons": x.epsilons, "local_only_ahead_of_shared_db": alone},
+            "homomorphic models win nowhere",
+            INDIVIDUAL,
         ),
     ]
 
@@ -380,7 +400,7 @@ def _panels(x: EqualPrivacy, which: str) -> Figure:
         figures.plain_log(axes, x.epsilons)
         axes.set_title(task.title)
     panels[0].set_ylabel("MSD [dB]")
-    panels[1].set_xlabel(rf"$\epsilon$ at $\delta$ = {DELTA:g}")
+    panels[1].set_xlabel(rf"$\epsilon$ at $\delta = 10^{{{math.log10(DELTA):.0f}}}$")
     figures.legend_below(figure, panels[0].get_legend_handles_labels()[0], 4)
     return figure
 
@@ -390,7 +410,9 @@ def _caption(x: EqualPrivacy, what: str) -> str:
         f"Squared error of {what} at equal true privacy: the noise of every scheme is sized by the accountant for the "
         "same epsilon, against an adversary who sees all links, any client replaced. A ring of "
         f"{P} with Metropolis weights, {K} clients each, {ROUNDS} rounds. Means of {x.repeats} repetitions with their "
-        f"95% bands, on problems drawn once (seed {x.seed}): the bands tell nothing of others."
+        f"95% bands, on problems drawn once (seed {x.seed}): the bands tell nothing of others. k: the variance of the "
+        "noises on edges over that of a server's own; central: one server for all, with noise on its sums; none in a "
+        "corner: the error without noise, far below the axes."
     )
 
 

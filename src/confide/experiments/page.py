@@ -17,7 +17,13 @@ NAMES = (
     "confide simulate figures/2.toml. The numbers of the curves are in CSV files beside the pictures, those of the "
     "claims in claims.json."
 )
+READINGS = (
+    "The paper leaves some things open. Each claim is judged under every reading of it, and a verdict names the "
+    "reading on which it hangs. In the tables of readings random is what that reading takes the random "
+    "perturbations to be: literal is per-link, the paper's words; docs/reproducing.md has the others."
+)
 NOISE = "The paper's figures compare schemes at equal noise. That is not equal privacy, which they do not account for."
+REST = {"claims": "Further claims", "privacy_claims": "What the paper says of privacy"}  # of no figure
 WORDS = {True: "holds", False: "does not hold", None: "not decided"}
 
 
@@ -32,7 +38,7 @@ def write_page(report: Mapping[str, Any], folder: Path) -> str:
 def _lead(report: Mapping[str, Any]) -> list[str]:
     verdicts = [claim["holds"] for claim in report["claims"]]
     counts = ", ".join(f"{word} {verdicts.count(holds)}" for holds, word in WORDS.items())
-    lead = [f"Verdicts on the claims about learning: {counts}.", NAMES, NOISE]
+    lead = [f"Verdicts on the claims about learning: {counts}.", NAMES, READINGS, NOISE]
     if report["interrupted"]:
         lead.insert(0, "This run was interrupted: the figures and claims are those made until then.")
     return lead
@@ -45,18 +51,14 @@ def _sections(report: Mapping[str, Any]) -> list[Section]:
         if path.suffix == ".svg":
             pictures.setdefault(_figure(path.stem), []).append(path)
     said: dict[str, list[Said]] = {}
-    for claim in report["claims"]:
-        about = str(claim.get("figure"))
-        said.setdefault(about if about in pictures else "", []).append(_said(claim))
+    for kind in REST:
+        for claim in report.get(kind) or ():
+            about = str(claim.get("figure"))
+            said.setdefault(about if about in pictures else kind, []).append(_said(claim))
     sections = [
         Section(_title(figure), tuple(shown), tuple(said.get(figure, ()))) for figure, shown in pictures.items()
     ]
-    if "" in said:
-        sections.append(Section("Further claims", said=tuple(said[""])))
-    if report.get("privacy_claims"):
-        privacy = tuple(map(_said, report["privacy_claims"]))
-        sections.append(Section("What the paper says of privacy", said=privacy))
-    return sections
+    return sections + [Section(title, said=tuple(said[kind])) for kind, title in REST.items() if kind in said]
 
 
 def _figure(stem: str) -> str:
@@ -75,7 +77,10 @@ def _said(claim: Mapping[str, Any]) -> Said:
         for r in claim.get("readings") or ()
     ]
     details = {"numbers": claim["numbers"], "readings of the paper": readings}
-    return Said(claim["id"], claim["statement"], claim.get("verdict") or WORDS[claim["holds"]], claim["holds"], details)
+    verdict, holds = claim.get("verdict") or WORDS[claim["holds"]], claim["holds"]
+    if holds is False:
+        verdict += ", as is known" if claim.get("expected") is False else ", which is not expected"
+    return Said(claim["id"], claim["statement"], verdict, holds, details)
 
 
 def _short(number: Any) -> Any:

@@ -127,7 +127,7 @@ def agreement(
             c.point: [c.predicted_db, c.measured_db] for c in judged if c.which == which
         }
     statement = f"{what}: predicted and measured steady states agree within {TOLERANCE:g} dB"
-    return Claim(id, statement, first.holds, numbers, "predictions are right", figure, readings=(first,))
+    return Claim(id, statement, first.holds, numbers, f"figure {figure[0]} is as predicted", figure, readings=(first,))
 
 
 def _largest(values: Sequence[float]) -> float:

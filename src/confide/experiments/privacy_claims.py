@@ -1,7 +1,7 @@
 """What the paper says of privacy, judged: by an attack, by its own theorem, and by the accountant.
 
 These verdicts never change the exit status: they are about the paper's words, and what confide promises is accounted
-elsewhere. The comparison at equal privacy is a short form of figures (f) and (g).
+elsewhere. The comparison at equal privacy is a short form of `equal_privacy`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ WEAK = WORDS[-1][0]  # epsilon beyond which a privacy statement says "practicall
 # Equal noise, unequal privacy: large enough to have an epsilon that means something.
 SIGMA, LONG = 30.0, 60
 SHORT = (1.0, 4.38, 20.0)  # epsilons of the comparison
+SHORT_FORM = "equal_privacy_in_short"  # its picture
 
 
 @dataclass(frozen=True)
@@ -96,17 +97,25 @@ class Privacy:
 
 def figure_i(x: Privacy, folder: Path) -> list[str]:
     """Error against true epsilon for every scheme."""
-    return q.draw_released(x.equal, folder / "equal_privacy_in_short")
+    return q.draw_released(x.equal, folder / SHORT_FORM)
 
 
 def claims_i(x: Privacy) -> list[Claim]:
     return [*_no_information(x), *_theorem(x), *_equal_noise(x), *_time(x), *_equal_privacy(x)]
 
 
-def _claim(id: str, line: str, statement: str, outcomes: list[Outcome], expected: bool, **numbers: Any) -> Claim:
+def _claim(
+    id: str,
+    line: str,
+    statement: str,
+    outcomes: list[Outcome],
+    expected: bool,
+    figure: str | None = None,
+    **numbers: Any,
+) -> Claim:
     first = outcomes[0]
     found = {c.what: c.value for c in first.conditions} | numbers
-    return Claim(id, statement, first.holds, found, line, None, expected, readings=tuple(outcomes), privacy=True)
+    return Claim(id, statement, first.holds, found, line, figure, expected, readings=tuple(outcomes), privacy=True)
 
 
 def _no_information(x: Privacy) -> Iterator[Claim]:
@@ -115,9 +124,9 @@ def _no_information(x: Privacy) -> Iterator[Claim]:
     yield _claim(
         "p1",
         "final models tell nothing",
-        "after training a server's model contains no information about its unit's data: who heard the messages and "
-        f"sees it knows the sum of the unit's clean updates no better than to one noise, sigma_g = {LARGE:g} "
-        f"({HEARD} rounds)",
+        "after training a server's model contains no information about its unit's data: an attacker who has heard all "
+        f"messages of {HEARD} rounds and then sees the model errs in the sum of the unit's clean updates by at least "
+        f"sigma_g = {LARGE:g}",
         [Outcome("messages and one final model", [Condition("error of the sum of updates", x.residual(), LARGE, "")])],
         False,
     )
@@ -189,8 +198,20 @@ def _equal_privacy(x: Privacy) -> Iterator[Claim]:
     # a good model utility": what claims a2 and b3 say at equal noise
     ways = {"literal": "per-link", "one draw for all": "shared"}
     for id, which, least, line, models in (
-        ("p5", "centroid", 10.0, "better at equal epsilon", "the centroid of random perturbations is 10 dB above that"),
-        ("p6", "individual", 0.0, "models too", "the individual models of random perturbations are worse than those"),
+        (
+            "p5",
+            "centroid",
+            10.0,
+            "equal epsilon: better centroid",
+            "the centroid of random perturbations is 10 dB above that",
+        ),
+        (
+            "p6",
+            "individual",
+            0.0,
+            "equal epsilon: better models",
+            "the individual models of random perturbations are worse than those",
+        ),
     ):
         outcomes = []
         for name, way in ways.items():
@@ -205,6 +226,7 @@ def _equal_privacy(x: Privacy) -> Iterator[Claim]:
             "noise; the centroid is not released",
             outcomes,
             False,
+            SHORT_FORM,
             epsilons=SHORT,
             random_above_homomorphic_db={
                 name: {task: x.equal.ahead(measure, task, "homomorphic", way) for task in x.equal.tasks}

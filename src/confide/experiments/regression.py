@@ -90,6 +90,7 @@ class Regression:
                 repeats=self.repeats,
                 seed=self.seed,
                 evaluate_every=at.rounds or self.rounds,  # the figures are of deviations, not of losses
+                progress=False,  # `reproduce` tells its own
             )
             if run.interrupted:
                 raise KeyboardInterrupt  # figures already drawn are kept; half a figure is not

@@ -1,4 +1,4 @@
-"""What the paper says of its regression, judged: figures (a), (b), (c), and (e), which is ours.
+"""What the paper says of its regression, judged: figures 2, 3 and 4, and the consensus step, which is ours.
 
 A claim is a function of steady states under one reading. The default reading is measured, by the runs that the figures
 show; the others are predicted, exactly. A verdict that is measured needs a margin beyond the Monte-Carlo error.
@@ -194,14 +194,14 @@ SAID = {
         Said(
             "a2",
             "2",
-            "random is worse",
+            "per-link is worse",
             "random perturbations perform worse: centroid at least 10 dB above homomorphic, ten times its error",
             random_is_worse,
         ),
         Said(
             "b1",
             "3a",
-            "random rises, homomorphic less",
+            "error rises, homomorphic's less",
             "from sigma_g^2 = 0.001 to 1 the centroid rises by at least 20 dB with random perturbations, two thirds of "
             "what the variance rises by, and by less than half of that with homomorphic ones",
             rises,
@@ -210,8 +210,8 @@ SAID = {
             "b2",
             "3a",
             "homomorphic breaks down later",
-            "homomorphic breaks down (10 dB above noiseless) at a variance at least 100 times larger than random, half "
-            "of the decades of the paper's sweep; the error is affine in the variance, so that is 9 floor / slope",
+            "homomorphic perturbations break down, 10 dB above noiseless, at a variance at least 100 times that at "
+            "which random ones do: half of the decades of the paper's sweep",
             breaks_later,
         ),
         Said(
@@ -247,7 +247,7 @@ SAID = {
         Said(
             "c2",
             "4",
-            "random: a U over mu",
+            "per-link: a U over mu",
             "with random perturbations the smallest and the largest stable mu are worse than one between (U-shape)",
             u_shape,
         ),
@@ -269,7 +269,7 @@ SAID = {
         ),
         Said(
             "e1",
-            "3b",
+            "consensus_step",
             "a final sum recovers the model",
             f"at sigma_g^2 = {VARIANCE} a final sum over servers leaves homomorphic models within 3 dB of the "
             "noiseless sum, and models with random noise at least 10 dB above it",
@@ -291,7 +291,7 @@ def claims_a(x: Regression) -> list[Claim]:
     return [
         judge(x, "a1", {"centroid_db": levels}),
         judge(x, "a2", {"centroid_db": levels}),
-        _agreement("a3", "2", "every scheme of figure (a), centroid and individual models", x, SHOWN),
+        _agreement("a3", "2", "every scheme of figure 2, centroid and individual models", x, SHOWN),
     ]
 
 
@@ -311,7 +311,7 @@ def claims_b(x: Regression) -> list[Claim]:
         judge(x, "b2", {"breaks_at_variance": at}),
         judge(x, "b3", {**grid, "individual_db": sweep("individual")}),
         judge(x, "b4"),
-        _agreement("b5", "3a", "every point of figure (b), centroid and individual models", x, points),
+        _agreement("b5", "3a", "every point of figure 3, centroid and individual models", x, points),
         judge(x, "b6"),
     ]
 
@@ -329,7 +329,7 @@ def claims_c(x: Regression) -> list[Claim]:
         judge(x, "c1", sweep("centroid", "homomorphic")),
         judge(x, "c2", sweep("centroid", "per-link")),
         judge(x, "c3", {"steps": STEPS[:3], "rounds": settle}),
-        _agreement("c4", "4", "every step of figure (c), centroid and individual models", x, points),
+        _agreement("c4", "4", "every step of figure 4, centroid and individual models", x, points),
         judge(x, "c5", sweep("individual", "homomorphic")),
     ]
 

@@ -108,7 +108,7 @@ def figure_e(x: Regression, folder: Path) -> list[str]:
             level = figures.decibel(columns[f"{name} predicted"])
             axes.plot(COMBINATIONS, level, color=look.colour, linestyle=look.dash)
     axes.set(xlabel="clean combinations $t$ after training", ylabel="MSD of the individual models [dB]")
-    keys = [*(figures.key(look, name) for name, look in LOOKS.items()), *figures.what_is_what()[:2]]
+    keys = [*(figures.key(look, name) for name, look in LOOKS.items()), *figures.what_is_what("95% band")]
     figures.legend_below(figure, keys, 3)
     caption = (
         "The consensus-type step: mean-square deviation of the individual models after t clean combinations of the "

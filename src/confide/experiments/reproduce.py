@@ -117,25 +117,24 @@ def _figures(
         from confide.experiments.regression import Regression
 
         x = Regression(rounds, repeats, seed)
-        yield "(a) three algorithms", 4, lambda: (drawn.figure_a(x, folder), said.claims_a(x))
-        yield "(b) noise variance", 6, lambda: (drawn.figure_b(x, folder), said.claims_b(x))
-        yield "(c) step-size", 3, lambda: (drawn.figure_c(x, folder), said.claims_c(x))
-        yield "(e) a final sum over servers", 1, lambda: (drawn.figure_e(x, folder), said.claims_e(x))
-        yield "(h) small steps", 6, lambda: ([], h.claims_h(x))
+        yield "figure_2: three algorithms", 4, lambda: (drawn.figure_a(x, folder), said.claims_a(x))
+        yield "figure_3a, figure_3b: noise variance", 6, lambda: (drawn.figure_b(x, folder), said.claims_b(x))
+        yield "figure_4: step-size", 9, lambda: (drawn.figure_c(x, folder), [*said.claims_c(x), *h.claims_h(x)])
+        yield "consensus_step: a final sum", 1, lambda: (drawn.figure_e(x, folder), said.claims_e(x))
     if {"classification", "all"} & set(names):
         from confide.experiments import classification as c
         from confide.experiments import classification_claims as told
 
         y = c.Classification(rounds, repeats, seed, data)
-        yield "(d) clicks", 15, lambda: (c.figure_d(y, folder), told.claims_d(y))
+        yield "figure_5: clicks", 15, lambda: (c.figure_d(y, folder), told.claims_d(y))
     if {"privacy", "all"} & set(names):
         from confide.experiments import privacy_claims as p
 
         v = p.Privacy(min(repeats, 10), seed)
-        yield "(i) equal privacy, in short", 6, lambda: (p.figure_i(v, folder), p.claims_i(v))
+        yield "equal_privacy_in_short", 6, lambda: (p.figure_i(v, folder), p.claims_i(v))
     if {"equal-privacy", "all"} & set(names):
         from confide.experiments import equal_privacy as q
 
         z = q.EqualPrivacy.sized(quick, asked, seed)
-        yield "(f) released models at equal privacy", 60, lambda: q.figure_f(z, folder)
-        yield "(g) individual models at equal privacy", 1, lambda: q.figure_g(z, folder)
+        yield "equal_privacy_released", 60, lambda: q.figure_f(z, folder)
+        yield "equal_privacy_individual", 1, lambda: q.figure_g(z, folder)

@@ -175,12 +175,12 @@ def claims_h(x: Regression) -> list[Claim]:
     """The centroid's excess over the noiseless algorithm, for steps from 0.2 down to 0.02: the left end of figure 4."""
     found = fits(x)
     return [
-        _claim("h1", found["per-link"], "per-link", "random perturbations cost the centroid O(1/mu) as mu falls"),
+        _claim("h1", found["per-link"], "per-link", "per-link noise costs the centroid O(1/mu) as mu falls"),
         _claim(
             "h2",
             found["homomorphic"],
             "homomorphic",
-            "homomorphic perturbations cost the centroid O(mu), not the O(1) of the paper's bound (quadratic losses)",
+            "homomorphic noise costs the centroid O(mu), not the O(1) of the paper's bound (quadratic losses)",
         ),
     ]
 

@@ -61,14 +61,16 @@ def print_claims(report: Report) -> None:
 
 
 def tally(claims: Sequence[Claim]) -> str:
-    """How many hold, and how many of those under some readings only; what is a surprise is said.
+    """How many hold, and how many of those under some readings only; then which do not, and whether that is known.
 
-    >>> tally([Claim("a1", "", True), Claim("a2", "", False)])
-    '1 of 2 hold, 0 under some readings only; not as expected: a2'
+    >>> tally([Claim("a1", "", True), Claim("a2", "", False), Claim("a3", "", False, expected=False)])
+    '1 of 3 hold, 0 under some readings only; known not to hold: a3; not as expected: a2'
     """
     holding = [c for c in claims if c.holds]
     some = [c for c in holding if any(outcome.holds is False for outcome in c.readings)]
     said = f"{len(holding)} of {len(claims)} hold, {len(some)} under some readings only"
+    if known := [c.id for c in claims if c.holds is False and c.as_expected]:
+        said += f"; known not to hold: {', '.join(known)}"
     if undecided := [c.id for c in claims if c.holds is None]:
         said += f"; not decided: {', '.join(undecided)}"
     if surprising := [c.id for c in claims if not c.as_expected]:

@@ -118,7 +118,7 @@ def key(look: Look, label: str, **own: Any) -> Artist:
     return Line2D([], [], color=look.colour, linestyle=look.dash, marker=look.mark, label=label, **own)
 
 
-def what_is_what() -> list[Artist]:
+def what_is_what(band: str = "95% band, one round") -> list[Artist]:
     """Entries of a legend: marks, lines and bands of learning curves."""
     from matplotlib.patches import Patch
 
@@ -126,7 +126,7 @@ def what_is_what() -> list[Artist]:
     return [
         key(Look(grey, "none", "o"), "measured"),
         key(Look(grey), "predicted"),
-        Patch(color=grey, alpha=0.25, linewidth=0, label="95% band, one round"),
+        Patch(color=grey, alpha=0.25, linewidth=0, label=band),
     ]
 
 

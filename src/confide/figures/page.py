@@ -21,7 +21,7 @@ HEAD = """<!DOCTYPE html>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }}
 h2 {{ margin-top: 3rem; border-top: 1px solid #ccc; padding-top: 1rem }}
 figure {{ margin: 1rem 0 }}
-img {{ max-width: 100%; display: block; margin: auto }}
+img {{ zoom: 1.3; max-width: 100%; display: block; margin: auto }}
 figcaption, details, .files {{ font-size: .85rem; color: #444 }}
 article {{ margin: 1rem 0; padding-left: 1rem; border-left: 4px solid #999 }}
 .yes {{ border-color: #1b7f4b }} .no {{ border-color: #b3261e }}
