@@ -138,6 +138,8 @@ def test_pictures_and_data(made: tuple[Path, list[str], list[Claim]], tiny: q.Eq
         plain = claim.to_dict()
         assert json.loads(json.dumps(plain, allow_nan=False)) == plain
         assert isinstance(claim.holds, bool)
+        assert claim.figure == stems[claim.id[0] == "g"]
+        assert 0 < len(claim.line) <= 31, "a line of the table on the terminal"
 
 
 LEARNT = {
@@ -249,12 +251,11 @@ def test_ties_and_stretches_are_said(tiny: q.EqualPrivacy) -> None:
 
 
 def test_names_sizes_and_interruption(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def ids(*names: str) -> str:
-        return "".join(what[1] for what, _, _ in module._figures(names, 1, 1, 0, Path("x"), None))
+    def told(*names: str) -> list[str]:
+        return [what for what, _, _ in module._figures(names, 1, 1, 0, Path("x"), None)]
 
-    assert ids("equal-privacy") == "fg"
-    assert ids("all") == "abcehdifg"
-    assert "f" not in ids("regression", "classification")
+    assert told("equal-privacy") == told("all")[-2:] == [q.RELEASED, q.INDIVIDUAL]
+    assert not {q.RELEASED, q.INDIVIDUAL} & {*told("regression", "classification")}
     assert q.EqualPrivacy.sized(True, None, 3) == q.EqualPrivacy(q.FEW, 10, 3)
     assert q.EqualPrivacy.sized(False, None, 0) == q.EqualPrivacy(q.EPSILONS, 60, 0)
     assert q.EqualPrivacy.sized(True, 5, 0).repeats == 5

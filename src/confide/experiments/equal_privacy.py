@@ -411,8 +411,8 @@ def _caption(x: EqualPrivacy, what: str) -> str:
         "same epsilon, against an adversary who sees all links, any client replaced. A ring of "
         f"{P} with Metropolis weights, {K} clients each, {ROUNDS} rounds. Means of {x.repeats} repetitions with their "
         f"95% bands, on problems drawn once (seed {x.seed}): the bands tell nothing of others. k: the variance of the "
-        "noises on edges over that of a server's own; central: one server for all, with noise on its sums; none in a "
-        "corner: the error without noise, far below the axes."
+        "noises on edges over that of a server's own; central: the mean of all models with one noise. Where none is "
+        "named in a corner, its error is far below the axes."
     )
 
 

@@ -76,7 +76,7 @@ def _said(claim: Mapping[str, Any]) -> Said:
         {"reading": r["name"], "verdict": WORDS[r["holds"]]} | {k: _short(v) for k, v in r.get("numbers", {}).items()}
         for r in claim.get("readings") or ()
     ]
-    details = {"numbers": claim["numbers"], "readings of the paper": readings}
+    details = {"numbers": claim["numbers"], "readings of the paper" if len(readings) > 1 else "what decides": readings}
     verdict, holds = claim.get("verdict") or WORDS[claim["holds"]], claim["holds"]
     if holds is False:
         verdict += ", as is known" if claim.get("expected") is False else ", which is not expected"

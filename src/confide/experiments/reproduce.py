@@ -131,10 +131,10 @@ def _figures(
         from confide.experiments import privacy_claims as p
 
         v = p.Privacy(min(repeats, 10), seed)
-        yield "equal_privacy_in_short", 6, lambda: (p.figure_i(v, folder), p.claims_i(v))
+        yield p.SHORT_FORM, 6, lambda: (p.figure_i(v, folder), p.claims_i(v))
     if {"equal-privacy", "all"} & set(names):
         from confide.experiments import equal_privacy as q
 
         z = q.EqualPrivacy.sized(quick, asked, seed)
-        yield "equal_privacy_released", 60, lambda: q.figure_f(z, folder)
-        yield "equal_privacy_individual", 1, lambda: q.figure_g(z, folder)
+        yield q.RELEASED, 60, lambda: q.figure_f(z, folder)
+        yield q.INDIVIDUAL, 1, lambda: q.figure_g(z, folder)
