@@ -15,7 +15,7 @@ def statistical_distance(law: Law, scale: float) -> float:
     """
     dice = _dice(law, scale)
     joins = len(dice) - 1 if law == "gaussian" else 0
-    bound = sum(die.tail + die.faces * 2.0**-MASS_BITS for die in dice) + joins * 2.0**-112
+    bound = sum(die.tail + (2 * die.radius + 1) * 2.0**-MASS_BITS for die in dice) + joins * 2.0**-112
     return bound * (1 + 2.0**-40)  # what the sum of floats may have lost
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from confide.deploy.machines import release_messages, sync
-from confide.deploy.machines.exchange import digest, flow
+from confide.deploy.machines.exchange import flow
 from confide.deploy.machines.terms import Terms
-from confide.deploy.store.books import Books, Changes, Status, Vector, as_vector
+from confide.deploy.store.books import TO_ALL, Books, Changes, Status, Vector, as_vector
 
 
 class BrokenError(AssertionError):
@@ -25,6 +25,15 @@ class BrokenError(AssertionError):
 def require(holds: object, what: str) -> None:
     if not holds:
         raise BrokenError(what)
+
+
+def digest(messages: Mapping[int, bytes]) -> str:
+    """Of all messages of a round: the hash of the one, or of the list of those to each neighbour."""
+    hashes = {m: hashlib.sha256(message).digest() for m, message in messages.items()}
+    if hashes.keys() == {TO_ALL}:
+        return hashes[TO_ALL].hex()
+    each = (m.to_bytes(4, "little") + hashes[m] for m in sorted(hashes))
+    return hashlib.sha256(b"per link" + b"".join(each)).hexdigest()
 
 
 def pending(terms: Sequence[Terms], books: Sequence[Books]) -> Vector:

@@ -31,12 +31,11 @@ from typing import Any
 from confide.cluster.layout import HOST, Layout, lay_out
 from confide.cluster.processes import Cluster
 from confide.cluster.try_out import TRY_OUT
-from confide.deploy.machines.exchange import digest
 from confide.deploy.store.books import Books
 from confide.plans.config import parse
 from confide.privacy import ledger
 from confide.privacy.ledger import FREE, Event
-from invariants import balanced, bounded, conserved, require
+from invariants import balanced, bounded, conserved, digest, require
 from patience import LIMIT, wait_round
 
 Way = tuple[str, str]  # (unit that dials, unit that it dials): the messages of the first to the second

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from confide.base.randomness import Purpose
-from confide.deploy.machines.exchange import digest
 from confide.deploy.machines.ports import Phase, Ports
 from confide.deploy.machines.server import Server
 from confide.deploy.machines.terms import Terms
@@ -28,7 +27,7 @@ from confide.rounds.noise import integer_noise
 from confide.rounds.schemes import Scheme, scheme
 from confide.testing.network import Network, Unit, Weather
 from confide.testing.rehearsal import scripted, scripted_update
-from invariants import Watch, balanced, require
+from invariants import Watch, balanced, digest, require
 
 LENGTH: Final = 2
 MORE: Final = 1e-6  # virtual seconds: sums of times are rounded

@@ -133,6 +133,13 @@ SOUND: dict[str, list[str]] = {
         "algorithm.arithmetic='fixed'", "algorithm.aggregation='secure'", "secure.sigma=0.2", "algorithm.sampled=5",
         "scheme.name='homomorphic'",
     ],
+    "client links": ["scheme.name='homomorphic'", "scheme.sigma_client=2.0"],
+    "client links and a release": [
+        "scheme.name='homomorphic'", "scheme.sigma_client=2.0", "privacy.release='centroid:0'",
+    ],
+    "participation by chance, client links": ["scheme.sigma_client=2.0", f"privacy.participation='random:{1 / 3}'"],
+    "client links alone, a unit": ["scheme.name='none'", "scheme.sigma=0", "scheme.sigma_client=3.0",
+                                   "privacy.level='unit'"],
     "participation by chance": [f"privacy.participation='random:{1 / 3}'"],
     "participation by chance, remembered": [
         f"privacy.participation='random:{1 / 3}'", "scheme.name='homomorphic'", "algorithm.clip='example'",
@@ -155,6 +162,13 @@ def test_true_accounts_stand(name: str) -> None:
     if name == "noise in the sum":
         assert found["own-server"].rounds == 5
         assert found["own-server"].excess > 0.6  # all survive here, and the price counts on a quorum only
+
+
+def test_laplace_noise_on_client_links_is_attacked_where_each_update_is_seen() -> None:
+    found = rows("scheme.noise='laplace'", "algorithm.norm='l1'", "scheme.sigma_client=4.0", "scheme.sigma=0.1")
+    assert (found["own-server"].verdict, found["own-server"].rounds) == ("holds", 5)
+    assert found["own-server"].excess > 0.95
+    assert found["links"].verdict == "not decided"  # the sum of several Laplace draws
 
 
 def test_an_audit_is_the_same_again() -> None:
@@ -180,9 +194,10 @@ def test_too_little_noise_in_the_code_is_caught(law: str, monkeypatch: pytest.Mo
         return lambda purpose, ids, law, sigma, size: draw(purpose, ids, law, sigma / 2, size)
 
     changes = (f"scheme.noise='{law}'", "algorithm.norm='l1'")
-    assert rows(*changes)["links"].verdict == "holds"
+    by_clients = (*changes, "scheme.sigma_client=2.0")
+    assert rows(*changes)["links"].verdict == rows(*by_clients)["own-server"].verdict == "holds"
     monkeypatch.setattr("confide.rounds.reference.float_noise", weak)
-    assert rows(*changes)["links"].verdict == "CONTRADICTED"
+    assert rows(*changes)["links"].verdict == rows(*by_clients)["own-server"].verdict == "CONTRADICTED"
 
 
 def test_a_model_that_is_not_linear_is_attacked_in_the_first_round() -> None:

@@ -21,7 +21,7 @@ import pytest
 import confide
 from confide.base.errors import InputError
 from confide.base.tables import Table
-from confide.engines.run import DivergenceWarning, Run
+from confide.engines.run import DivergenceWarning, NoNoiseWarning, Run
 from confide.plans.config import AnyProblem, Config, named_as_in_config, parse
 from exploring import more
 from patience import LIMIT
@@ -215,6 +215,7 @@ def test_nonsense_runs_or_is_one_line_that_names_the_key(field: tuple[str, str, 
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DivergenceWarning)  # an absurd step is no bad input: exit 1
+                warnings.simplefilter("ignore", NoNoiseWarning)  # nor is one unit
                 run = simulate(tree)
         except InputError as error:
             assert_one_line(error, name, value)

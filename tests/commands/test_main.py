@@ -67,7 +67,7 @@ def test_simulate_json(command: Callable[..., Outcome]) -> None:
     assert found["privacy"] is None
     assert (found["rounds"], found["repeats"], found["interrupted"], found["diverged"]) == (6, 2, False, None)
     assert set(found["steady_state"]) == {"centroid_db", "individual_db"}
-    metrics = {"centroid_msd", "individual_msd", "disagreement", "train_loss", "test_metric", "residual"}
+    metrics = {"centroid_msd", "individual_msd", "disagreement", "train_loss", "test_metric", "residual", "uncancelled"}
     assert metrics | {"participants"} <= set(found["final"])
     assert found["final"]["test_metric"] is None  # no test rows were asked for
     assert found["files"]

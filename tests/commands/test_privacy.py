@@ -102,6 +102,21 @@ def test_a_plan_for_the_sum(command: Callable[..., Outcome]) -> None:
     assert out.startswith(f"noise inside the secure sum: sigma {planned['sum_sigma']:.6g} on psi")
 
 
+def test_noise_on_client_links_answers_for_the_own_server(command: Callable[..., Outcome]) -> None:
+    """Sums are then in clear."""
+    asked = (*CLIENT, "--sigma-client", 4, "--rounds", 50)
+    code, out, _ = command("account", *asked, "--threat", "own-server", "--json")
+    server = json.loads(out)
+    assert (code, server["leak"], server["by"]) == (0, False, "clients")
+    assert server["rho"] == pytest.approx(50 * (2 * 0.1 / 4) ** 2 / 2)
+    _, out, _ = command("account", *asked, "--json")
+    assert json.loads(out)["rho"] == pytest.approx(server["rho"] / 5)
+    assert "noise on client" in command("account", *asked)[1]
+    code, _, err = command("account", *INSIDE, "--sigma-client", 4)
+    assert code == 2
+    assert "only inside a secure sum" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -127,6 +142,9 @@ def test_a_plan_for_the_sum(command: Callable[..., Outcome]) -> None:
         (("--graph", "ring:0"), "graph.P = 0"),
         (("--graph", "file:missing.csv"), "missing.csv"),
         (("--theorem", "ours"), "theorem = 'ours'"),
+        (("--theorem", "paper", "--epsilon", 0), "epsilon = 0"),
+        (("--theorem", "paper", "--epsilon", 1, "--sigma", 1), "one of --sigma and --epsilon"),
+        (("--epsilon", 1), "confide plan --epsilon"),
         (("missing.jsonl",), "missing.jsonl"),
         ((*CLIENT, "--sum-sigma", 1), "give --sum-honest N"),
         ((*CLIENT, "--sum-honest", 3), "give --sum-sigma S"),
@@ -241,6 +259,16 @@ def test_the_papers_own_theorem(command: Callable[..., Outcome]) -> None:
         assert answer["epsilon"] == pytest.approx(epsilon, rel=0.02)
         assert answer["valid"] is False
         assert len(answer["warnings"]) >= 4
+
+
+def test_the_papers_own_theorem_sizes_noise(command: Callable[..., Outcome]) -> None:
+    given = ("account", "--theorem", "paper", "--step", 0.7, "--rounds", 10, "--json")
+    code, out, _ = command(*given, "--epsilon", 2)
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["sigma"] == pytest.approx(math.sqrt(2) * 0.7 * 11 * 10 / 2)
+    _, out, _ = command(*given, "--sigma", answer["sigma"])
+    assert json.loads(out) == answer | {"epsilon": pytest.approx(2)}
 
 
 def test_a_matrix_file_is_a_graph(command: Callable[..., Outcome], tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from confide.graph.graph import Graph
 from confide.plans.config import load
 from confide.theory import summary
 from confide.theory.bounds import bounds
@@ -216,8 +217,11 @@ def test_corner_cases_have_answers(command: Command, changes: list[str], part: s
 
 def test_a_matrix_that_does_not_mix(command: Command) -> None:
     Path("A.txt").write_text("0 1\n1 0\n")
-    changes = ("problem.units=2", "graph.topology=file:A.txt", "graph.weights=given")
-    found = ask(command, *changes, "scheme.name=none")
+    changes = ["problem.units=2", "graph.topology=file:A.txt", "graph.weights=given"]
+    code, _, err = command("theory", "c.toml", *(word for change in changes for word in ("--set", change)))
+    assert (code, "must mix (iota_2 < 1)" in err) == (2, True)
+    x = load("c.toml", ["problem.units=2", "scheme.name=none"]).build()
+    found = summary.summary(x._replace(graph=[Graph.from_file("A.txt", "given", turn=True)]))
     assert found["weights"]["given"]["iota_2"] == pytest.approx(1.0)
     assert "does not mix" in found["refused"]["bounds"]
 

@@ -13,6 +13,7 @@ from scipy import stats
 
 import confide
 from confide.base import randomness
+from confide.base.errors import InputError
 from confide.engines.run import Run
 from confide.graph.graph import Graph
 from confide.problems.federation import Federation
@@ -60,6 +61,7 @@ def test_every_scheme(ragged: Maker, each_scheme: Scheme, law: str, M: int) -> N
     agree(ragged(M=M), GRAPH, GFL(replace(each_scheme, law=law), **SMALL))
 
 
+@pytest.mark.filterwarnings("ignore::confide.engines.run.NoNoiseWarning")  # of one unit
 def test_every_scheme_on_every_graph(ragged: Maker, each_scheme: Scheme, each_graph: Graph) -> None:
     agree(ragged(P=each_graph.P), each_graph, GFL(each_scheme, **SMALL), rounds=3)
 
@@ -92,6 +94,12 @@ def test_every_scheme_with_failures_dropouts_and_two_graphs(ragged: Maker, each_
     assert run.metrics["participants"].min() < 12
 
 
+def test_matchings(ragged: Maker, each_scheme: Scheme) -> None:
+    agree(ragged(), GRAPH.matchings(), GFL(each_scheme, **SMALL))
+    with pytest.raises(InputError, match="must be connected"):
+        confide.simulate(ragged(), GRAPH.matchings()[0], GFL(each_scheme, **SMALL), rounds=1)
+
+
 @pytest.mark.parametrize(
     "failures",
     [
@@ -117,12 +125,21 @@ def test_each_kind_of_failure(ragged: Maker, name: str, failures: Failures) -> N
 
 
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
-@pytest.mark.parametrize("name", ["per-link", "per-link-clean"])
-def test_noise_on_client_links(ragged: Maker, name: str, law: str) -> None:
-    loud = agree(ragged(), GRAPH, GFL(scheme(name, 0.3, noise=law, sigma_client=0.4), **SMALL, dropout=0.3))
-    quiet = both(ragged(), GRAPH, GFL(scheme(name, 0.3, noise=law), **SMALL, dropout=0.3))[0]
-    assert not np.array_equal(loud.models, quiet.models)
-    agree(ragged(), GRAPH, GFL(scheme(name, 0.0, noise=law, sigma_client=0.4), **SMALL))
+def test_noise_on_client_links(ragged: Maker, each_scheme: Scheme, law: str) -> None:
+    quiet = GFL(replace(each_scheme, law=law), **SMALL, dropout=0.3)
+    loud = replace(quiet, scheme=quiet.scheme.resized(sigma_client=0.4))
+    assert not np.array_equal(agree(ragged(), GRAPH, loud).models, both(ragged(), GRAPH, quiet)[0].models)
+    alone = quiet.scheme.resized(sigma_client=0.4, **{"sigma": 0.0} if quiet.scheme.sigma else {})
+    agree(ragged(), GRAPH, GFL(alone, **SMALL))
+
+
+def test_what_is_left_of_the_noise_in_the_sum(ragged: Maker, each_scheme: Scheme) -> None:
+    """(46): for homomorphic noise nothing, also when links fail; the clients' noise is in psi and no part of it."""
+    s = each_scheme.resized(sigma_client=0.4)
+    left = agree(ragged(), GRAPH, GFL(s, **SMALL, failures=BROKEN if s.exchange == Exchange.GRAPH else Failures()))
+    nothing = not s.sigma and not s.sigma_pair
+    assert (left.metrics["uncancelled"].max() < 1e-13) == (nothing or s.carry == 1.0)
+    assert left.metrics["residual"].max() < 1e-13
 
 
 def test_settings_given_for_every_client(ragged: Maker) -> None:

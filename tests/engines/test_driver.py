@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import ModuleType
@@ -16,14 +17,14 @@ import confide
 from confide.base.errors import InputError
 from confide.engines import compiled, driver
 from confide.engines.recording import Recording
-from confide.engines.run import DivergenceWarning, Run
+from confide.engines.run import DivergenceWarning, NoNoiseWarning, Run
 from confide.graph.graph import Graph
 from confide.problems.federation import Federation
 from confide.problems.models import Linear
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.clipping import Clip
-from confide.rounds.schemes import scheme
+from confide.rounds.schemes import KEYS, Scheme, scheme
 from confide.secure.settings import Secure
 from work import lines
 
@@ -118,6 +119,7 @@ def test_metrics_are_what_their_names_say(ragged: Maker, engine: str) -> None:
         assert last["individual_msd"] == pytest.approx(np.mean(np.sum((w - optimum) ** 2, axis=1)), rel=1e-10)
         assert last["disagreement"] == pytest.approx(np.mean(np.sum((w - centroid) ** 2, axis=1)), rel=1e-10)
         assert last["residual"] < 1e-14
+        assert last["uncancelled"] < 1e-14  # ALG is homomorphic
     assert set(run.metrics) >= {"train_loss", "test_metric", "participants"}
 
 
@@ -126,7 +128,26 @@ def test_the_residual_is_exactly_zero_in_fixed_point(ragged: Maker) -> None:
     run = confide.simulate(ragged(), GRAPH, alg, rounds=10, repeats=2)
     assert run.inputs["engine"] == "reference"
     assert not run.metrics["residual"].any()
+    assert not run.metrics["uncancelled"].any()
+    random = confide.simulate(ragged(), GRAPH, replace(alg, scheme=scheme("shared", 0.5)), rounds=3)
+    assert random.metrics["uncancelled"].all()
     assert run.models.dtype == np.float64
+
+
+def test_one_unit_is_told_that_its_noise_is_not_there(ragged: Maker, each_scheme: Scheme) -> None:
+    """The warning, the note and the models say the same."""
+    alg, quiet = (replace(ALG, scheme=s) for s in (each_scheme, each_scheme.resized(**zeros(each_scheme))))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        noisy, silent = (confide.simulate(ragged(P=1), Graph.path(1), a, rounds=4) for a in (alg, quiet))
+    alike = bool(each_scheme.sigma) and np.array_equal(noisy.models, silent.models)
+    assert [w.category for w in said] == [NoNoiseWarning] * alike
+    assert [note for note in noisy.notes if "a_pp = 1" in note] == [str(w.message) for w in said]
+    assert alike == (each_scheme.name in ("homomorphic", "own-clean", "per-link-clean"))
+
+
+def zeros(s: Scheme) -> dict[str, float]:
+    return {key: 0.0 for key in KEYS if getattr(s, key)}
 
 
 def test_a_bar_changes_nothing_and_leaves_stdout_alone(ragged: Maker, capsys: pytest.CaptureFixture[str]) -> None:

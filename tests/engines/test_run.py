@@ -16,12 +16,13 @@ from matplotlib.figure import Figure
 
 import confide
 from confide.base.errors import InputError, RunError
-from confide.engines.run import METRICS, MODEL, RECORD, DivergenceWarning, Run
+from confide.engines.run import METRICS, MODEL, RECORD, DivergenceWarning, Run, traffic
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import scheme
+from confide.secure.settings import Secure
 
 Maker = Callable[..., Problem]
 GRAPH = Graph.ring(3)
@@ -85,6 +86,18 @@ def test_shapes(run: Run) -> None:
     assert run.models.shape == (3, 3, 2)
     np.testing.assert_allclose(run.centroids, run.models.mean(axis=1))
     assert all(m.shape == (3, 12) for m in run.metrics.values())
+
+
+def test_bytes_that_a_round_sends(run: Run) -> None:
+    """A ring of three has six messages of two numbers; 3 units x 2 clients send an update and get a model."""
+    assert run.bytes_a_round == {"between_servers": 6 * 2 * 8, "from_clients": 6 * 2 * 8, "to_clients": 6 * 2 * 8}
+    assert run.summary()["bytes_a_round"] == run.bytes_a_round
+    clip = Clip("example", 1.0)
+    secure = replace(ALG, sampled=4, clip=clip, arithmetic="fixed", fraction_bits=16, aggregation=Secure(ring_bits=32))
+    assert traffic([GRAPH], secure, 5)["from_clients"] == 3 * 4 * 5 * 4
+    assert traffic(Graph.path(4).matchings(), ALG, 5)["between_servers"] == (4 + 2) / 2 * 5 * 8
+    for name, messages in (("central", 6), ("local-only", 0)):
+        assert traffic([GRAPH], replace(ALG, scheme=scheme(name)), 5)["between_servers"] == messages * 5 * 8
 
 
 def test_summary_is_json_without_nan(run: Run) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confide.base.errors import InputError
-from confide.graph.graph import Graph
+from confide.graph.graph import Graph, check_turns
 from exploring import more
 from work import peak_bytes
 
@@ -249,7 +249,7 @@ def test_a_given_matrix_is_kept() -> None:
     assert (graph.weights, graph.name) == ("given", "matrix:3")
     assert graph.with_weights("given") is graph
     np.testing.assert_array_equal(graph.with_weights("lazy").A, Graph.star(3).A)
-    assert Graph.from_matrix([[0, 1], [1, 0]]).iota_2 == pytest.approx(1)
+    assert Graph.from_matrix([[0, 1], [1, 0]], turn=True).iota_2 == pytest.approx(1)
 
 
 def test_a_row_that_nearly_sums_to_one_gets_the_exact_rest() -> None:
@@ -269,6 +269,8 @@ MATRICES = [
     ([[0.5, 0.5], [0.4, 0.6]], "graph.A[0,1] = 0.5: must be symmetric, but across the diagonal is 0.4"),
     ([[0.5, 0.5], [0.5, 0.4]], "graph.A[1].sum() = 0.9: every row must sum to 1"),
     (np.eye(3), "3 servers, 0 edges': must be connected: [0] do not reach [1, 2]"),
+    ([[0, 1], [1, 0]], "graph = '2 servers, 1 edges': must mix (iota_2 < 1): models only change sides and never agree"),
+    (np.roll(np.eye(4), 1, 0) / 2 + np.roll(np.eye(4), -1, 0) / 2, "give one a weight for itself, or all of them by"),
 ]
 
 
@@ -277,6 +279,57 @@ def test_a_wrong_matrix_is_refused_by_entry(matrix, message: str) -> None:
     with pytest.raises(InputError) as refusal:
         Graph.from_matrix(matrix)
     assert message in str(refusal.value)
+
+
+@st.composite
+def turns_of(draw: st.DrawFn) -> list[Graph]:
+    """Symmetric means of permutations, most of which do not mix alone."""
+    P = draw(st.integers(1, 5))
+    found = []
+    for _ in range(draw(st.integers(1, 3))):
+        kinds = draw(st.lists(st.permutations(range(P)), min_size=1, max_size=2))
+        A = np.mean([np.eye(P)[list(kind)] for kind in kinds], axis=0)
+        found.append(Graph.from_matrix((A + A.T) / 2, turn=True))
+    return found
+
+
+@given(turns_of())
+def test_turns_are_taken_if_and_only_if_their_product_mixes(graphs: list[Graph]) -> None:
+    """By eigenvalues, which the check does without."""
+    product = np.linalg.multi_dot([np.eye(graphs[0].P), *(g.A for g in graphs), np.eye(graphs[0].P)])
+    radius = np.abs(np.linalg.eigvals(product - 1 / graphs[0].P)).max()
+    if radius < 1 - 1e-6:
+        check_turns(graphs)
+    else:
+        with pytest.raises(InputError, match=r"must be connected|must mix"):
+            check_turns(graphs)
+
+
+@given(connected(), st.sampled_from(["lazy", "metropolis", "uniform"]))
+def test_matchings_take_turns(g: nx.Graph, rule: str) -> None:
+    """Every edge once, in a turn of its own two ends, and they mix."""
+    graph = Graph.from_networkx(g, rule)
+    turns = graph.matchings()
+    assert len(turns) <= max(1, 2 * graph.degrees.max(initial=0) - 1)
+    assert all(turn.degrees.max(initial=0) <= 1 for turn in turns)
+    assert sorted(edge for turn in turns for edge in turn.edges.tolist()) == graph.edges.tolist()
+    assert all(turn.edge_weights.tolist() == [0.25 if rule == "lazy" else 0.5] * len(turn.edges) for turn in turns)
+    check_turns(turns)
+
+
+def test_matchings_of_a_given_matrix_keep_its_weights() -> None:
+    turns = Graph.from_matrix([[0.5, 0.3, 0.2], [0.3, 0.7, 0], [0.2, 0, 0.8]]).matchings()
+    assert [(t.edges.tolist(), t.edge_weights.tolist()) for t in turns] == [([[0, 1]], [0.3]), ([[0, 2]], [0.2])]
+    assert [t.name for t in turns] == ["matrix:3, matching 1 of 2", "matrix:3, matching 2 of 2"]
+    assert Graph.ring(1).matchings()[0].P == 1
+
+
+def test_whole_swaps_do_not_mix_by_taking_turns() -> None:
+    """The mean of two with "constant" weights is their swap, and permutations never mix."""
+    with pytest.raises(InputError, match="2 graphs that take turns"):
+        check_turns(Graph.path(4, weights="constant").matchings())
+    for weights in ([0.5, 1.0], [1.0, 0.5]):
+        check_turns([Graph.from_matrix([[1 - a, a], [a, 1 - a]], turn=True) for a in weights])
 
 
 # ---- edges and networkx
@@ -431,7 +484,6 @@ def test_json_round_trip_is_exact(g: nx.Graph, rule: str) -> None:
         ({"edges": [[1, 0], [1, 2]]}, "graph.edges = [[1, 0], [1, 2]]: must be in order"),
         ({"edges": [[1, 2], [0, 1]]}, "must be in order"),
         ({"edges": [[0, 1], [1, 5]]}, "servers are numbered from 0 to 2"),
-        ({"edges": [[0, 1]], "edge_weights": [0.5]}, "must be connected: [0, 1] do not reach [2]"),
         ({"edge_weights": [0.1]}, "edges must be (E, 2), edge_weights (E,)"),
         ({"edge_weights": [0.1, -0.1]}, "graph = -0.1: edge weights must be positive"),
         ({"edge_weights": [0.1, float("nan")]}, "edge weights must be positive"),

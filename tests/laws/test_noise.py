@@ -271,7 +271,7 @@ class Handed:
 
 def test_tie_is_settled_by_a_second_word() -> None:
     die = dice_of("gaussian", 3.7)[0]
-    c = next(c for c in range(die.faces) if die.high[c] > c << (64 - die.bits))
+    c = next(c for c in range(2 * die.radius + 1) if die.high[c] > c << (64 - die.bits))
     high, low = int(die.high[c]), int(die.low[c])
     own, alias = c - die.radius, int(die.alias[c])
     handed = Handed(high, high, high - 1, high + 1, low - 1, low)

@@ -192,6 +192,29 @@ def test_a_bare_topology_takes_the_problems_size() -> None:
     assert c.build().graph[0].P == 3
 
 
+def test_matchings_take_turns() -> None:
+    graphs = parse(SMALL | {"graph": {"topology": "path", "matchings": True}}).build().graph
+    assert [g.edges.tolist() for g in graphs] == [[[0, 1]], [[1, 2]]]
+
+
+def test_of_graphs_that_take_turns_the_product_must_mix(tmp_path: Path) -> None:
+    """Each file alone is refused; together they reach everybody."""
+    names = []
+    for name, ends in (("a", (0, 1)), ("b", (1, 2))):
+        A = np.eye(3)
+        A[np.ix_(ends, ends)] = 0.5
+        np.savetxt(tmp_path / name, A)
+        names.append(f"file:{tmp_path / name}")
+
+    def made(topology: Any) -> list[Any]:
+        return parse(SMALL | {"graph": {"topology": topology, "weights": "given"}}).build().graph
+
+    assert len(made(names)) == 2
+    for alone in (names[0], [names[0]], [names[0], names[0]]):
+        with pytest.raises(InputError, match=r"graph\.topology = .*must (be connected|mix)"):
+            made(alone)
+
+
 def test_seeds_follow_the_top_level_one_unless_given() -> None:
     def data(**changes: Any) -> tuple[Any, Any]:
         e = parse(SMALL | {"problem": SMALL["problem"] | {"units": 8}} | changes).build()

@@ -345,7 +345,7 @@ def test_equal_numbers_make_equal_plans() -> None:
 
 def test_another_zero_in_a_file_is_refused() -> None:
     for path in ("algorithm.dropout", "graph.failures.link"):
-        with pytest.raises(InputError, match="is not spelled as a plan spells it") as e:
+        with pytest.raises(InputError, match="is not the text that confide writes for this plan") as e:
             Plan.from_text(rewritten(plan(), path, -0.0))
         assert e.value.field == "plan"
         assert path in str(e.value)
@@ -435,6 +435,7 @@ def test_plans_travel_between_processes(copied: Any) -> None:
         ({"batch": 2.5}, "units.clients.batch"),
         ({"graph": ()}, "graph.topology"),
         ({"graph": (Graph.ring(4), Graph.ring(5))}, "graph.topology"),
+        ({"graph": Graph.ring(4).matchings()[:1]}, "graph"),
         ({"scheme": scheme("shared", 0.3, noise="gaussian"), "law": "discrete-gaussian"}, "scheme.law"),
         ({"level": "server"}, "privacy.level"),
         ({"adjacency": "zero_out"}, "privacy.adjacency"),
@@ -461,6 +462,7 @@ def test_plans_travel_between_processes(copied: Any) -> None:
         ({"threat": "links:1"}, "threat"),
         ({"release": "centroid"}, "release"),
         ({"release": "centroid:-1"}, "release"),
+        ({"release": "consensus:0"}, "release"),
         ({"releases": 0}, "privacy.releases"),
         ({"releases": True}, "privacy.releases"),
         ({"unprotected": 1}, "privacy.unprotected"),
@@ -531,6 +533,7 @@ def test_refused_by_name(changes: dict[str, Any], field: str) -> None:
         ("graph.graphs.0.edges", [[1, 0], [0, 3], [1, 2], [2, 3]], "graph.edges"),
         ("graph.graphs.0.edges", [[0, 1], [0, 4], [1, 2], [2, 3]], "graph.edges[1]"),
         ("graph.graphs.0.edges", [[0, 1]], "graph"),
+        ("graph.graphs.0", Graph.from_edges(4, [(0, 1), (2, 3)], turn=True).to_dict(), "graph"),
         ("graph.graphs.0.edges", [[0], [1], [2], [3]], "graph.edges[0]"),
         ("graph.graphs.0.edges", "0123", "graph.edges[0]"),
         ("graph.graphs.0.edge_weights", [0.1, -0.1, 0.1, 0.1], "graph"),

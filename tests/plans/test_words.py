@@ -34,7 +34,7 @@ def test_who_is_named() -> None:
     [(words.Proof, x) for x in ("none", "public-point", "regulariser:0.1", "convex-glm:1e-05")]
     + [(words.Participation, x) for x in ("all", "cap:12", "random:0.25", "amplified:1")]
     + [(words.Threat, x) for x in ("links", "colluders:0,3")]
-    + [(words.Release, x) for x in ("none", "local", "centroid:0.30000000000000004")],
+    + [(words.Release, x) for x in ("none", "local", "consensus:7", "centroid:0.30000000000000004")],
 )
 def test_every_word_is_spelled_as_it_is_read(union: Any, text: str) -> None:
     word = words.parse(union, text, "field")

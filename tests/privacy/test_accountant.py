@@ -360,7 +360,7 @@ def test_what_leaks(P: int) -> None:
             continue
         for given in ({"threat": "own-client"}, {"release": "local"}, {"release": "centroid:0"}):
             if name == "per-link" and given != {"release": "centroid:0"}:
-                with pytest.raises(InputError, match="no bound is proven for this view"):
+                with pytest.raises(InputError, match="no bound is known for per-link"):
                     account(s, g, ONE, rounds=3, **given)
                 continue
             a = account(s, g, ONE, rounds=3, **given)

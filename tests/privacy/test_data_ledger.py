@@ -253,7 +253,7 @@ def test_a_name_for_known_bytes_forgets_nothing(rows: Path, state: Path) -> None
     run(prepared(rows), dataset="wards")
     assert len(ledgers(state)) == 1
     run(array(), dataset="others")
-    with pytest.raises(InputError, match="another data set than these bytes were known as"):
+    with pytest.raises(InputError, match="another data set than these bytes are known as"):
         run(prepared(rows), dataset="others")
 
 

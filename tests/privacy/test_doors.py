@@ -49,6 +49,7 @@ WORDS = {
 CONTRADICTIONS: Mapping[str, Callable[[Case], bool]] = {  # what both doors refuse
     "masks cancel in a ring of integers": lambda c: c["arithmetic"] == "float" and c["aggregation"] != "plain",
     "a unit takes part in every round": lambda c: c["level"] == "unit" and c["participation"] != "all",
+    "its noise depends on the receiver": lambda c: c["scheme"] == "cancel-at-receiver" and c["arithmetic"] == "fixed",
     "a mean divides, integers do not": lambda c: c["scheme"] == "central" and c["arithmetic"] == "fixed",
 }
 

@@ -38,7 +38,7 @@ from confide.rounds.combine import combine, publish
 from confide.rounds.local import LocalTask
 from confide.rounds.reference import prepare
 from confide.rounds.schemes import Exchange, Noise, Place, Scheme, Wiring, scheme
-from own_schemes import CANCELS, CORRELATED, OWN, elsewhere
+from own_schemes import CANCELS, CANCELS_EVERYWHERE, CORRELATED, OWN, elsewhere
 
 Floats = NDArray[np.float64]
 SCHEMES = [
@@ -59,6 +59,7 @@ GRAPHS = [
     [Graph.random(6, 0.5, seed=1)],
     [Graph.complete(4, weights="metropolis")],
     [Graph.ring(5), Graph.star(5, weights="metropolis")],  # taking turns
+    Graph.ring(5, weights="metropolis").matchings(),
 ]
 
 
@@ -335,13 +336,13 @@ def test_the_fallback_is_the_closed_form(s: Scheme, graphs: list[Graph], monkeyp
 def test_closed_forms_cover_rows_and_not_names() -> None:
     for s in GAUSSIAN:
         assert accountant.covers(replace(s, name="mine"))
+        assert accountant.covers(s.resized(sigma_client=1.0))  # which precedes psi
     for s in OWN:
         assert not accountant.covers(replace(s, name="shared"))
     for other in (
         Scheme("pairwise", "gaussian", (Noise(Place.SERVER, 1.0), Noise(Place.EDGE, 1.0)), carry=0.5),
         Scheme("per-link", "gaussian", (Noise(Place.LINK, 1.0), Noise(Place.OWN, 2.0))),
         Scheme("per-link", "gaussian", (Noise(Place.LINK, 1.0),), carry=0.5),
-        Scheme("shared", "gaussian", (Noise(Place.SERVER, 1.0), Noise(Place.CLIENT, 1.0))),
         Scheme("shared", "gaussian", (Noise(Place.SERVER, 1.0, taps=(0.5,)),)),
         Scheme("pairwise", "gaussian", (Noise(Place.EDGE, 1.0),)),
     ):
@@ -362,7 +363,8 @@ def test_schemes_of_ones_own_against_the_naive_formula(s: Scheme, colluders: tup
     hidden = [n for n, (at, _) in enumerate(rounds[0].draws) if at == Place.OWN]
     _, S, leak = naive(rounds, 0, frozenset(colluders), reveal=hidden)
     e = expose(rounds, 0, frozenset(colluders))
-    assert e.leak == leak == (s.name in ("cancels", "uneven"))  # who listens on all links can combine them
+    cancelled = s in (CANCELS, CANCELS_EVERYWHERE) or s.name == "uneven"
+    assert e.leak == leak == cancelled  # who listens on all links can combine them
     if leak:
         return
     assert e.others < 1e-10
@@ -460,7 +462,7 @@ def both(graph: Graph) -> Floats:
 # ---- what the fallback refuses
 
 
-@pytest.mark.parametrize("s", [x for x in OWN if x is not CANCELS], ids=named)
+@pytest.mark.parametrize("s", [x for x in OWN if x not in (CANCELS, CANCELS_EVERYWHERE)], ids=named)
 def test_without_a_proof_there_is_no_price(s: Scheme) -> None:
     g, on_grid = Graph.complete(4), replace(UNIT, dim=3, rounding=Rounding(1e-6, 1, False))
     for field, ask in [

@@ -76,7 +76,7 @@ def test_the_plan_says_what_the_config_says() -> None:
 def test_a_scheme_of_ones_own_is_not_deployed_whatever_its_name(name: str) -> None:
     e = experiment()
     own = dataclasses.replace(next(s for s in OWN if s.name == "mixed"), name=name)
-    with pytest.raises(InputError, match=rf"scheme\.name = '{name}': is not the scheme of this name"):
+    with pytest.raises(InputError, match=rf"scheme\.name = '{name}': differs from the scheme of this name"):
         deployed(e._replace(algorithm=dataclasses.replace(e.algorithm, scheme=own)))
 
 
@@ -164,7 +164,7 @@ def test_a_simulation_is_not_a_deployment() -> None:
 
 def test_a_scheme_is_what_its_name_says() -> None:
     for change in ({"carry": 0.5}, {"name": "secret"}, {"noises": (Noise(Place.SERVER, 0.3, taps=(1.0, -0.9)),)}):
-        with pytest.raises(InputError, match=r"scheme\.name = .*: is not the scheme of this name"):
+        with pytest.raises(InputError, match=r"scheme\.name = .*: differs from the scheme of this name"):
             changed(plain().plan, scheme=replace(plain().plan.scheme, **change))
 
 

@@ -42,6 +42,19 @@ def test_every_adversary_is_named() -> None:
     assert threats(scheme("local-only"), Graph.path(1)) == ["own-client", "own-server"]
 
 
+@pytest.mark.parametrize("name", ["homomorphic", "own-clean", "shared"])
+def test_one_unit_is_told_why_its_model_leaks(name: str) -> None:
+    """a_pp = 1: what is weighed with 1 - a_pp is not there."""
+    said = statement(scheme(name, 1.0, noise="gaussian"), Graph.path(1), UNIT, rounds=3)
+    own_client = next(a for a in said.accounts if a.threat == "own-client")
+    assert own_client.leak
+    assert ("one unit alone has a_pp = 1" in own_client.assumptions[0]) == (name != "shared")
+    assert [threat for threat, why in said.refused if "there are no links" in why] == ["links"]
+    noisy = scheme(name, 1.0, noise="gaussian", sigma_client=4.0)
+    client = account(noisy, Graph.path(1), replace(UNIT, sampled=5), rounds=3, threat="own-client", secure=False)
+    assert (client.leak, client.by) == (False, "clients")
+
+
 @pytest.mark.parametrize("name", ["own-clean", "per-link", "pairwise"])
 @pytest.mark.parametrize("graph", [Graph.star(5), Graph.path(4), Graph.path(2), RING], ids=lambda g: g.name)
 def test_the_worst_single_colluder_is_the_worst(name: str, graph: Graph) -> None:
@@ -114,7 +127,7 @@ def test_an_epsilon_as_it_is_shown_and_its_word(epsilon: float, shown: str, word
     assert (rounded_up(epsilon), strength(epsilon)) == (shown, word)
 
 
-@pytest.mark.parametrize("release", ["none", "centroid:0.5", "local"])
+@pytest.mark.parametrize("release", ["none", "centroid:0.5", "local", "consensus:2"])
 @pytest.mark.parametrize("name", ["none", "homomorphic", "shared", "pairwise", "per-link", "local-only"])
 @pytest.mark.parametrize("participation", more(["all", "random:0.1"], ["all", "random:0.1", "amplified:0.1"]))
 def test_tables_fit_80_columns_and_sentences_100(name: str, release: str, participation: str) -> None:
@@ -136,6 +149,21 @@ def test_tables_fit_80_columns_and_sentences_100(name: str, release: str, partic
         assert who.split(",")[0].split()[-1] in body
     order = [body.find(word) for word in ("NOT PROTECTED", "noise in messages", "NO NUMBER")]
     assert [x for x in order if x >= 0] == sorted(x for x in order if x >= 0)
+
+
+def test_a_consensus_shows_every_model_to_who_listens() -> None:
+    """A leak wherever a state keeps a clean share; of states that are functions of the messages it tells nothing."""
+    for name in ("homomorphic", "own-clean", "partial:0.1", "per-link-clean", "local-only"):
+        made = scheme(name, 0.0 if name == "local-only" else 9.0, noise="gaussian")
+        found = statement(made, RING, UNIT, rounds=3, release="consensus:2")
+        assert all(a.leak for a in found.accounts), name
+        assert found.accounts[0].adversary.endswith("on all links between servers, and the release (consensus:2)")
+        assert not found.refused
+    shared = scheme("shared", 9.0, noise="gaussian")
+    told, alone = (statement(shared, RING, UNIT, rounds=3, release=r) for r in ("consensus:2", "none"))
+    assert [a.epsilon for a in told.accounts] == [a.epsilon for a in alone.accounts]
+    hidden = statement(scheme("per-link", 9.0, noise="gaussian"), RING, UNIT, rounds=3, release="consensus:2")
+    assert [a.threat for a in hidden.accounts] == ["own-server"]
 
 
 def test_rows_name_the_assumptions_that_not_all_share() -> None:

@@ -65,8 +65,12 @@ def test_with_plain_sums_the_own_server_sees_every_update() -> None:
         assert ("secure aggregation masks single clients" in a.assumptions[0]) is secure
         assert ("aggregation is plain" in a.assumptions[0]) is not secure
     noisy = scheme("per-link", 1.0, noise="gaussian", sigma_client=0.5)
-    hidden = account(noisy, RING, UNIT, rounds=2, threat="own-server", secure=False)
-    assert "every client's update through noise that has no price" in hidden.assumptions[0]
+    hidden = account(noisy, RING, replace(UNIT, sampled=4), rounds=2, threat="own-server", secure=False)
+    assert hidden.assumptions[0] == (
+        "proof: noise on client links; the own server sees 4 updates, each behind noise of its own"
+    )
+    with pytest.raises(InputError, match="give sum_noise; or aggregate in clear"):
+        account(noisy, RING, UNIT, rounds=2)
     inside = SumNoise.sized(0.1, 4, sampled=8, fraction_bits=20, dim=10)
     with pytest.raises(InputError, match="only inside a secure sum"):
         spend(sum_noise=inside, secure=False)

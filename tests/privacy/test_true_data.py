@@ -87,7 +87,7 @@ def test_a_ledger_that_is_given_is_not_that_of_others(rows: Path) -> None:
     other = written(rows.with_name("other.csv"), 1)
     spend(rows)
     spend(other)
-    with pytest.raises(InputError, match="is another data set than these bytes were known as") as e:
+    with pytest.raises(InputError, match="is another data set than these bytes are known as") as e:
         spend(other, ledger=known(rows))
     assert e.value.field == "output.ledger"
     assert rounds_of(rows) == rounds_of(other) == [4]

@@ -31,9 +31,9 @@ from confide.rounds.reference import Reference, prepare
 from confide.rounds.schemes import Exchange, Noise, Place, Scheme, scheme
 from confide.theory.prediction import predict
 from confide.theory.stability import max_stable_step
-from own_schemes import CANCELS, CORRELATED, OWN
+from own_schemes import CANCELS, CANCELS_EVERYWHERE, CORRELATED, OWN
 
-PURPOSE = {Purpose.SERVER_NOISE: Place.SERVER, Purpose.PAIR_NOISE: Place.EDGE}
+PURPOSE = {Purpose.SERVER_NOISE: Place.SERVER, Purpose.PAIR_NOISE: Place.EDGE, Purpose.AROUND_NOISE: Place.AROUND}
 SMALL = {"step": 0.3, "sampled": 3, "local_steps": (1, 3), "batch": (1, 4)}
 T = 5
 each_own = pytest.mark.parametrize("s", OWN, ids=lambda s: s.name)
@@ -83,7 +83,7 @@ def test_the_round_is_the_wiring(s: Scheme, shape: str) -> None:
         w, past, state = done.w, done.drawn, after
         np.testing.assert_allclose(done.sent, sent, rtol=0, atol=1e-12)
         np.testing.assert_allclose(done.w, after, rtol=0, atol=1e-12)
-    assert np.abs(state).max() > 0.0 or s is CANCELS
+    assert np.abs(state).max() > 0.0 or s in (CANCELS, CANCELS_EVERYWHERE)
 
 
 def test_noise_that_cancels_at_each_receiver_is_in_the_messages_alone(ragged: Callable[..., Problem]) -> None:
@@ -190,7 +190,8 @@ def refusals(s: Scheme, problem: Problem) -> dict[str, Callable[[], object]]:
 )
 @pytest.mark.parametrize("s", [x for x in OWN if not x.plain], ids=lambda s: s.name)
 def test_who_has_not_been_taught_says_so(ragged: Callable[..., Problem], s: Scheme, which: str) -> None:
-    why = "has memory" if s.receivers is None else "depends on the receiver"
+    by_receiver = s.receivers is not None or Place.AROUND in s.places
+    why = "depends on the receiver" if by_receiver else "has memory"
     with pytest.raises(InputError, match=f"scheme.name = '{s.name}': its noise {why}.*has not been taught"):
         refusals(s, ragged())[which]()
 
@@ -208,6 +209,7 @@ def test_sizing_refuses_a_row_with_memory(monkeypatch: pytest.MonkeyPatch) -> No
         (lambda: Noise(Place.SERVER, 1.0, taps=()), "scheme.noises.taps"),
         (lambda: Noise(Place.SERVER, 1.0, taps=(1.0, float("nan"))), "scheme.noises.taps"),
         (lambda: Noise(Place.CLIENT, 1.0, taps=(1.0, 1.0)), "scheme.noises.taps"),
+        (lambda: Noise(Place.CLIENT, 1.0, taps=(0.5,)), "scheme.noises.taps"),
         (lambda: Noise(Place.SERVER, -1.0), "scheme.noises.sigma"),
         (lambda: Scheme("mine", noises=(Noise(Place.SERVER), Noise(Place.SERVER))), "scheme.noises"),
         (lambda: Scheme("mine", noises=(Noise(Place.NETWORK),)), "scheme.noises"),

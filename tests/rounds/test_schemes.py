@@ -24,7 +24,7 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import FloatArithmetic
 from confide.rounds.clipping import Clip
 from confide.rounds.combine import combine, place, publish
-from confide.rounds.schemes import FAMILIES, KEYS, Exchange, Place, Scheme, links, scheme
+from confide.rounds.schemes import FAMILIES, KEYS, Exchange, Noise, Place, Scheme, links, scheme
 
 
 def test_the_wiring_is_the_round(each_scheme: Scheme, each_graph: Graph) -> None:
@@ -85,6 +85,59 @@ def test_owners_are_who_knows_a_draw(each_scheme: Scheme, each_graph: Graph) -> 
     assert len({(place, ids) for place, ids in m.draws}) == len(m.draws)
 
 
+def test_noise_around_a_receiver_cancels_there_and_nowhere_else(each_graph: Graph) -> None:
+    """Models are noise-free; each message has noise, but that of an only neighbour, and two servers know each draw."""
+    g, s = each_graph, scheme("cancel-at-receiver", 0.7)
+    m, (sender, receiver) = s.wiring(g), links(each_graph)
+    np.testing.assert_allclose(m.R[0], 0.0, rtol=0, atol=1e-15)
+    weighted = g.A[receiver, sender][:, None] * m.N[0]
+    for r in range(g.P):
+        np.testing.assert_allclose(weighted[receiver == r].sum(axis=0), 0.0, rtol=0, atol=1e-15)
+    several = g.degrees[receiver] > 1
+    np.testing.assert_allclose((weighted**2).sum(axis=1), np.where(several, 2 * 0.49, 0.0), rtol=1e-12, atol=1e-15)
+    for (_, (p, r)), known in zip(m.draws, m.owners, strict=True):
+        assert known[0] == p
+        assert set(known) <= set(g.neighbours(r).tolist())
+        assert len(set(known)) == min(2, g.degrees[r])
+
+
+def test_noise_that_cancels_at_each_receiver_leaves_the_run_as_it_was(ragged: Callable[..., Problem]) -> None:
+    graphs = [Graph.random(4, 0.6, seed=1), Graph.star(4)]
+    quiet, noisy = (
+        simulate(ragged(), graphs, GFL(s, step=0.1, sampled=3), rounds=8, engine=engine, progress=False)
+        for s, engine in ((scheme("none"), "reference"), (scheme("cancel-at-receiver", 5.0), "auto"))
+    )
+    np.testing.assert_allclose(noisy.models, quiet.models, rtol=0, atol=1e-12)
+
+
+def test_who_listens_on_all_links_solves_for_every_model() -> None:
+    """As many sums as servers, and here the weights off the diagonal of A have an inverse."""
+    g, arith, rng = Graph.random(6, 0.5, seed=1), FloatArithmetic(1), np.random.default_rng(0)
+    psi, (sender, receiver) = rng.standard_normal((6, 2)), links(g)
+
+    def draw(purpose: Purpose, ids: tuple[int, ...], sigma: float) -> np.ndarray:
+        return sigma * rng.standard_normal(2)
+
+    sent = publish(scheme("cancel-at-receiver", 5.0), g, psi, draw, arith, np.ones(6, dtype=bool)).sent
+    assert np.abs(sent - psi[sender])[g.degrees[receiver] > 1].min() > 1e-3
+    sums = np.zeros((6, 2))
+    np.add.at(sums, receiver, g.A[receiver, sender][:, None] * sent)
+    np.testing.assert_allclose(np.linalg.solve(g.A - np.diag(g.own_weights), sums), psi, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+def test_noise_that_cancels_at_each_receiver_protects_nobody(law: str) -> None:
+    """By any law; noise of servers beside it has a price."""
+    unit, graph = Sensitivity(0.1, 1.0, level="unit"), Graph.star(4)
+    s = scheme("cancel-at-receiver", 9.0, noise=law)
+    for threat in ("links", "colluders:1", "neighbours", "own-client", "own-server"):
+        found = account(s, graph, unit, rounds=3, threat=threat)
+        assert found.leak
+        assert threat == "own-server" or "cancels at each receiver" in found.assumptions[0]
+    beside = replace(s, law="gaussian", noises=(*s.noises, Noise(Place.SERVER, 9.0)))
+    assert not account(beside, Graph.complete(4), unit, rounds=3).leak
+
+
 # ---- the contract of every row, without its name
 
 
@@ -143,7 +196,7 @@ def test_partial_meets_its_ends(c: float, other: str) -> None:
         ({"name": "none", "sigma": 0.1}, "scheme.sigma"),
         ({"name": "local-only", "sigma": 0.1}, "scheme.sigma"),
         ({"name": "shared", "sigma_pair": 0.1}, "scheme.sigma_pair"),
-        ({"name": "homomorphic", "sigma_client": 0.1}, "scheme.sigma_client"),
+        ({"name": "homomorphic", "sigma_client": -0.1}, "scheme.sigma_client"),
     ],
 )
 def test_what_a_scheme_refuses(arguments: dict, field: str) -> None:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,6 +99,26 @@ def test_whatever_holders_say_no_honest_owner_is_named(seed: int, parameters: Pa
     for owner in found.lost:  # and what is lost could not be found
         honest = [j for j in s.holders(owner) if j in held and j not in liars]
         assert len(honest) < parameters.threshold
+
+
+def test_liars_who_know_the_decoder_cannot_make_an_honest_owner_look_like_one() -> None:
+    """As many as may lie, more than can be found, and together: their errors pass all equations for the locator, so
+    that it has no root, as if all shares agreed on another secret.
+    """
+    s = session(Parameters(100, 99, 51, 60, 30))
+    t, lies, points = 51, s.task.parameters.lies, tuple(range(1, 101))
+    spare = len(points) - t
+    seen, power = np.empty((spare - spare // 2, lies), np.int64), shares.lagrange(points)
+    for row in seen:  # what the locator is found from, by error
+        power = power * np.array(points) % shares.PRIME
+        row[:] = power[:lies]
+    errors = shares._solution(seen)
+    assert errors is not None
+    held = {j: {7: own[7]} for j, own in dealt(s).items()}
+    for j, error in enumerate(errors):  # holders 0 to 29
+        held[j][7] = shares.pack((shares.unpack([held[j][7]]) + error) % shares.PRIME)[0]
+    found = recover(s, held, [7])
+    assert (found.lost, found.liars) == ([7], ())
 
 
 @pytest.mark.parametrize("lie", ["no secret", "garbled", "wrong to three", "sealed badly"])

@@ -12,7 +12,8 @@ import pytest
 from confide.deploy.machines import evidence
 from confide.deploy.machines.ports import Phase, Ports
 from confide.deploy.machines.server import Server
-from confide.deploy.machines.sync import Sync, encode
+from confide.deploy.machines.sync import Sync, decode, encode
+from confide.deploy.store.books import Status
 from confide.deploy.store.store import MemoryStore
 from confide.graph.graph import Graph
 from confide.rounds.schemes import scheme
@@ -106,6 +107,31 @@ def test_a_lie_moves_a_server_that_rejoins_no_further_than_signatures_and_time_e
     assert words == f"server 0 speaks of rounds that no signature shows; believed up to round {signed + W + skipped}"
 
 
+def rejoined(graph: str, me: int, seen: dict[int, int], now: float) -> Server:
+    """By what its neighbours say that they saw of it, and decided themselves."""
+    unit = scripted(Graph.parse(graph), scheme("homomorphic", 0.5), rounds=T, window=W)[me]
+    ports = Ports(lambda *_: None, lambda *_: None, unit.noise, unit.sample, unit.sign)
+    server = Server(unit.terms, unit.store, ports)
+    server.boot(now, rejoin=True)
+    for m, i in seen.items():
+        server.from_server(now, m, encode(Sync(PLAN, 0, m, me, i, (), None, False, i, None)))
+    return server
+
+
+def test_an_only_neighbour_that_says_less_than_it_saw_gets_no_round_twice() -> None:
+    """It has every message of a server whose store is lost, and would like others of the same rounds."""
+    server = rejoined("path:2", 1, {LIAR: 1}, 1000.0)
+    assert server.books.rejoined == 1 + server.terms.clock_round(1000.0)
+
+
+def test_of_two_neighbours_one_that_says_less_than_it_saw_needs_another_that_was_out_of_touch() -> None:
+    """What is taken for granted: one of them at least saw what the others did, and says so."""
+    truth, late = 100, 10
+    honest = rejoined("path:3", 1, {0: 1, 2: truth}, 1005.0)
+    assert honest.books.rejoined >= truth
+    assert rejoined("path:3", 1, {0: 1, 2: late}, 1005.0).books.rejoined == late + honest.terms.leash
+
+
 # What is signed
 
 
@@ -129,7 +155,7 @@ def test_two_signed_messages_for_a_round_are_proof_and_it_is_kept() -> None:
     (words,) = server(net, 1).alarms
     assert words == "server 0 sent other bytes for round 3: it signed both, and the store keeps the proof"
     raw = net.units[1].store.load().proofs[LIAR]
-    proof, identities = evidence.decode(raw), net.units[1].terms.identities
+    proof, identities = evidence.decode(raw), net.units[1].terms.rules.identities
     assert proof.holds(identities)
     assert (proof.one.server, proof.one.round) == (LIAR, 3)
     assert not evidence.Proof(proof.plan, proof.one, proof.one).holds(identities)
@@ -139,6 +165,20 @@ def test_two_signed_messages_for_a_round_are_proof_and_it_is_kept() -> None:
     lie(net, 1, shown=(publication(PLAN, LIAR, 3, bytes(8)),))
     net.run(until=net.now + 1.0)
     assert net.units[1].store.load().proofs == {LIAR: raw}  # the first is enough
+
+
+def test_who_was_proved_to_lie_is_followed_no_more() -> None:
+    net = network("path:2")
+    at_round(net, 3)
+    net.kill(LIAR, away=1e9)  # from here on it says what is written here
+    for round in (3, 300):
+        lie(net, 1, decided=round, shown=(publication(PLAN, LIAR, round, MESSAGE),), balance=(0, bytes(32)))
+        net.run(until=net.now + 1.0)
+    taker = server(net, 1)
+    assert taker.books.status[LIAR] is Status.SUSPECT
+    assert (taker.books.seen[LIAR], taker.books.decided) == (300, 3)
+    net.run(until=net.now + 100.0)
+    assert taker.books.decided <= 3 + 11  # at its own pace
 
 
 def test_what_is_kept_is_bounded() -> None:
@@ -198,3 +238,43 @@ def test_a_store_that_is_put_back_stops_by_its_own_signature() -> None:
     assert server(net, 1).phase is Phase.STOPPED
     assert "signature of this server" in server(net, 1).why
     assert "older than what left" in server(net, 1).why
+
+
+def test_signatures_that_come_in_falling_order_are_bounded_as_well() -> None:
+    """While the sum waits for its tick a server follows nobody, and offers of later rounds are early ones."""
+    net = network("path:2")
+    at_round(net, 3)
+    taker = server(net, 1)
+    net.run(done=lambda: taker.rounds.cohort is not None and taker.rounds.cohort.sum is not None)
+    for i in range(400, taker.books.decided + 1, -1):
+        signed = (publication(PLAN, LIAR, i, MESSAGE),)
+        said = Sync(PLAN, 0, LIAR, 1, i, ((i, False),), (i, MESSAGE), False, 0, None, signed)
+        taker.from_server(net.now, LIAR, encode(said))
+    taker.settle()
+    assert sum(place[0] == LIAR for place in net.units[1].store.load().signed) <= W
+
+
+def test_who_passes_on_what_another_signed_too_far_ahead_is_not_refused() -> None:
+    """Server 2 signs the last round that the clock of server 1 allows; that of server 0 is half a second behind."""
+    units = scripted(Graph.parse("path:3"), scheme("homomorphic", 0.5), rounds=T, window=W)
+    said: list[tuple[int, bytes]] = []
+    first, middle = (
+        Server(
+            u.terms, u.store, Ports(lambda m, raw: said.append((m, raw)), lambda *_: None, u.noise, u.sample, u.sign)
+        )
+        for u in units[:2]
+    )
+    now = 100.2
+    first.boot(now - 0.5)
+    middle.boot(now)
+    far = publication(PLAN, 2, middle.clock.latest, MESSAGE)
+    middle.from_server(now, 2, encode(Sync(PLAN, 0, 2, 1, far.round, (), None, False, 0, None, (far,))))
+    said.clear()
+    middle.connected(now, 0)
+    for to, raw in said:
+        if to == 0:
+            assert far in decode(raw, 10**6).shown  # type: ignore[union-attr]
+            first.from_server(now - 0.5, 1, raw)
+    assert not first.alarms
+    assert not first.refusals
+    assert far.place not in first.books.signed  # it comes again, and is then of use

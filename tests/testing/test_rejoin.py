@@ -359,6 +359,18 @@ def test_a_rejoin_that_was_given_up(seed: int) -> None:
     check_over(net)
 
 
+def test_a_balance_beyond_what_its_flows_can_add_up_to_is_a_lie() -> None:
+    """Or one message would put the state of a server out of the range in which its neighbours accept what it says."""
+    unit = scripted(Graph.parse("path:2"), scheme("homomorphic", 0.5), rounds=T)[0]
+    rules, books = unit.terms.rules._replace(largest=1000), unit.store.load()
+    books.apply(exchange.rejoin(books, rules, 3, unit.terms.costs[:3], 0, unit.sign))
+    most = 2000 * rules.weights[1] // 2**16 + 1
+    for n, lie in ((0, 1), (3, 3 * most + 1), (3, -3 * most - 1), (3, 2**62), (3, -(2**63))):
+        with pytest.raises(exchange.LieError, match="beyond what so many flows"):
+            exchange.on_balance(books, rules, tell(3, n, np.array([0, lie]).tobytes()))
+    assert exchange.on_balance(books, rules, tell(3, 3, np.array([3 * most, -3 * most]).tobytes())) is not None
+
+
 def test_the_question_is_asked_until_it_is_answered() -> None:
     """A copy with open records, whose first question is lost, when the neighbour has nothing to say by itself."""
     net = quiet("path:2")

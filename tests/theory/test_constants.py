@@ -200,6 +200,9 @@ def test_facts_of_clients_against_their_definitions(ragged: Callable[..., Proble
         assert found.variance[c] == pytest.approx(here.var(axis=0).sum())
         assert found.second[c] == pytest.approx(np.mean(np.sum(here**2, axis=1)))
         assert found.second_local[c] == pytest.approx(np.mean(np.sum(gradients(found.optimum[c]) ** 2, axis=1)))
+        drift = 2 * (found.delta_example[c] * np.linalg.norm(found.optimum[c] - problem.optimum)) ** 2
+        local = 2 * np.sum(gradients(found.optimum[c]) ** 2, axis=1) + drift
+        assert np.all(np.sum(here**2, axis=1) <= local * (1 + 1e-9))  # (27), with the client's own delta and drift
         for _ in range(20):
             a, b = 3 * rng.standard_normal((2, 3))
             change, far = gradients(a) - gradients(b), float(np.linalg.norm(a - b))

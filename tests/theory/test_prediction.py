@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -49,6 +50,7 @@ CURVES = [
     ("path:4", {"scheme": scheme("per-link", 0.3, sigma_client=0.4), "dropout": 0.3}),
     ("star:4", {"scheme": scheme("pairwise", 0.2, sigma_pair=0.5), "replacement": False}),
     ("ring:4", {"scheme": scheme("own-clean", 0.3), "sampled": 1, "batch": 1}),
+    ("ring:4", {"scheme": scheme("homomorphic", 0.3, sigma_client=0.4)}),
 ]
 MORE_CURVES = [  # what ends where `test_ten_problems.py` looks
     ("ring:4", {"scheme": scheme("central", 0.2, noise="gaussian"), "step": 0.8}),
@@ -72,6 +74,15 @@ def test_curves_and_levels_lie_in_the_band_of_a_simulation(ragged: Maker, graph:
         assert run.steady_state is not None
         assert prediction.steady_state is not None
         assert run.steady_state[f"{name}_db"] == pytest.approx(prediction.steady_state[f"{name}_db"], abs=0.5)
+
+
+def test_homomorphic_noise_with_noise_on_client_links() -> None:
+    """(7) with (47) on the paper's regression, against levels of a simulation that was written from the paper alone."""
+    noisy = GFL(scheme("homomorphic", math.sqrt(0.1), sigma_client=math.sqrt(0.1)), step=0.7)
+    limit = found(regression(), Graph.random(10, 0.4), noisy).limit
+    assert limit is not None
+    assert limit.db["centroid_db"] == pytest.approx(-25.44, abs=0.12)
+    assert limit.db["individual_db"] == pytest.approx(-13.71, abs=0.04)
 
 
 def test_e_and_batch_are_those_of_the_seed(ragged: Maker) -> None:
@@ -253,7 +264,7 @@ def test_homomorphic_noise_as_the_step_falls() -> None:
 
 def test_a_graph_that_does_not_mix(ragged: Maker) -> None:
     """iota_2 = 1: two servers that swap models for ever. The losses contract, so there is a limit all the same."""
-    swap, problem = Graph.from_matrix([[0.0, 1.0], [1.0, 0.0]]), ragged(P=2)
+    swap, problem = Graph.from_matrix([[0.0, 1.0], [1.0, 0.0]], turn=True), ragged(P=2)
     assert swap.iota_2 == pytest.approx(1.0, abs=1e-14)  # an eigenvalue of a 2 x 2 matrix of norm 1
     prediction = found(problem, swap, replace(RAGGED, scheme=scheme("shared", 0.3)), rounds=600)
     assert prediction.limit is not None

@@ -28,6 +28,7 @@ from confide.attacks.worlds import (
     Pair,
     Side,
     Unit,
+    client_loudness,
     drive,
     heard,
     loudness,
@@ -181,7 +182,10 @@ class Bench:
         released = bool(self.price.releases) and (kind != words.Links.name or n > 0)
         name = said.threat + (" + release" if released else "")
         rows = [Row(name, self.rounds, said.epsilon, None, "-", said.epsilon)]
-        for how, x in self.attacks(words.threat(said.threat), said.target or 0, released) if not said.leak else ():
+        threat = words.threat(said.threat)
+        honest = min(set(range(self.e.graph[0].P)) - words.colluders(threat), default=0)
+        target = honest if said.target is None else said.target
+        for how, x in self.attacks(threat, target, released) if not said.leak else ():
             account = self.said(x.rounds).get(key)
             if account is not None and not account.leak:
                 pure = None if x.pure is None or account.epsilon_pure is None else (account.epsilon_pure, x.pure)
@@ -233,12 +237,15 @@ class Bench:
         alg = self.e.algorithm
         return 2.0**-alg.fraction_bits / alg.sampled if alg.arithmetic == "fixed" else 0.0
 
-    def inside(self, known: int) -> float:
+    def inside(self, unit: Unit, known: int = 0) -> float:
         """Standard deviation on psi of the clients' own noises, but for those of `known` clients."""
         alg = self.e.algorithm
-        if alg.aggregation is not None and alg.aggregation.sigma:
-            return alg.aggregation.sums(self.L).share * math.sqrt(self.L - known)
-        return alg.scheme.sigma_client / math.sqrt(self.L)
+        if alg.sums is not None:
+            return alg.sums.share * math.sqrt(self.L - known)
+        if not alg.scheme.sigma_client:
+            return 0.0
+        quiet = self.once(("clients", unit.p), partial(client_loudness, self.e, self.sensitivity, unit))
+        return quiet * alg.scheme.sigma_client / self.L * math.sqrt(self.L - known)
 
     def moved(self, gaps: Floats) -> Floats:
         """The gaps of each round; on a grid, where roundings depend on the model, less what they may be off by."""
@@ -258,17 +265,18 @@ class Bench:
 
     def from_messages(self, threat: words.Threat, unit: Unit, pair: Pair, released: bool) -> Found | None:
         """The target takes part in every round, which is no secret."""
-        scheme, noise = self.e.algorithm.scheme, self.inside(0)
+        scheme, noise = self.e.algorithm.scheme, self.inside(unit)
         gaps = self.gaps(unit, pair, self.rounds if pair.steady else 1)
         if (noise and gaps.kept.any()) or Place.OWN in scheme.places:
             gaps = self.gaps(unit, pair, 1)  # hidden noise is carried on: only the first round is known
         rounds = len(gaps.psi)
-        local = released and isinstance(self.price.plan.privacy.release, words.Local)
+        local = released and self.price.plan.privacy.release.shows_models
         model = threat.own_client or local
         if not np.isfinite(gaps.psi).all() or (model and not noise and gaps.kept.any()):
             return Found(rounds, math.inf)
         moved, seen = self.moved(gaps.psi), self.looks(threat, unit, rounds)
-        mean = self.released(threat, unit, gaps) if released else 0.0
+        # The clients' noise is in messages and release alike: the messages alone are attacked.
+        mean = self.released(threat, unit, gaps) if released and not noise else 0.0
         if not scheme.law.normal:
             return None if noise else self.laplace(moved, seen, mean, released)
         snr = np.array([1.0 / math.hypot(1.0 / np.linalg.norm(x), noise) if x.any() else 0.0 for x in seen])
@@ -314,7 +322,7 @@ class Bench:
 
     def by_chance(self, threat: words.Threat, unit: Unit, pair: Pair) -> Found | None:
         """The target is drawn by chance, and it is a secret in which rounds."""
-        e, noise, first = self.e, self.inside(0), self.gaps(unit, pair, 1)
+        e, noise, first = self.e, self.inside(unit), self.gaps(unit, pair, 1)
         if not np.isfinite(first.psi).all():
             return Found(1, math.inf)
         absent = e.algorithm.dropout or e.algorithm.failures.unit or e.algorithm.failures.units
@@ -354,13 +362,20 @@ class Bench:
         return np.asarray(drive(self.e, unit, once, never, rounds).psi[-1])
 
     def from_sums(self, unit: Unit, pair: Pair) -> Found | None:
-        """The own server: it sees the noisy sum of every round, at a model that it knows."""
-        secure, part = self.e.algorithm.aggregation, self.sensitivity.participation
-        noise = 0.0 if secure is None else self.inside(secure.parameters(self.L).corrupted)
+        """The own server: it sees the noisy sum of every round, or each noisy update, at a model that it knows."""
+        secure, part, law = self.e.algorithm.sums, self.sensitivity.participation, self.e.algorithm.scheme.law
+        if secure is not None:
+            known = secure.parameters.corrupted
+        else:  # it sets aside what does not come from the target
+            known = 0 if self.sensitivity.level is words.Level.UNIT else self.L - 1
+        noise = self.inside(unit, known)
         rounds = self.rounds if pair.steady else 1
         gaps = self.gaps(unit, pair, 1 if part.by_chance else rounds, public=True).psi
         if not noise or not np.isfinite(gaps).all():
             return Found(rounds, math.inf)
+        if secure is None and not law.normal:
+            alone = known == self.L - 1 and not part.by_chance
+            return self.laplace(gaps, [np.array([1.0 / noise])] * len(gaps), 0.0, False) if alone else None
         roundings, sizes = (self.L + 1) * self.quantum / noise, np.linalg.norm(self.moved(gaps), axis=1)
         if not part.by_chance:
             mu = float(np.linalg.norm(sizes)) / noise
@@ -403,7 +418,7 @@ def _notes(bench: Bench) -> list[str]:
         f"{s.level} level, {s.adjacency}, participation {s.participation}, proof {s.proof}, delta {p.delta:g}",
         "printed is what a run of so many rounds says, attained what its own round gives away on",
         "worst-case data of the audit's own: a smaller epsilon would be false",
-        f"the noise of the messages was measured, at a risk of {RISK:g} to think it too soft",
+        f"noise of messages and clients was measured, at a risk of {RISK:g} to think it too soft",
     ]
     return found + [f"no statement against {who}: {why}" for who, why in bench.statement(bench.rounds).refused]
 

@@ -299,8 +299,6 @@ def loudness(e: Experiment, s: Sensitivity, unit: Unit) -> float:
 
     Measured on the messages of MEASURED rounds; it holds but for a chance of RISK.
     """
-    from scipy.stats import chi2
-
     scheme, made = e.algorithm.scheme, world(e, unit, Side(pairs(e, s, unit)[0].one), MEASURED)
     if scheme.sigma == 0.0 or scheme.exchange == Exchange.NOTHING:
         return 1.0
@@ -317,7 +315,21 @@ def loudness(e: Experiment, s: Sensitivity, unit: Unit) -> float:
         drawn = np.abs(z).max(axis=1) > 0.0  # who is absent draws nothing
         found.append((z[drawn] / size[drawn, None]).ravel())
         w = done.w
-    z = np.concatenate(found)
+    return _share(np.concatenate(found), scheme)
+
+
+def client_loudness(e: Experiment, s: Sensitivity, unit: Unit) -> float:
+    """The same of what single clients add, where they send in clear."""
+    sigma, M = e.algorithm.scheme.sigma_client, e.problem.M
+    made = world(e, unit, Side(pairs(e, s, unit)[0].one), MEASURED)
+    drawn = [made.client_noise(i, unit.p, k, M) for i in range(1, MEASURED + 1) for k in range(e.algorithm.sampled)]
+    return _share(np.concatenate([z for z in drawn if z is not None]) / sigma, e.algorithm.scheme)
+
+
+def _share(z: Floats, scheme: Scheme) -> float:
+    """Of noise that should have standard deviation 1, what it has at most."""
+    from scipy.stats import chi2
+
     if not len(z):
         return 1.0
     if scheme.law.normal:

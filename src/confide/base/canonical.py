@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import shlex
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -83,33 +84,6 @@ def check_keys(field: str, value: object, known: Iterable[str]) -> Mapping[str, 
     return value
 
 
-class FrozenDict(dict[str, Any]):
-    """A dict that stays as it was made; it copies, pickles and prints as JSON like any other."""
-
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError("a frozen table cannot be changed; make a new one with dataclasses.replace")
-
-    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
-
-    def __copy__(self) -> FrozenDict:
-        return self
-
-    def __deepcopy__(self, memo: object) -> FrozenDict:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FrozenDict, (dict(self),)
-
-
-def frozen(value: Any) -> Any:
-    """Plain data that nobody can change: dicts become `FrozenDict`, lists become tuples."""
-    if isinstance(value, Mapping):
-        return FrozenDict({key: frozen(item) for key, item in value.items()})
-    if isinstance(value, list | tuple):
-        return tuple(frozen(item) for item in value)
-    return value
-
-
 def open_regular(path: str | Path, field: str, flags: int, largest: int) -> int:
     """A descriptor of an existing plain file of at most `largest` bytes; never waits, as a pipe would."""
     try:
@@ -127,6 +101,14 @@ def open_regular(path: str | Path, field: str, flags: int, largest: int) -> int:
         os.close(fd)
         raise InputError(field, str(path), remedy)
     return fd
+
+
+def read_private(path: str | Path, field: str, largest: int) -> bytes:
+    """A file that only its owner can read."""
+    with open(open_regular(path, field, os.O_RDONLY, largest), "rb") as file:
+        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+            raise InputError(field, str(path), f"can be read by others; chmod 600 {shlex.quote(str(path))}")
+        return file.read(largest)
 
 
 def read_bytes(path: str | Path, field: str, largest: int) -> bytes:

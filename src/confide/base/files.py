@@ -58,6 +58,12 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """The whole text, or nothing."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def atomic_folder(folder: str | Path, marker: str) -> Iterator[Path]:
     """Yields a temporary folder that becomes `folder`.

@@ -44,6 +44,7 @@ class Purpose(IntEnum):
     UNIT_FAILURE = 13  # a unit is absent          (round, unit)
     NETWORK_NOISE = 14  # one draw for all servers (round)
     RELEASE = 15  # shares of what is released     ()
+    AROUND_NOISE = 16  # shared by two servers     (round, p, m)
 
 
 def mix(z: int) -> int:

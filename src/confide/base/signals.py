@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -41,7 +41,13 @@ def end_at_once(*_: object) -> None:
 @contextmanager
 def heard(told: Callable[[], None], look: Callable[[], None]) -> Iterator[None]:
     """Inside, `told` is called for SIGTERM and SIGINT, `look` for SIGHUP, between any two lines of the main thread."""
-    handlers = dict.fromkeys(TOLD, told) | {signal.SIGHUP: look}
+    with handled(dict.fromkeys(TOLD, told) | {signal.SIGHUP: look}):
+        yield
+
+
+@contextmanager
+def handled(handlers: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
+    """Inside, these are called for their signals; afterwards what was before holds again."""
     before = {number: signal.signal(number, _calling(handler)) for number, handler in handlers.items()}
     try:
         yield

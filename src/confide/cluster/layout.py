@@ -27,7 +27,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from confide.base.errors import InputError
-from confide.base.files import atomic_file
+from confide.base.files import write_text
 from confide.cluster.try_out import deployable
 from confide.deploy.keys.announcement import announce
 from confide.deploy.keys.authority import Authority
@@ -66,7 +66,7 @@ def free_ports(n: int) -> list[int]:
             return found
         if is_free(port):
             found.append(port)
-    raise InputError("ports", n, "so many are not free on this machine")
+    raise InputError("ports", n, "this machine has fewer free ports; use fewer units")
 
 
 def is_free(port: int) -> bool:
@@ -136,7 +136,7 @@ class Layout:
             "dataset": self.dataset,
             "options": self.options,
         }
-        _write(self.folder / RECORD, json.dumps(table, indent=1) + "\n")
+        write_text(self.folder / RECORD, json.dumps(table, indent=1) + "\n")
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -191,9 +191,9 @@ class Layout:
             if dialing not in self.nodes or dialed not in self.units:
                 raise InputError("via", (dialing, dialed), "must be a node that dials and a unit that it dials")
         for unit in self.units:
-            _write(self.toml(unit), self._server(unit, via, options))
+            write_text(self.toml(unit), self._server(unit, via, options))
             for node in self.clients(unit):
-                _write(self.toml(node), self._client(node, unit, via, options))
+                write_text(self.toml(node), self._client(node, unit, via, options))
 
     def _server(self, unit: str, via: Via, options: Mapping[str, Any]) -> str:
         general: dict[str, Any] = {
@@ -230,12 +230,6 @@ class Layout:
     def _peer(self, dialing: str, unit: str, via: Via) -> str:
         address = via.get((dialing, unit), self.address(unit))
         return _table({"organisation": unit, "name": SERVER, "addresses": [address]})
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole, or as it was: the disk may be full."""
-    with atomic_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def _table(values: Mapping[str, Any]) -> str:

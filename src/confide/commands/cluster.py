@@ -8,13 +8,14 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from confide.base import signals
 from confide.base.errors import InputError, RunError
 from confide.commands.options import Change, Json, Seed, answer
 
@@ -55,12 +56,12 @@ def cluster(
     given: dict[str, float | None] = {"units": units, "clients": clients, "rounds": rounds}
     given |= {"adapt": adapt, "tick": tick, "exchange": exchange, "drain": drain}
     temporary = out is None
-    with _signals():
+    with signals.handled(dict.fromkeys((signal.SIGTERM, signal.SIGHUP), _interrupt)):
         if out is not None and (out / "cluster.json").exists():
             asked = {"CONFIG": config, "--set": change} | {f"--{name}": value for name, value in given.items()}
             layout = _again(out, asked, release)
         else:
-            layout = _anew(out, _config(config, change or []), release=release, **given)
+            layout = _anew(out, config, change or [], release=release, **given)
         for note in layout.notes:
             _say(f"set {note}")
         found = _run(layout, test_seed, release)
@@ -92,9 +93,12 @@ def _again(folder: Path, asked: dict[str, Any], release: bool) -> Layout:
     return found
 
 
-def _anew(folder: Path | None, config: Any, **given: Any) -> Layout:
+def _anew(folder: Path | None, path: Path | None, changes: list[str], **given: Any) -> Layout:
     from confide.cluster.layout import lay_out
+    from confide.cluster.try_out import TRY_OUT
+    from confide.plans.config import load, parse
 
+    config = parse(TRY_OUT, changes) if path is None else load(path, changes)
     place = Path(tempfile.mkdtemp(prefix="confide-cluster-")) if folder is None else folder  # made 0700
     try:
         return lay_out(place, config, **{name: value for name, value in given.items() if value is not None})
@@ -102,13 +106,6 @@ def _anew(folder: Path | None, config: Any, **given: Any) -> Layout:
         if folder is None:
             shutil.rmtree(place, ignore_errors=True)
         raise
-
-
-def _config(path: Path | None, changes: list[str]) -> Any:
-    from confide.cluster.try_out import TRY_OUT
-    from confide.plans.config import load, parse
-
-    return parse(TRY_OUT, changes) if path is None else load(path, changes)
 
 
 def _run(layout: Layout, test_seed: int | None, release: bool) -> dict[str, Any]:
@@ -148,59 +145,37 @@ def _run(layout: Layout, test_seed: int | None, release: bool) -> dict[str, Any]
 
 @contextmanager
 def _watching(running: Cluster) -> Iterator[Any]:
-    """A function that says whether all have finished, and shows meanwhile where they are."""
-    from confide.cluster import view as view
-
-    troubles = view.Troubles(running)
-    if not err.is_terminal:
-        last = ""
-
-        def tell() -> bool:
-            nonlocal last
-            found = view.statuses(running)
-            if (now := view.line(found)) != last:
-                last = now
-                _say(now)
-            for trouble in troubles.look(now):
-                _say(trouble)
-            return _all_finished(found)
-
-        yield tell
-        return
+    """A function that says whether all have finished, and shows meanwhile where they are: on a terminal as a table."""
     from rich.live import Live
 
-    with Live(view.table(running, dict.fromkeys(running.layout.units)), console=err, auto_refresh=False) as live:
+    from confide.cluster import view as view
 
-        def show() -> bool:
+    troubles, last = view.Troubles(running), ""
+    table = view.table(running, dict.fromkeys(running.layout.units))
+    with Live(table, console=err, auto_refresh=False) if err.is_terminal else nullcontext() as live:
+
+        def look() -> bool:
+            nonlocal last
             found = view.statuses(running)
-            live.update(view.table(running, found), refresh=True)
-            for trouble in troubles.look(view.line(found)):
+            now = view.line(found)
+            if live is not None:
+                live.update(view.table(running, found), refresh=True)
+            elif now != last:
+                _say(now)
+            last = now
+            for trouble in troubles.look(now):
                 _say(trouble)
-            if done := _all_finished(found):
-                return done
-            time.sleep(LOOK)
-            return False
+            done = all(s is not None and s["phase"] == "finished" for s in found.values())
+            if live is not None and not done:
+                time.sleep(LOOK)
+            return done
 
-        yield show
-
-
-def _all_finished(found: dict[str, dict[str, Any] | None]) -> bool:
-    return all(s is not None and s["phase"] == "finished" for s in found.values())
+        yield look
 
 
-@contextmanager
-def _signals() -> Iterator[None]:
+def _interrupt() -> None:
     """To be told to end, or to lose the terminal, is a Ctrl-C."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    raise KeyboardInterrupt
 
 
 def _say(line: str) -> None:

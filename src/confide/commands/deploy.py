@@ -201,7 +201,7 @@ def ledger(
 ) -> None:
     """Write a server's ledger to a file: for an auditor, and as `ledgers` of the next plan on the same data."""
     from confide.base import canonical
-    from confide.base.files import atomic_file
+    from confide.base.files import write_text
     from confide.deploy.node import asking
     from confide.privacy.ledger import read
 
@@ -212,8 +212,7 @@ def ledger(
     facts: dict[str, Any] = {"file": str(out), "events": len(book.events), "head": book.head}
     lines = [str(out), f"{len(book.events)} events, the last line is {book.head}"]
     if receipts is not None:
-        with atomic_file(receipts) as temporary:
-            temporary.write_text(canonical.dumps(told) + "\n", encoding="utf-8")
+        write_text(receipts, canonical.dumps(told) + "\n")
         facts |= {"receipts_file": str(receipts), "receipts": len(told)}
         lines += [str(receipts), f"{len(told)} receipts of released results"]
     answer(as_json, facts, *lines)

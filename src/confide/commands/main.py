@@ -93,13 +93,14 @@ def simulate(
     parsed = settings.load(config, change or [])
     folder = out or Path(parsed.output.folder or Path("results") / config.stem)
     run, files, again = _simulate(parsed, folder)
-    spent = _spent(folder, parsed.privacy.delta)
+    from confide.engines.run import LEDGER
+    from confide.privacy.asked import add_up, sum_lines
+
+    spent = add_up([folder], parsed.privacy.delta) if (folder / LEDGER).exists() else None
     lines = run.facts()
     if again:
         lines.append("kept           this run was made before: its results are handed out again, nothing is drawn anew")
     if spent is not None and len(spent["runs"]) > 1:
-        from confide.privacy.asked import sum_lines
-
         lines += [f"ledger         {line}" for line in sum_lines(spent)]
     lines += [f"files          {folder}", *([] if run.privacy is None else ["", run.statement])]
     answer(as_json, run.summary() | {"spent": spent, "files": files, "kept": again}, *lines)
@@ -119,7 +120,7 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
     from confide.base.files import check_replaceable, no_empty_folders
     from confide.engines.driver import simulate as run_rounds
     from confide.engines.kept import keep, kept
-    from confide.engines.run import LEDGER, RECORD, DivergenceWarning, StabilityWarning
+    from confide.engines.run import LEDGER, RECORD, DivergenceWarning, NoNoiseWarning, StabilityWarning
     from confide.plans.config import named_as_in_config
 
     config = parsed.model_dump(mode="json", exclude_none=True)
@@ -136,8 +137,10 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
             if found is not None:
                 return found, sorted(str(path) for path in folder.iterdir()), True
         warnings.simplefilter("ignore", DivergenceWarning)  # said below, once
+        warnings.simplefilter("ignore", NoNoiseWarning)
         if err.is_terminal:  # before the first round, for who is watching; it is in the notes of the run too
             warnings.simplefilter("always", StabilityWarning)
+            warnings.simplefilter("always", NoNoiseWarning)
             warnings.showwarning = _show  # of this context, as the filters are
         run = run_rounds(
             **experiment._asdict(),
@@ -150,17 +153,6 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
     if run.guarded:
         files.append(keep(folder, experiment.problem, experiment.graph))
     return run, files, False
-
-
-def _spent(folder: Path, delta: float) -> dict[str, Any] | None:
-    """What all runs into this folder cost together; None where they are not accounted."""
-    from confide.engines.run import LEDGER
-
-    if not (folder / LEDGER).exists():
-        return None
-    from confide.privacy.asked import add_up
-
-    return add_up([folder], delta)
 
 
 def _show(

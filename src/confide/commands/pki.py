@@ -236,7 +236,7 @@ def _opened(folder: Path, org: str, source: str | None) -> Authority:
 
     authority = Authority.open(folder / check_name("organisation", org), passphrase=_passphrase(source))
     if authority.org != org:
-        raise InputError("organisation", org, f"that folder is of {authority.org}; give it back its name")
+        raise InputError("organisation", org, f"that folder is of {authority.org}; rename it back")
     return authority
 
 

@@ -93,9 +93,15 @@ def account(
     ] = "homomorphic",
     sigma: Annotated[float, typer.Option(help="standard deviation per coordinate")] = 200.0,
     sigma_pair: Annotated[float, typer.Option(help="of pairwise")] = 0.0,
-    release: Annotated[str, typer.Option(help="none, centroid:SIGMA or local")] = "none",
+    sigma_client: Annotated[
+        float, typer.Option(help="of each client's own noise, its update being sent in clear (plain aggregation)")
+    ] = 0.0,
+    release: Annotated[str, typer.Option(help="none, centroid:SIGMA, local or consensus:T")] = "none",
     sum_sigma: Annotated[float | None, typer.Option(help="on psi, of the noise inside the secure sum")] = None,
     theorem: Annotated[str, typer.Option(help="'paper' prints the paper's Theorem 2, with its gaps")] = "confide",
+    epsilon: Annotated[
+        float | None, typer.Option(help="of --theorem paper: the sigma that it asks for, instead of --sigma")
+    ] = None,
     rows: Annotated[
         str | None, typer.Option(help="N or N:M, rows of a client and of another: a sum about examples for clients")
     ] = None,
@@ -104,27 +110,32 @@ def account(
     """epsilon for a named adversary, with the assumptions it rests on; or of a config, a plan, or ledgers together."""
     from confide.base.validation import one_of
 
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
     if x:
-        sources = {name: context.get_parameter_source(name) for name in context.params}
-        given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
         _account_of(x, asked, rows, as_json, given)
         return
     if one_of("theorem", theorem, ("confide", "paper")) == "paper":
-        _paper(asked, sigma, as_json)
+        if {"sigma", "epsilon"} <= given:
+            raise InputError("--epsilon", epsilon, "sigma follows from it; give one of --sigma and --epsilon")
+        _paper(asked, sigma, epsilon, as_json)
         return
+    if epsilon is not None:
+        remedy = "is what `account` answers; `confide plan --epsilon` sizes noise for it, --theorem paper as printed"
+        raise InputError("--epsilon", epsilon, remedy)
     from confide.laws.law import Law
     from confide.privacy.accountant import account as spend
     from confide.rounds.schemes import scheme as make
 
     law, s = Law.parse(asked.noise), asked.sensitivity()
-    made = make(scheme, sigma, noise=law.continuous, sigma_pair=sigma_pair)
+    made = make(scheme, sigma, noise=law.continuous, sigma_pair=sigma_pair, sigma_client=sigma_client)
     inside = _sum_noise(asked, sum_sigma)
     servers = asked.servers()
     if law.on_grid:
         made, servers, s = _on_grid(made, servers, s, inside, asked)
     a = spend(
         made, servers, s, rounds=asked.rounds, noise=law, threat=asked.threat, release=release, delta=asked.delta,
-        sum_noise=inside,
+        sum_noise=inside, secure=not sigma_client,
     )  # fmt: skip
     from confide.privacy.statement import assumptions, table
 
@@ -146,7 +157,7 @@ def plan(
     rho: Annotated[float | None, typer.Option(help="budget as zCDP, instead")] = None,
     scheme: Annotated[str, typer.Option(help="a scheme's name, or auto")] = "auto",
     release: Annotated[
-        str, typer.Option(help="none, centroid (its noise is sized too), centroid:SIGMA or local")
+        str, typer.Option(help="none, centroid (its noise is sized too), centroid:SIGMA, local or consensus:T")
     ] = "centroid",
     hessian: Annotated[float, typer.Option(help="of the quadratic that predicts errors without a config")] = 1.0,
     as_json: Json = False,
@@ -299,13 +310,16 @@ def _on_grid(
     return made, graph, replace(s, rounding=Rounding(arithmetic.quantum, 1, s.clip == "example", error))
 
 
-def _paper(asked: Asked, sigma: float, as_json: bool) -> None:
-    from confide.privacy.accountant import paper_theorem
+def _paper(asked: Asked, sigma: float, epsilon: float | None, as_json: bool) -> None:
+    from confide.privacy.accountant import paper_sigma, paper_theorem
 
-    epsilon, gaps = paper_theorem(asked.step, asked.bound, sigma, asked.rounds)
-    found = {"epsilon": epsilon, "theorem": "paper", "valid": False, "warnings": gaps}
+    if epsilon is None:
+        epsilon, gaps = paper_theorem(asked.step, asked.bound, sigma, asked.rounds)
+    else:
+        sigma, gaps = paper_sigma(asked.step, asked.bound, epsilon, asked.rounds)
+    found = {"epsilon": epsilon, "sigma": sigma, "theorem": "paper", "valid": False, "warnings": gaps}
     warnings = [f"  warning: {gap}" for gap in gaps]
-    answer(as_json, found, f"Theorem 2 as printed: epsilon {epsilon:.6g}", *warnings)
+    answer(as_json, found, f"Theorem 2 as printed: epsilon {epsilon:.6g} with sigma {sigma:.6g}", *warnings)
 
 
 def _from_config(path: Path) -> tuple[Any, Any, int, Measure | None]:
@@ -326,6 +340,9 @@ def _from_config(path: Path) -> tuple[Any, Any, int, Measure | None]:
         raise InputError("config", str(path), remedy)
     if x.privacy is None:
         raise InputError("algorithm.clip", "none", "a plan needs a clip; set algorithm.clip and algorithm.bound")
+    if x.algorithm.scheme.sigma_client:
+        remedy = "is no noise of servers, which is what a plan sizes; set 0, and `confide account` prices it"
+        raise InputError("scheme.sigma_client", x.algorithm.scheme.sigma_client, remedy)
     s = price_run(x.problem, x.graph, x.algorithm, x.rounds, x.seed, x.privacy).sensitivity
 
     def measure(sized: Calibrated) -> tuple[float, float]:

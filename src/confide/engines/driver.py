@@ -26,12 +26,14 @@ from confide.engines.run import (
     MAY_LOOK_FINE,
     Divergence,
     DivergenceWarning,
+    NoNoiseWarning,
     Run,
     StabilityWarning,
     describe,
     describe_model,
+    traffic,
 )
-from confide.graph.graph import Graph
+from confide.graph.graph import Graph, check_turns
 from confide.plans import words
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
@@ -104,7 +106,7 @@ def simulate(
             secret = _secret(privacy, repeats)
     name = choose_engine(engine, problem, algorithm)
     threads = positive_int("threads", threads if threads is not None else (os.cpu_count() or 1))
-    unstable = foresee(problem, graphs, algorithm, seed)
+    unstable, vanishing = foresee(problem, graphs, algorithm, seed), algorithm.scheme.vanishes(graphs[0])
     if price is not None and (paid := _reserved(ledger, price, problem, rounds, repeats, seed)) is not None:
         rounds = paid.rounds
     if price is None and problem.private:
@@ -115,6 +117,8 @@ def simulate(
         work = engine_named(name)(problem, graphs, algorithm, rounds, seed, cap, secret=secret)
         if unstable is not None:
             warnings.warn(StabilityWarning(unstable), stacklevel=2)
+        if vanishing is not None:
+            warnings.warn(NoNoiseWarning(vanishing), stacklevel=2)
         recording = Recording.empty(repeats, rounds, problem.M, every)
         course = _Course(problem, work, recording, rounds, [work.start() for _ in range(repeats)])
     except BaseException:
@@ -131,6 +135,7 @@ def simulate(
     if course.broke:
         warnings.warn(DivergenceWarning(*course.broke, algorithm.step, unstable), stacklevel=2)
     notes = problem.notes + (() if problem.optimum is not None else (NO_OPTIMUM,))
+    notes += () if vanishing is None else (vanishing,)
     if unstable is not None:
         notes += (unstable if course.broke else f"{unstable}. {MAY_LOOK_FINE}",)
     if rounds < planned:
@@ -164,6 +169,7 @@ def simulate(
             engine=name,
         ),
         model=describe_model(problem),
+        bytes_a_round=traffic(graphs, algorithm, problem.M),
         notes=notes,
         privacy=None if price is None or counted == 0 else _accounted(price, counted, paid, problem, seed),
         seconds=time.perf_counter() - began,
@@ -322,6 +328,7 @@ class _Course:
             "disagreement": self.out.disagreement,
             **evaluated,
             "residual": self.out.residual,
+            "uncancelled": self.out.uncancelled,
             "participants": self.out.participants,
         }
         return {name: row[:, : self.done].copy() for name, row in rows.items()}
@@ -353,6 +360,7 @@ def _graphs(graph: Graph | Sequence[Graph], problem: Problem) -> list[Graph]:
         raise InputError("graph", graph, "at least one graph is needed")
     for g in graphs:
         g.check_units(problem.federation.P)
+    check_turns(graphs)
     return graphs
 
 

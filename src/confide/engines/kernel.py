@@ -113,6 +113,7 @@ class Out(NamedTuple):
     individual_msd: Floats
     disagreement: Floats
     residual: Floats
+    uncancelled: Floats
     participants: Floats
     centroids: Floats
     every: int
@@ -530,14 +531,15 @@ def combine(rule, net, first, last, scratch, w):
 def measure(i, rounds, data, w, scratch, took_part, out):
     """Metrics of round i; False when the states blew up."""
     P, M = w.shape
-    own = scratch.own
-    centroid_msd = individual = disagreement = residual = size = 0.0
+    own, psi = scratch.own, scratch.psi
+    centroid_msd = individual = disagreement = residual = uncancelled = size = 0.0
     evaluated = i % out.every == 0 or i == rounds
     for q in range(M):
-        total = total_own = 0.0
+        total = total_own = total_psi = 0.0
         for p in range(P):
             total += w[p, q]
             total_own += own[p, q]
+            total_psi += psi[p, q]
         centroid = total / P
         for p in range(P):
             x = w[p, q]
@@ -546,12 +548,14 @@ def measure(i, rounds, data, w, scratch, took_part, out):
             size += x * x
         centroid_msd += (centroid - data.optimum[q]) ** 2
         residual += (total - total_own) ** 2
+        uncancelled += (total - total_psi) ** 2
         if evaluated:
             out.centroids[(i + out.every - 1) // out.every - 1, q] = centroid
     out.centroid_msd[i - 1] = centroid_msd
     out.individual_msd[i - 1] = individual / P
     out.disagreement[i - 1] = disagreement / P
     out.residual[i - 1] = math.sqrt(residual)
+    out.uncancelled[i - 1] = math.sqrt(uncancelled)
     out.participants[i - 1] = took_part
     return size < LARGE
 

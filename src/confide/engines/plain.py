@@ -41,6 +41,7 @@ class PlainEngine(Engine):
                 out.individual_msd[at] = np.mean(np.sum((values - self.optimum) ** 2, axis=1))
             out.disagreement[at] = np.mean(np.sum((values - centroid) ** 2, axis=1))
             out.residual[at] = np.linalg.norm(self.arithmetic.value(done.w.sum(axis=0) - done.own.sum(axis=0)))
+            out.uncancelled[at] = np.linalg.norm(self.arithmetic.value(done.w.sum(axis=0) - done.psi.sum(axis=0)))
             out.participants[at] = done.participants
             if i % out.every == 0 or i == self.rounds:
                 out.centroids[repetition, out.slot(i)] = centroid

@@ -1,4 +1,6 @@
-"""The release at the end of a run, made as its price says: `centroid:SIGMA` the servers' mean with noise, `local` w_p.
+"""The release at the end of a run, made as its price says.
+
+`centroid:SIGMA` is the servers' mean with noise, `local` w_p, and `consensus:T` that after T clean combinations.
 
 Every server adds a discrete Gaussian share to the sum of the states, so wide that those of all but the colluders put
 SIGMA on the mean (`Reveal.hidden`). In fixed point shares are whole quanta of the states. In floating point the sum is
@@ -16,11 +18,13 @@ import numpy as np
 from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, key, words
+from confide.graph.graph import Graph
 from confide.laws.noise import LARGEST_SCALE, SecretStream, discrete_gaussian
-from confide.plans.words import Local, Nothing
+from confide.plans.words import Consensus, Local, Nothing
 from confide.privacy.price import Price
 from confide.privacy.reveal import Reveal
 from confide.rounds.arithmetic import State
+from confide.rounds.consensus import consensus
 
 FINE = 2.0**-32  # of a share: the grid of a release in floating point
 
@@ -28,7 +32,7 @@ FINE = 2.0**-32  # of a share: the grid of a release in floating point
 @dataclass(frozen=True)
 class Releasing:
     release: Reveal  # sized for the plan's threat
-    servers: int
+    graphs: tuple[Graph, ...]
     quantum: float | None  # of the states in fixed point
 
     @classmethod
@@ -36,14 +40,18 @@ class Releasing:
         """Whatever cannot be drawn or read back is refused before the first round."""
         plan = price.plan
         if plan.algorithm.fraction_bits is None:
-            return cls(price.reveal, plan.P, None)
+            return cls(price.reveal, plan.graph.graphs, None)
         quantum = price.arithmetic.quantum
-        found = cls(price.reveal, plan.P, quantum)
+        found = cls(price.reveal, plan.graph.graphs, quantum)
         quanta = found.share / quantum
         if quanta > LARGEST_SCALE or (quanta and plan.P * (price.largest / quantum + 20.0 * quanta + 2.0) >= 2.0**63):
             remedy = f"the released sum over {plan.P} servers could leave 64 bits; use fewer fraction bits"
             raise InputError("algorithm.fraction_bits", plan.algorithm.fraction_bits, remedy)
         return found
+
+    @property
+    def servers(self) -> int:
+        return self.graphs[0].P
 
     @property
     def share(self) -> float:
@@ -56,6 +64,8 @@ class Releasing:
             return None
         if isinstance(self.release.release, Local):
             return models.copy()
+        if isinstance(self.release.release, Consensus):
+            return consensus(models, self.graphs, self.release.release.combinations)
         if self.share == 0.0:
             return np.asarray(models.mean(axis=0))
         grid = self.share * FINE if self.quantum is None else self.quantum

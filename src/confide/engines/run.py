@@ -6,8 +6,8 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.local import sgd
-from confide.rounds.schemes import KEYS
+from confide.rounds.schemes import KEYS, Exchange
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,6 +70,10 @@ class StabilityWarning(DivergenceWarning):
         UserWarning.__init__(self, f"{why}. {MAY_LOOK_FINE}")
 
 
+class NoNoiseWarning(UserWarning):
+    """A scheme that adds no noise on this graph."""
+
+
 MAY_LOOK_FINE = "Up to about twice the limit most runs still look fine; their average is ruled by the few that do not"
 
 
@@ -85,8 +89,9 @@ class Run:
         notes: what every output must say, such as "synthetic".
         privacy: the privacy statement; None is printed as "not accounted".
         released: what `privacy.release` reveals, noise included: of `centroid:SIGMA` one model, shape (repeats, M), of
-            `local` those of the servers; None of `none`, and of a run that broke.
+            `local` and `consensus:T` those of the servers; None of `none`, and of a run that broke.
         released_db: mean-square deviation of that from the optimum.
+        bytes_a_round: what a round sends, by who sends it to whom (`traffic`).
         private: the data are somebody's. Where such a run is accounted, only `released` is meant for others: the rest
             is computed from the data without a price, and `save` keeps `models` only when told to.
         interrupted: stopped by Ctrl-C; the rounds before are whole.
@@ -108,6 +113,7 @@ class Run:
     released: Floats | None = None
     released_db: float | None = None
     private: bool = False
+    bytes_a_round: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def guarded(self) -> bool:
@@ -157,8 +163,8 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """One JSON-able object: what `confide simulate --json` prints."""
         own = (
-            "rounds", "repeats", "final", "steady_state", "released_db", "privacy", "private", "interrupted",
-            "diverged", "seconds",
+            "rounds", "repeats", "final", "steady_state", "bytes_a_round", "released_db", "privacy", "private",
+            "interrupted", "diverged", "seconds",
         )  # fmt: skip
         return {name: getattr(self, name) for name in own} | {
             "seed": self.inputs["seed"],
@@ -188,6 +194,8 @@ class Run:
         algorithm, graph = self.inputs["algorithm"], self.inputs["graphs"][0]
         scheme = algorithm["scheme"]
         noise = f", {scheme['law']} sigma {scheme['sigma']:.3g}" if scheme["sigma"] else ""
+        if scheme["sigma_client"]:
+            noise += f", {scheme['law']} sigma {scheme['sigma_client']:.3g} on client links"
         problem = self.inputs["problem"]["name"]
         lines = [
             f"{scheme['name']}{noise} on {problem}, {graph['name']} ({graph['weights']}), "
@@ -305,7 +313,7 @@ class Run:
             metrics, kept = _metrics(record, columns, models), ("privacy", "diverged", "config", "versions")
             facts = {name: record[name] for name in (*_KINDS, *kept)}
             facts |= {"notes": tuple(record["notes"]), "released": released}
-            later = {name: record[name] for name in ("released_db", "private") if name in record}
+            later = {name: record[name] for name in ("released_db", "private", "bytes_a_round") if name in record}
             return cls(metrics, models, **facts | later)
         except InputError:
             raise
@@ -361,6 +369,23 @@ def describe(problem: Problem, graphs: tuple[Graph, ...], algorithm: GFL, **rest
         "algorithm": json.loads(json.dumps(settings, default=lambda x: x.tolist())),  # NumPy's numbers and arrays
         **rest,
     }
+
+
+def traffic(graphs: Sequence[Graph], algorithm: GFL, M: int) -> dict[str, float]:
+    """Bytes that a round sends: 8 for every number, or a ring's word in a secure sum, and nothing for what is around.
+
+    Failures and dropout are left out, several graphs are averaged over their turns, and a centre takes one message of
+    every server and answers it.
+    """
+    P, exchange = graphs[0].P, algorithm.scheme.exchange
+    messages = {
+        Exchange.GRAPH: 2.0 * sum(len(g.edges) for g in graphs) / len(graphs),
+        Exchange.AVERAGE: 2.0 * P,
+        Exchange.NOTHING: 0.0,
+    }[exchange]
+    word = 8 if algorithm.aggregation is None else algorithm.encoding().dtype.itemsize
+    updates = float(P * algorithm.sampled * M)
+    return {"between_servers": 8.0 * M * messages, "from_clients": word * updates, "to_clients": 8.0 * updates}
 
 
 def describe_model(problem: Problem) -> dict[str, Any]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from confide.base.arrays import Floats, Ints
+from confide.base.arrays import Bools, Floats, Ints
 from confide.base.errors import InputError
 
 RULES = ("lazy", "metropolis", "uniform", "constant", "given")
@@ -33,7 +34,7 @@ def edge_sums(P: int, edges: Ints, a: Floats | None = None) -> NDArray[Any]:
 
 
 def check_parts(edges: Ints, a: Floats, own: Floats) -> None:
-    """What makes a Graph, except that it is connected: the constructors know or check that."""
+    """What makes a Graph, except that it mixes: the constructors know or check that."""
     shapes = (edges.shape, a.shape, own.shape)
     if own.ndim != 1 or not own.size or shapes[:2] != ((a.size, 2), (a.size,)):
         raise InputError("graph", shapes, "edges must be (E, 2), edge_weights (E,), own_weights (P,)")
@@ -47,21 +48,41 @@ def check_parts(edges: Ints, a: Floats, own: Floats) -> None:
     check_sums(own + edge_sums(own.size, edges, a))
 
 
-def check_connected(P: int, edges: Ints) -> None:
-    beside: dict[int, list[int]] = defaultdict(list)
-    for i, j in edges.tolist():
-        beside[i].append(j)
-        beside[j].append(i)
-    reached, left = {0}, [0]
+def check_mixing(P: int, turns: Sequence[tuple[Ints, Bools | None]]) -> None:
+    """Refuse graphs whose product over a period does not mix: assumption 1, iota_2 < 1, without eigenvalues.
+
+    A product of nonnegative doubly stochastic matrices mixes if and only if the walk over (turn, server) reaches all,
+    and its cycles have no common divisor but the number of turns. For one graph: it is connected, and some server keeps
+    a weight for itself or some cycle is odd.
+
+    Args:
+        turns: of each the edges, and which servers keep a weight for themselves; None: all.
+    """
+    n, beside = len(turns), [defaultdict[int, list[int]](list) for _ in turns]
+    for near, (edges, _) in zip(beside, turns, strict=True):
+        for i, j in edges.tolist():
+            near[i].append(j)
+            near[j].append(i)
+    steps, left, divisor = {(0, 0): 0}, [(0, 0)], 0
     while left:  # every client reads the plan's graph: networkx would be most of its memory
-        new = set(beside[left.pop()]) - reached
-        reached |= new
-        left += new
+        turn, p = here = left.pop()
+        keeps = turns[turn][1]
+        for m in (*beside[turn][p], *([p] if keeps is None or keeps[p] else [])):
+            there = ((turn + 1) % n, m)
+            if there not in steps:
+                steps[there] = steps[here] + 1
+                left.append(there)
+            divisor = math.gcd(divisor, steps[here] + 1 - steps[there])
+    reached = {p for turn, p in steps if turn == 0}
+    what = f"{P} servers, {len(turns[0][0])} edges" if n == 1 else f"{n} graphs that take turns"
     if len(reached) < P:
         inside = _some(sorted(reached), len(reached))
         outside = _some((p for p in range(P) if p not in reached), P - len(reached))
-        remedy = f"must be connected: {inside} do not reach {outside}; add an edge between them"
-        raise InputError("graph", f"{P} servers, {len(edges)} edges", remedy)
+        must = "must be connected" if n == 1 else "must mix over a period"
+        raise InputError("graph", what, f"{must}: {inside} do not reach {outside}; add an edge between them")
+    if divisor != n:
+        remedy = "must mix (iota_2 < 1): models only change sides and never agree, as no server keeps a part of its own"
+        raise InputError("graph", what, f"{remedy}; give one a weight for itself, or all of them by weights = 'lazy'")
 
 
 def _some(servers: Iterable[int], count: int, most: int = 10) -> str:

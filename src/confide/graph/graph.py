@@ -14,7 +14,7 @@ and a server keeps the rest, a_pp = 1 - sum over its neighbours of a_pm.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from confide.base import validation
 from confide.base.arrays import Floats, Ints
 from confide.base.errors import InputError
 from confide.base.validation import positive_int, whole
-from confide.graph.checks import check_connected, check_parts, check_rule, check_sums, edge_sums, symmetric
+from confide.graph.checks import check_mixing, check_parts, check_rule, check_sums, edge_sums, symmetric
 from confide.graph.edges import canonical, draw, edge_array
 from confide.graph.file import adjacent_pairs, looks_like_edges, number, read_table
 from confide.graph.weights import DENSE, dense, frozen, leading, rule_weights, sparse
@@ -53,10 +53,12 @@ SPECS = {  # what `Graph.parse` understands, with the least and the most numbers
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
-    """A connected graph of P servers with the weights a_pm that they give to each other's models.
+    """A graph of P servers with the weights a_pm that they give to each other's models; A mixes (assumption 1).
 
-    Every way to make one takes `weights`, the rule of the a_pm ("lazy", "metropolis", "uniform" or "constant"), and
-    raises `InputError` where a number is out of its range or no connected graph comes of it.
+    Of several that take turns only the product over a period must: such a one is made with `turn`, and whoever takes
+    the graphs asks `check_turns`. Every way to make one takes `weights`, the rule of the a_pm ("lazy", "metropolis",
+    "uniform" or "constant"), and raises `InputError` where a number is out of its range or no connected graph comes
+    of it.
 
     >>> Graph.path(3).A.round(4)
     array([[0.8333, 0.1667, 0.    ],
@@ -134,6 +136,32 @@ class Graph:
             remedy = f"the problem has {units} units; the graph needs one server for each"
             raise InputError("graph", f"{self.name} with {self.P} servers", remedy)
 
+    def matchings(self) -> list[Self]:
+        """Gossip: its edges as graphs that take turns, in each of which a server has one neighbour at most.
+
+        An edge comes in the first turn in which both of its ends are free, which makes fewer turns than twice the
+        largest degree. The rule is asked again in each: "metropolis" is the mean of two.
+
+        >>> [g.edges.tolist() for g in Graph.path(4).matchings()]
+        [[[0, 1], [2, 3]], [[1, 2]]]
+        """
+        if not len(self.edges):
+            return [self]
+        turns, busy = list[list[int]](), list[set[int]]()
+        for e, ends in enumerate(self.edges.tolist()):
+            free = next((n for n, taken in enumerate(busy) if taken.isdisjoint(ends)), len(turns))
+            if free == len(turns):
+                turns.append([])
+                busy.append(set())
+            turns[free].append(e)
+            busy[free].update(ends)
+        names = [f"{self.name}, matching {n} of {len(turns)}" for n in range(1, len(turns) + 1)]
+        given = self.weights == "given"
+        return [
+            self._build(self.P, self.edges[e], self.weights, name, self.edge_weights[e] if given else None)
+            for e, name in zip(turns, names, strict=True)
+        ]
+
     # ---- other forms
 
     def with_weights(self, rule: str) -> Self:
@@ -156,7 +184,7 @@ class Graph:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The graph that `to_dict` wrote, checked again."""
+        """The graph that `to_dict` wrote, checked again but for its mixing: it may be one of several."""
         try:
             a, own = (np.array(data[key], dtype=np.float64) for key in ("edge_weights", "own_weights"))
             pairs, rule, name = data["edges"], data["weights"], str(data["name"])
@@ -165,7 +193,6 @@ class Graph:
         edges = edge_array(own.size, pairs)
         if edges.tolist() != [list(pair) for pair in pairs]:  # or the weights would belong to other edges
             raise InputError("graph.edges", pairs, "must be in order, each once, with i < j")
-        check_connected(own.size, edges)
         return cls(edges, a, own, rule, name)
 
     # ---- fixed topologies, written as edge lists at once: networkx would need gigabytes for complete(5000)
@@ -302,13 +329,16 @@ class Graph:
     # ---- the user's own
 
     @classmethod
-    def from_edges(cls, P: int | None, edges: Iterable[Iterable[int]], weights: str = "lazy") -> Self:
+    def from_edges(
+        cls, P: int | None, edges: Iterable[Iterable[int]], weights: str = "lazy", *, turn: bool = False
+    ) -> Self:
         """The graph of these pairs.
 
         Args:
             P: number of servers; None for the largest number in a pair, plus 1.
             edges: pairs of server numbers from 0, in any order and direction, repeated or not.
             weights: the rule.
+            turn: it is one of several graphs that take turns, and need not be connected.
 
         Returns:
             The graph with each edge once.
@@ -321,12 +351,13 @@ class Graph:
         """
         array = edge_array(P, edges)
         P = int(array.max(initial=0)) + 1 if P is None else P
-        check_connected(P, array)
+        if not turn:
+            check_mixing(P, [(array, None)])
         return cls._build(P, array, weights, f"edges:{P}")
 
     @classmethod
-    def from_matrix(cls, A: ArrayLike) -> Self:
-        """The combination matrix itself: symmetric, nonnegative, connected, every row summing to 1.
+    def from_matrix(cls, A: ArrayLike, *, turn: bool = False) -> Self:
+        """The combination matrix itself: symmetric, nonnegative, every row summing to 1; it must mix but in a `turn`.
 
         >>> Graph.from_matrix([[0.9, 0.2], [0.2, 0.8]])
         Traceback (most recent call last):
@@ -335,7 +366,8 @@ class Graph:
         A = symmetric(A)
         check_sums(A.sum(axis=1))
         edges = np.argwhere(np.triu(A, 1))
-        check_connected(len(A), edges)
+        if not turn:
+            check_mixing(len(A), [(edges, A.diagonal() > 0)])
         return cls._build(len(A), edges, "given", f"matrix:{len(A)}", a=A[edges[:, 0], edges[:, 1]])
 
     @classmethod
@@ -350,7 +382,7 @@ class Graph:
         return replace(graph, name=f"networkx:{P}")
 
     @classmethod
-    def from_file(cls, path: str | Path, weights: str = "lazy", format: str = "auto") -> Self:
+    def from_file(cls, path: str | Path, weights: str = "lazy", format: str = "auto", *, turn: bool = False) -> Self:
         """A text file of numbers separated by commas or spaces: a square matrix, or edges i,j one to a line.
 
         Args:
@@ -358,12 +390,13 @@ class Graph:
             weights: the rule. A matrix is the adjacency, 0 or 1 with its diagonal ignored; with "given" it is A itself.
             format: "matrix", "edges" or "auto": two columns are edges, unless they are a symmetric 2x2 matrix of
                 numbers from 0 to 1.
+            turn: it is one of several graphs that take turns, and need not mix.
 
         Returns:
             The graph, named after the file.
 
         Raises:
-            InputError: the file cannot be read as either, or the graph is not connected.
+            InputError: the file cannot be read as either, or the graph does not mix.
         """
         if format not in ("auto", "matrix", "edges"):
             raise InputError("graph.format", format, "must be auto, matrix or edges")
@@ -371,23 +404,24 @@ class Graph:
         try:
             if format == "edges" or (format == "auto" and looks_like_edges(table)):
                 pairs = [[int(v) if v.is_integer() else v for v in row] for row in table.tolist()]
-                graph = cls.from_edges(None, pairs, weights)
+                graph = cls.from_edges(None, pairs, weights, turn=turn)
             elif weights == "given":
-                graph = cls.from_matrix(table)
+                graph = cls.from_matrix(table, turn=turn)
             else:
-                graph = cls.from_edges(len(table), adjacent_pairs(table), weights)
+                graph = cls.from_edges(len(table), adjacent_pairs(table), weights, turn=turn)
         except InputError as error:
             raise InputError("graph.file", str(path), str(error)) from None
         return replace(graph, name=f"file:{path}")
 
     @classmethod
-    def parse(cls, spec: str, weights: str = "lazy", seed: int = 0) -> Self:
+    def parse(cls, spec: str, weights: str = "lazy", seed: int = 0, *, turn: bool = False) -> Self:
         """The graph of a few words, as on the command line.
 
         Args:
             spec: such as "ring:10", "grid:3x4", "random:10:0.4" or "file:PATH"; all are in `confide.graph.graph.SPECS`.
             weights: the rule.
             seed: of the random topologies.
+            turn: it is one of several graphs that take turns: that of a file need not mix.
 
         Returns:
             The graph, named by `spec`.
@@ -407,7 +441,7 @@ class Graph:
             raise InputError("graph", spec, remedy)
         usage, least, most = SPECS[kind]
         if kind == "file" and rest:
-            return cls.from_file(rest, weights)
+            return cls.from_file(rest, weights, turn=turn)
         numbers = [number(text) for text in rest.split("x" if "x" in usage else ":")]
         if None in numbers or not least <= len(numbers) <= most:
             raise InputError("graph", spec, f"must be {usage}")
@@ -422,3 +456,8 @@ class Graph:
         # below 0 by a rounding only: at degree d_max under "constant", or where the given own weight is 0
         own = np.maximum(1.0 - edge_sums(P, edges, a), 0.0)
         return cls(edges, a, own, rule, name)
+
+
+def check_turns(graphs: Sequence[Graph]) -> None:
+    """Refuse graphs that take turns, or one alone, whose product over a period does not mix."""
+    check_mixing(graphs[0].P, [(g.edges, g.own_weights > 0.0) for g in graphs])

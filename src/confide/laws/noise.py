@@ -174,10 +174,6 @@ class _Die:
     alias: Integers
     tail: float  # what cutting the law at the radius moved
 
-    @property
-    def faces(self) -> int:
-        return 2 * self.radius + 1
-
     def throw(self, stream: SecretStream, n: int) -> Integers:
         word = stream.words(n)
         column = (word >> np.uint64(64 - self.bits)).view(np.int64)

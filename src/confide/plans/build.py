@@ -25,6 +25,7 @@ class Announced(NamedTuple):
     """A unit as its organisation announces it: names and public keys, nothing else.
 
     Attributes:
+        name: of the unit in the plan.
         identity, key_agreement: of its server, 32 bytes in hex.  clients: identities, likewise.
         authority: sha256 of the unit's CA certificate, if it has one.
     """
@@ -102,7 +103,9 @@ def _assembled(
     if algorithm.clip is None:
         remedy = "without a clip nothing bounds a client's influence; set algorithm.clip and algorithm.bound"
         raise InputError("algorithm.clip", "none", remedy)
-    fixed, scheme = algorithm.arithmetic == "fixed", algorithm.scheme
+    fixed, scheme, sums = algorithm.arithmetic == "fixed", algorithm.scheme, algorithm.sums
+    if sums is not None and scheme.sigma_client:  # which is in the sums
+        scheme = scheme.of_servers
     return Plan(
         rounds=rounds,
         graph=Network(tuple(on_grid(g) for g in graphs) if fixed else tuple(graphs), algorithm.failures),
@@ -118,7 +121,7 @@ def _assembled(
         scheme=replace(scheme, law=scheme.law.discrete) if fixed else scheme,
         privacy=privacy,
         units=tuple(units),
-        secure=None if algorithm.aggregation is None else algorithm.aggregation.sums(algorithm.sampled),
+        secure=sums,
         deployment=deployment,
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from confide.base import canonical
 from confide.base.errors import InputError
-from confide.plans.words import Level, check_servers
+from confide.plans.words import Consensus, Level, check_servers
 from confide.rounds.arithmetic import WEIGHT_BITS
 from confide.rounds.schemes import Exchange, named
 
@@ -63,6 +63,9 @@ def _check_secure(plan: Plan, secure: SecureSum) -> None:
     if secure.parameters.clients != plan.algorithm.sampled:
         remedy = f"must be the clients that are sampled, {plan.algorithm.sampled}"
         raise InputError("secure.parameters.clients", secure.parameters.clients, remedy)
+    if plan.scheme.sigma_client:
+        remedy = "is inside the secure sum, of which a plan has it on psi: secure.sigma; here 0"
+        raise InputError("scheme.sigma_client", plan.scheme.sigma_client, remedy)
     if plan.algorithm.fraction_bits is None:
         remedy = "masks cancel in a ring of integers, not in floating point; use fixed"
         raise InputError("algorithm.arithmetic", "float", remedy)
@@ -75,22 +78,28 @@ def _check_deployment(plan: Plan) -> None:
     if len(plan.graph.graphs) != 1:
         raise InputError("graph.topology", len(plan.graph.graphs), "a deployment has one graph; name one")
     if failures:
-        raise InputError("graph.link_failure", failures, "is for simulations; a real network has its own: 0")
+        raise InputError("graph.link_failure", failures, "is for simulations; a real network fails by itself, set 0")
     if a.dropout:
-        raise InputError("algorithm.dropout", a.dropout, "is for simulations; a real network has its own: 0")
+        raise InputError("algorithm.dropout", a.dropout, "is for simulations; a real network fails by itself, set 0")
     if a.fraction_bits is None:
         raise InputError("algorithm.arithmetic", "float", "servers compute with integers; set 'fixed'")
     if a.model.undeclared:
-        raise InputError("algorithm.model.undeclared", a.model.undeclared[0], "a deployment has no other way")
+        raise InputError("algorithm.model.undeclared", a.model.undeclared[0], "must be declared for a deployment")
     if a.model.kind == "own" and a.clip.kind != "update":
         remedy = "a train function of one's own is clipped as a whole: 'update'"
         raise InputError("algorithm.clip", a.clip.kind, remedy)
+    if isinstance(plan.privacy.release, Consensus):
+        remedy = "servers of a deployment send nothing without noise; release centroid:SIGMA"
+        raise InputError("privacy.release", str(plan.privacy.release), remedy)
     if plan.scheme.exchange is not Exchange.GRAPH:
-        raise InputError("scheme.name", plan.scheme.name, "has no flows on edges; deploy a scheme that has")
+        raise InputError("scheme.name", plan.scheme.name, "its servers send each other nothing; deploy another")
     if not named(plan.scheme):
-        raise InputError("scheme.name", plan.scheme.name, "is not the scheme of this name, and no other is deployed")
+        raise InputError(
+            "scheme.name", plan.scheme.name, "differs from the scheme of this name, which alone is deployed"
+        )
+    plan.scheme.only_plain("a deployment")
     if plan.scheme.sigma_client:
-        remedy = "must be 0: in a deployment the secure sum hides the clients"
+        remedy = "must be 0: clients of a deployment add noise inside a secure sum; algorithm.aggregation = 'secure'"
         raise InputError("scheme.sigma_client", plan.scheme.sigma_client, remedy)
     _check_roster(plan)
 

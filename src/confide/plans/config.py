@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, create_model
 from confide.base.errors import InputError
 from confide.base.tables import Table, checked
 from confide.base.validation import either, whole
-from confide.graph.graph import Graph
+from confide.graph.graph import Graph, check_turns
 from confide.plans.privacy import Privacy
 from confide.problems import registry
 from confide.problems.gaussian import RegressionConfig
@@ -40,8 +40,9 @@ class GraphConfig(Table):
         "random",
         description="ring, path, star, complete, random[:P[:PROBABILITY]], small-world:P:NEIGHBOURS:REWIRE, "
         "regular:P:DEGREE, grid:RxC, torus:RxC, hypercube:D or file:PATH; P defaults to the problem's units; "
-        "several take turns",
+        "several take turns, and only the product of their weights must mix",
     )
+    matchings: bool = Field(False, description="gossip: edges take turns, so that a server has one neighbour a round")
     weights: str = Field("lazy", description="lazy, metropolis, uniform, constant or given")
     seed: int | None = Field(None, description="of a random graph; the top-level seed by default")
     link_failure: float = Field(0.0, description="probability that an edge has no flow in a round")
@@ -78,7 +79,7 @@ class SchemeConfig(Table):
     name: str = Field(
         "homomorphic",
         description="none, homomorphic, shared, own-clean, per-link, per-link-clean, partial:C, pairwise, "
-        "local-only, central",
+        "cancel-at-receiver, local-only, central",
     )
     noise: str = Field("laplace", description="laplace or gaussian")
     sigma: float | None = Field(
@@ -86,7 +87,9 @@ class SchemeConfig(Table):
         description="standard deviation per coordinate; sqrt(0.1) by default, 0 where a scheme has no noise",
     )
     sigma_pair: float = Field(0.0, description="of pairwise: noise shared by the two ends of an edge")
-    sigma_client: float = Field(0.0, description="of per-link: the paper's noise on client links")
+    sigma_client: float = Field(
+        0.0, description="of each client's noise on its own update, with any scheme; in a secure sum it is its share"
+    )
 
 
 class PrivacyConfig(Table):
@@ -106,7 +109,8 @@ class PrivacyConfig(Table):
     )
     release: str = Field(
         "none",
-        description="revealed at the end: none, centroid:SIGMA (on the mean, one server's share not counted) or local",
+        description="revealed at the end: none, centroid:SIGMA (on the mean, one server's share not counted), local or "
+        "consensus:T (after T combinations without noise)",
     )
     releases: int = Field(1, description="how many times the release may be made; each is paid for")
     unprotected: bool = Field(False, description="go on without an epsilon where one is missing; it is said first")
@@ -247,10 +251,14 @@ def make_graphs(config: Config, units: int) -> list[Graph]:
     specs = [g.topology] if isinstance(g.topology, str) else g.topology
     if not specs:
         raise InputError("graph.topology", specs, "at least one topology is needed")
-    return [_make_graph(s, units, g.weights, seed) for s in specs]
+    graphs = [_make_graph(s, units, g.weights, seed, turn=len(specs) > 1) for s in specs]
+    if g.matchings:
+        graphs = [matching for graph in graphs for matching in graph.matchings()]
+    check_turns(graphs)
+    return graphs
 
 
-def _make_graph(spec: str, units: int, weights: str, seed: int) -> Graph:
+def _make_graph(spec: str, units: int, weights: str, seed: int, turn: bool) -> Graph:
     """A bare name such as "ring" takes its size from the problem."""
     kind, _, size = spec.partition(":")
     if kind not in ("file", "hypercube"):
@@ -260,7 +268,7 @@ def _make_graph(spec: str, units: int, weights: str, seed: int) -> Graph:
             remedy = f"the problem has {units} units; the graph needs one server for each"
             raise InputError("graph.topology", spec, remedy)
     try:
-        return Graph.parse(spec if ":" in spec else f"{spec}:{units}", weights=weights, seed=seed)
+        return Graph.parse(spec if ":" in spec else f"{spec}:{units}", weights=weights, seed=seed, turn=turn)
     except InputError as e:
         if e.field in ("graph.weights", "graph.seed"):
             raise
@@ -380,7 +388,7 @@ def default_text() -> str:
         if isinstance(value, BaseModel):
             tables.append((name, value))
         else:
-            lines.append(f"{name} = {_toml(value)}  # {info.description}")
+            lines.append(f"{name} = {json.dumps(value)}  # {info.description}")
     for name, table in tables:
         lines += ["", f"[{name}]"]
         if not type(table).model_fields:
@@ -388,10 +396,5 @@ def default_text() -> str:
         for key, info in type(table).model_fields.items():
             value = getattr(table, key)
             meaning = either(registry.names()) if (name, key) == ("problem", "name") else info.description
-            lines.append(f"# {key} =   # {meaning}" if value is None else f"{key} = {_toml(value)}  # {meaning}")
+            lines.append(f"# {key} =   # {meaning}" if value is None else f"{key} = {json.dumps(value)}  # {meaning}")
     return "\n".join(lines) + "\n"
-
-
-def _toml(value: object) -> str:
-    """JSON's numbers, strings and lists are TOML's."""
-    return json.dumps(value)

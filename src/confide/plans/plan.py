@@ -17,9 +17,9 @@ from typing import Final, Self
 
 from confide.base import canonical
 from confide.base.errors import InputError
-from confide.base.files import atomic_file
+from confide.base.files import write_text
 from confide.base.validation import number, one_of, positive, positive_int, probability, whole
-from confide.graph import Graph
+from confide.graph.graph import Graph, check_turns
 from confide.plans import checks
 from confide.plans.privacy import Privacy
 from confide.plans.text import decoded, differences, encoded
@@ -71,6 +71,7 @@ class Network:
             raise InputError("graph.topology", [], "at least one graph is needed")
         if any(g.P != self.P for g in self.graphs):
             raise InputError("graph.topology", len(self.graphs), f"all graphs must have {self.P} servers")
+        check_turns(self.graphs)
 
     @property
     def P(self) -> int:
@@ -182,7 +183,14 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Plan:
-    """What was agreed; see the module. `rounds` is T, a table's own docstring tells its fields.
+    """What was agreed; see the module.
+
+    Attributes:
+        rounds: T.
+        graph, algorithm, scheme, privacy, secure, deployment: tables, whose docstrings tell their fields; `secure` is
+            None where updates are summed in clear, `deployment` for the plan of a simulation.
+        units: one for each server of the graph, in its order.
+        version: of the format.
 
     Raises:
         InputError: tables contradict each other, or a proof does not hold for this algorithm; it names the key.
@@ -274,13 +282,14 @@ class Plan:
         plan: Self = decoded(cls, data, "")
         if plan.text != text:  # such as a weight that is written with another sign of zero
             wrong = differences("", data, canonical.loads(plan.text))
-            raise InputError("plan", wrong[0] if wrong else text[:80], "is not spelled as a plan spells it")
+            raise InputError(
+                "plan", wrong[0] if wrong else text[:80], "is not the text that confide writes for this plan"
+            )
         return plan
 
     def save(self, path: str | Path) -> None:
         """Write the canonical text into a file, whole or not at all."""
-        with atomic_file(path) as temporary:
-            temporary.write_text(self.text + "\n", encoding="utf-8")
+        write_text(path, self.text + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

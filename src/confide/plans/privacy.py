@@ -28,6 +28,12 @@ class Budget:
         epsilon: of (epsilon, delta)-differential privacy.
         rho: of zero-concentrated differential privacy, in place of epsilon.
         delta: at which epsilon is meant.
+
+    Raises:
+        InputError: not exactly one of epsilon and rho is given, or a number is out of its range.
+
+    >>> Budget(epsilon=1.0).limit
+    1.0
     """
 
     epsilon: float | None = None
@@ -45,6 +51,7 @@ class Budget:
 
     @property
     def limit(self) -> float:
+        """Epsilon or rho, whichever is given."""
         return float(self.epsilon if self.rho is None else self.rho)  # type: ignore[arg-type]
 
     def allows(self, spent: Spent) -> bool:
@@ -73,13 +80,19 @@ class Privacy:
             which steps are allowed, and a run whose data break it is refused.
         threat: the adversary that the budget is about: links, colluders:1,2, neighbours, own-client or own-server. The
             statement names all of them.
-        release: what is revealed at the end: none, centroid:SIGMA or local.
+        release: what is revealed at the end: none, centroid:SIGMA, local or consensus:T.
         releases: how many times the release may be made; each is paid for.
         unprotected: agree to a plan without a price for its own adversary or for links, or run a table that was
             prepared from everybody's rows; the statement says so first.
         delta: of epsilon(delta).
         epsilon, rho: budget, at most one; a run stops before the round that would pass it.
         dataset: name of the data, under which ledgers of several runs add up. It is no part of a plan.
+
+    Raises:
+        InputError: a word is not known, or a number is out of its range.
+
+    >>> Privacy(level="unit", release="centroid:0.3").release
+    Centroid(sigma=0.3)
     """
 
     level: Level
@@ -136,6 +149,7 @@ class Privacy:
 
     @property
     def budget(self) -> Budget | None:
+        """None where neither epsilon nor rho is given."""
         if self.epsilon is None and self.rho is None:
             return None
         return Budget(self.epsilon, self.rho, self.delta)

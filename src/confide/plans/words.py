@@ -3,11 +3,11 @@
     Proof          none, regulariser:RHO, convex-glm:NU, public-point       what is known of the training
     Participation  all, cap:N, random:Q, amplified:Q                        how often a client takes part
     Threat         links, colluders:1,2, neighbours, own-client, own-server who looks
-    Release        none, centroid:SIGMA, local                              what is revealed at the end
+    Release        none, centroid:SIGMA, local, consensus:T                 what is revealed at the end
 
 `parse` and `str` are inverse. The unions are closed: a `match` over one ends in `assert_never`, so that mypy names
 every place that a new word has not been taught. So it does where a word lacks what the others say of themselves
-(`own_server`, `by_chance`). No other module compares a word with a string.
+(`own_server`, `by_chance`, `shows_models`). No other module compares a word with a string.
 """
 
 from __future__ import annotations
@@ -188,14 +188,14 @@ class OwnServer(Word):
 
 @dataclass(frozen=True)
 class Nothing(Word):
-    name = "none"
+    name, shows_models = "none", False
 
 
 @dataclass(frozen=True)
 class Centroid(Word):
     """The mean of the servers' models, with noise of this standard deviation on every coordinate."""
 
-    name, value = "centroid", "SIGMA"
+    name, value, shows_models = "centroid", "SIGMA", False
     sigma: float
 
     def __post_init__(self) -> None:
@@ -206,13 +206,25 @@ class Centroid(Word):
 class Local(Word):
     """Every server's own model."""
 
-    name = "local"
+    name, shows_models = "local", True
+
+
+@dataclass(frozen=True)
+class Consensus(Word):
+    """The same after so many combinations without noise, in which every server's model goes over the links in clear."""
+
+    name, value, shows_models = "consensus", "T", True
+    combinations: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.combinations, bool) or not isinstance(self.combinations, int) or self.combinations < 1:
+            raise InputError("release", str(self), "T must be a whole number of at least 1; none at all is local")
 
 
 Proof = ClippingAlone | Regulariser | ConvexGlm | PublicPoint
 Participation = Always | Cap | Random | Amplified
 Threat = Links | Colluders | Neighbours | OwnClient | OwnServer
-Release = Nothing | Centroid | Local
+Release = Nothing | Centroid | Local | Consensus
 E = TypeVar("E", bound=StrEnum)
 
 

@@ -1,8 +1,9 @@
 """epsilon for a named adversary: scheme, sensitivity and threat in, a number with its assumptions out.
 
 Most schemes have closed forms (`closed_forms`), which give a `course` of costs. A scheme that they do not cover goes to
-the general accountant (`general`) or is refused; tests hold the two equal to 1e-10. Noise inside the secure sums
-(`sum_noise`) is a second proof about every adversary; the smaller epsilon is the answer.
+the general accountant (`general`) or is refused; tests hold the two equal to 1e-10. Noise of the clients, inside the
+secure sums (`sum_noise`) or on their links (`client_noise`), is a second proof about every adversary; the smaller
+epsilon is the answer.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from confide.base.validation import number, positive, positive_int
 from confide.graph import Graph
 from confide.laws.law import GAUSSIAN, Conversion, Law, Spent
 from confide.plans import words
+from confide.privacy.client_noise import by_clients
 from confide.privacy.closed_forms import Target, covers, leak, own_server, roundings, seen, seen_sigma, targets
 from confide.privacy.course import (
     Account,
@@ -59,18 +61,35 @@ def account(
     delta: float = 1e-5,
     sum_noise: SumNoise | None = None,
     secure: bool = True,
+    dropout: bool = False,
 ) -> Account:
     """The privacy of `rounds` rounds against one adversary, for the worst honest server.
 
     Args:
+        scheme: where noise is drawn, and how much.
         graph: one graph, or several that take turns.
+        sensitivity: how far one client (example, unit) can move its server.
+        rounds: T.
         noise: the law actually drawn, or its name; `scheme.law` by default. `scheme.sigma` is its standard deviation.
+        threat: links, colluders:1,2, neighbours, own-client or own-server.
         release: in words, its shares of noise are sized for `threat`; a `Reveal` says for how many they are.
+        delta: of (epsilon, delta), above 0 and below 1.
         sum_noise: noise that the clients put inside every secure sum.
-        secure: whether updates are masked, so that the own server sees their sum only; else it sees each in clear.
+        secure: whether updates are masked, so that the own server sees their sum only; else it sees each, behind the
+            scheme's noise on client links if there is any.
+        dropout: whether clients may vanish, with the noise on their links.
+
+    Returns:
+        An `Account`: `epsilon`, `rho` or `leak`, and what they rest on (`assumptions`).
 
     Raises:
         InputError: no proof covers this adversary, or the arguments contradict each other.
+
+    >>> from confide.privacy.sensitivity import Sensitivity
+    >>> from confide.rounds.schemes import scheme
+    >>> shared = scheme("shared", 10.0, noise="gaussian")
+    >>> round(account(shared, Graph.ring(4), Sensitivity(0.1, 1.0, level="unit"), rounds=50).rho, 6)
+    0.01
     """
     graphs = [graph] if isinstance(graph, Graph) else list(graph)
     rounds = positive_int("rounds", rounds)
@@ -78,7 +97,7 @@ def account(
     if isinstance(release, str):
         release = Reveal.sized(words.release(release), threat, graphs) if graphs else Reveal()
     scheme = replace(scheme, law=Law.parse(noise or scheme.law))
-    question = Question(scheme, graphs, sensitivity, rounds, threat, release, delta, sum_noise, secure)
+    question = Question(scheme, graphs, sensitivity, rounds, threat, release, delta, sum_noise, secure, dropout=dropout)
     return bound(question).at(rounds, release.count)
 
 
@@ -90,7 +109,7 @@ class Question:
         scheme: its law is the one that is drawn.  graphs: taking turns.
         rounds: how many there may be.
         inside: noise that the clients put inside every secure sum.  secure: as of `account`.
-        active: the own server may lie.
+        active: the own server may lie.  dropout: as of `account`.
     """
 
     scheme: Scheme
@@ -103,8 +122,12 @@ class Question:
     inside: SumNoise | None
     secure: bool
     active: bool = False
+    dropout: bool = False
 
     def __post_init__(self) -> None:
+        if self.secure and self.scheme.sigma_client:
+            remedy = "under masks the noise of clients is that of their sum: give sum_noise; or aggregate in clear"
+            raise InputError("scheme.sigma_client", self.scheme.sigma_client, remedy)
         if not 0.0 < number("delta", self.delta) < 1.0:
             raise InputError("delta", self.delta, "must lie strictly between 0 and 1")
         if not self.graphs or any(g.P != self.P for g in self.graphs):
@@ -132,9 +155,14 @@ class Question:
 
 def bound(asked: Question) -> Bound:
     """What this adversary can learn after any number of rounds up to `rounds`."""
-    if asked.inside is None:
-        return _by_messages(asked)
     inside, s = asked.inside, asked.sensitivity
+    if inside is None:
+        if not asked.scheme.sigma_client:
+            return _by_messages(asked)
+        return EitherNoise(
+            tried(lambda: _by_messages(asked)),
+            tried(lambda: by_clients(asked.scheme, s, asked.rounds, asked.threat, asked.blank(), asked.dropout)),
+        )
     if not asked.secure:
         raise InputError("sum_noise", inside.sigma, "shares add up only inside a secure sum; aggregate securely")
     if s.dim is not None and s.dim != inside.dim:
@@ -158,6 +186,12 @@ def paper_theorem(step: float, bound: float, sigma: float, rounds: int) -> tuple
         "one adversary only: an eavesdropper; the own server, own clients and a final model are not covered",
         "comparisons at equal sigma_g are not comparisons at equal privacy",
     ]
+
+
+def paper_sigma(step: float, bound: float, epsilon: float, rounds: int) -> tuple[float, list[str]]:
+    """The same the other way round, as the theorem is worded: sigma_g = sqrt 2 mu B (1 + i) i / epsilon(i)."""
+    positive("epsilon", epsilon)
+    return paper_theorem(step, bound, epsilon, rounds)  # sigma epsilon is the same number
 
 
 def _by_messages(asked: Question) -> Bound:
@@ -212,7 +246,7 @@ def _course(t: Target, asked: Question, s: Sensitivity, blank: Account) -> Bound
         )
     if isinstance(s.participation, words.Random | words.Amplified):
         if s.rounding is not None and (remembers or s.level is words.Level.EXAMPLE):
-            remedy = "roundings add up whoever takes part, which this proof does not know; use all or cap:N"
+            remedy = "roundings add up whoever takes part, and this proof does not count them; use all or cap:N"
             raise InputError("participation", str(s.participation), remedy)
         final = t.carry / P / release.hidden(P, known) if centroid and t.carry.any() else np.zeros(len(t.carry))
         curve, why = _curve(t, asked, s, s.participation, final)
@@ -281,7 +315,7 @@ def _curve(
             raise InputError("participation", str(part), remedy)
         return amplified_curve(s, part.rate, law, t.copies * sigma**-2.0)
     if t.remembers and s.monotone:
-        remedy = "without a declared smoothness a deviation grows whoever takes part, which random:Q does not know"
+        remedy = "without a declared smoothness a deviation grows whoever takes part; random:Q does not count it"
         raise InputError("participation", str(part), f"{remedy}; use all or cap:N")
     to_norm, _ = s.to_norm(law.norm)
     return random_curve(
@@ -336,6 +370,12 @@ def by_general(asked: Question) -> Bound:
     if threat.own_server:
         why = f"leak: {own_server(scheme, asked.secure, asked.active)}"
         return Leaked(asked.blank(leak=True, assumptions=(why,)))
+    if P > 1 and scheme.places - {Place.CLIENT} == {Place.AROUND}:
+        why = (
+            "leak: the noise of messages cancels at each receiver, so that it, and whoever sees what it is sent, "
+            "learns the exact weighted sum of its neighbours' models"
+        )
+        return Leaked(asked.blank(leak=True, assumptions=(why,)))
     if not scheme.law.normal:
         raise InputError("noise", str(scheme.law), f"{without} continuous Gaussian noise alone")
     if s.rounding is not None:
@@ -368,7 +408,7 @@ def _end(e: Exposure, p: int, asked: Question, hidden: float) -> Bound:
     """One target, its models counted where they are shown; `hidden`: noise on the sum of all of them."""
     threat, release, blank = asked.threat, asked.release.release, replace(_said(asked), target=p)
     keeps = bool(np.any(np.abs(e.kept) > 1e-12))
-    shown = threat.own_client or isinstance(release, words.Local)
+    shown = threat.own_client or release.shows_models
     if keeps and shown and e.revealed:
         remedy = "noise that stays hidden is a part of the model that is shown; no bound is proven"
         raise InputError("threat", f"{threat}, release {release}", remedy)

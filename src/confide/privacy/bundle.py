@@ -13,8 +13,6 @@ signature says that the holder of the key vouches for the whole: compare the key
 from __future__ import annotations
 
 import math
-import os
-import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from confide.base import canonical
 from confide.base.durable_files import create_file
 from confide.base.errors import InputError, RunError
-from confide.base.files import FULL, atomic_file
+from confide.base.files import FULL, write_text
 from confide.plans.plan import Plan
 from confide.plans.text import encoded
 from confide.plans.words import Nothing
@@ -136,8 +134,7 @@ def make_bundle(
 
 
 def save_bundle(path: str | Path, text: str) -> None:
-    with atomic_file(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_text(path, text + "\n")
 
 
 def verify_bundle(path: str | Path, trusted_key: str | Ed25519PublicKey | None = None) -> Report:
@@ -247,10 +244,7 @@ def load_key(path: str | Path) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    with open(canonical.open_regular(path, "key", os.O_RDONLY, LARGEST_KEY), "rb") as file:
-        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-            raise InputError("key", str(path), f"can be read by others; chmod 600 {path}")
-        pem = file.read(LARGEST_KEY)
+    pem = canonical.read_private(path, "key", LARGEST_KEY)
     try:
         key = load_pem_private_key(pem, password=None)
     except TypeError:

@@ -48,8 +48,8 @@ def calibrate(
 ) -> Calibrated:
     """The scheme `name` with the least noise that the budget allows against this adversary.
 
-    `release` is "none", "local", "centroid:SIGMA" (its noise given) or "centroid": its noise is sized too, the
-    messages getting `share` of the budget and the release the rest, unless one of the two costs nothing.
+    `release` is "none", "local", "consensus:T", "centroid:SIGMA" (its noise given) or "centroid": its noise is sized
+    too, the messages getting `share` of the budget and the release the rest, unless one of the two costs nothing.
     """
     noise, graphs = Law.parse(noise), [graph] if isinstance(graph, Graph) else list(graph)
     threat = words.threat(threat)

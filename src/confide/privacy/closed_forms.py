@@ -15,7 +15,7 @@ import numpy as np
 from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.graph import Graph
-from confide.plans.words import Centroid, Local, Neighbours, Release, Threat, colluders
+from confide.plans.words import Centroid, Neighbours, Release, Threat, colluders
 from confide.privacy.reveal import known_shares
 from confide.rounds.schemes import Exchange, Place, Scheme
 
@@ -34,14 +34,15 @@ class Target:
 
 
 def covers(s: Scheme) -> bool:
-    """Whether the closed forms are about this scheme: by its rows, never by its name."""
+    """Whether the closed forms are about this scheme: by its rows, never by its name. Clients' noise precedes psi."""
     if not s.plain:
         return False
+    s = s.of_servers
     if s.exchange is not Exchange.GRAPH:
         return s.places == ({Place.NETWORK} if s.exchange is Exchange.AVERAGE else set())
     if Place.LINK in s.places:
         alike = Place.OWN not in s.places or s.size(Place.OWN) == s.size(Place.LINK)
-        return alike and s.carry == 0.0 and s.places <= {Place.LINK, Place.OWN, Place.CLIENT}
+        return alike and s.carry == 0.0 and s.places <= {Place.LINK, Place.OWN}
     return s.places <= {Place.SERVER} or (s.carry == 0.0 and s.places == {Place.SERVER, Place.EDGE})
 
 
@@ -65,7 +66,7 @@ def seen(scheme: Scheme, secure: bool) -> str:
     """What a unit's own server sees of its clients."""
     if secure:
         return "the sum of its clients' updates"
-    return f"every client's update {'through noise that has no price' if scheme.sigma_client else 'in clear'}"
+    return f"every client's update {'behind noise of its own' if scheme.sigma_client else 'in clear'}"
 
 
 def leak(
@@ -81,13 +82,16 @@ def leak(
         return "messages carry no noise"
     keeps = any(np.any(scheme.carries(g) > 0) for g in graphs) or scheme.by_link
     keeps = silent or (keeps and scheme.exchange is not Exchange.AVERAGE)
-    if Place.OWN in scheme.places and (threat.own_client or isinstance(release, Local)):
+    if Place.OWN in scheme.places and (threat.own_client or release.shows_models):
         # w_p shows psi_p through g_pp: neither clean nor covered by a theorem here.
         what = f"{threat}, release {release}"
-        raise InputError("threat", what, "per-link's own noise hides part of w_p; no bound is proven for this view")
+        known = "no bound is known for per-link against an own client or a local release"
+        raise InputError("threat", what, f"{known}; use per-link-clean or another scheme")
+    if (threat.own_client or release.shows_models) and (why := scheme.vanishes(graphs[0])) is not None:
+        return f"{why}; the unit's model is the exact sum of its clean updates"
     if keeps and threat.own_client:
         return "the unit's model and the messages give the exact sum of the unit's clean updates (carry > 0)"
-    if keeps and isinstance(release, Local):
+    if keeps and release.shows_models:
         return "a local model and the messages give the exact sum of that unit's clean updates (carry > 0)"
     if keeps and isinstance(release, Centroid) and release.sigma == 0.0:
         return "a centroid revealed without noise is a noiseless function of every unit's data"

@@ -36,7 +36,7 @@ class Account:
         leak: the view determines a noiseless function of the target's data, or discrete noise is so thin that its
             sampler's distance alone is more than delta: what else is given is then that of ideal noise.
         valid: a theorem covers this number; exact: it is attained, not only a bound.
-        by: which noise it rests on, that of the "messages" or that inside the secure "sum".
+        by: which noise it rests on, that of the "messages", that inside the secure "sum", or that of the "clients".
         law: that noise in words; conversion: how epsilon follows from it. Two numbers about one config may differ here.
         draws: of discrete noise that the proof counts on, each a little off its law.
         deltas: Delta_1..Delta_T of the worst target, in the noise's norm.
@@ -367,24 +367,24 @@ class Smallest(Bound):
 
 @dataclass(frozen=True)
 class EitherNoise(Bound):
-    """The better of two proofs about one adversary: by the noise in messages, or by that inside the secure sums.
+    """The better of two proofs about one adversary: by the noise in messages, or by that of the clients.
 
-    Both hold, so the smaller epsilon does. Noise inside the sum does not weaken the proofs about messages: it is
+    Both hold, so the smaller epsilon does. The clients' noise does not weaken the proofs about messages: it is
     independent of the data, so that they hold given its value. What one of them refuses the other may answer.
     """
 
     messages: Bound
-    sums: Bound
+    clients: Bound
 
     def at(self, rounds: int, releases: int) -> Account:
         one, why = self._by_messages(rounds, releases)
         try:
-            other = self.sums.at(rounds, releases)
+            other = self.clients.at(rounds, releases)
         except InputError:
             if one is None or one.leak:
                 raise
             return one
-        if other.epsilon is None:  # so little noise inside the sum that none holds at this delta
+        if other.epsilon is None:  # so little noise that none holds at this delta
             return other if one is None or one.leak else one
         if one is None or one.leak or one.epsilon is None or other.epsilon < one.epsilon:
             if one is not None and one.epsilon is not None:
@@ -392,11 +392,12 @@ class EitherNoise(Bound):
             shown = () if words.threat(other.threat).own_server else (why,)
             target = other.target if one is None else one.target
             return replace(other, target=target, assumptions=other.assumptions + shown)
-        note = f"by the noise in the messages; that inside the secure sum alone would give epsilon {other.epsilon:.4g}"
+        which = "inside the secure sum" if other.by == "sum" else "on client links"
+        note = f"by the noise in the messages; that {which} alone would give epsilon {other.epsilon:.4g}"
         return replace(one, assumptions=(*one.assumptions, note))
 
     def epsilons(self, rounds: Sequence[int]) -> Floats:
-        return _smallest((self.messages, self.sums), rounds)
+        return _smallest((self.messages, self.clients), rounds)
 
     def _by_messages(self, rounds: int, releases: int) -> tuple[Account | None, str]:
         try:
@@ -404,7 +405,7 @@ class EitherNoise(Bound):
         except InputError as refusal:
             return None, f"the messages' own noise gives no number here: {refusal}"
         if not one.leak:
-            return one, ""
+            return replace(one, exact=False), ""  # no data attain it behind the clients' noise
         reason = one.assumptions[0].removeprefix("leak: ")
         return one, f"the messages' own noise does not hold this adversary off: {reason}"
 

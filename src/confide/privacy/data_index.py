@@ -103,7 +103,7 @@ class Index:
         found = {id for id in (known, named, given) if id}
         if len(found) > 1:
             field, value = ("privacy.dataset", name) if named not in (None, known) else ("output.ledger", given)
-            remedy = "is another data set than these bytes were known as; leave it out, or use that of before"
+            remedy = "is another data set than these bytes are known as; leave it out, or give the earlier one"
             raise InputError(field, value, remedy)
         if not found and name is None and there is not None:
             remedy = (

@@ -199,11 +199,6 @@ class Promise:
     def of(cls, privacy: Privacy) -> Self:
         return cls(Terms.of(privacy), str(privacy.threat))
 
-    @property
-    def by_number(self) -> bool:
-        """Whether the adversary is named by servers' numbers, which mean nothing in another plan."""
-        return self.threat is not None and isinstance(words.threat(self.threat), Colluders)
-
     def __str__(self) -> str:
         return f"{self.terms}, against {self.threat or 'every adversary'}"
 
@@ -451,7 +446,7 @@ def broken(first: Promise | None, where: str, other: Promise | None, what: str) 
             return f"cannot be added: {place} {UNKNOWN}, {remedy}"
     if first != other:
         return f"cannot be added: {where} is about {first}; {what} about {other}. Unlike promises have no sum"
-    if first is not None and first.by_number:
+    if first is not None and first.threat is not None and isinstance(words.threat(first.threat), Colluders):
         remedy = "runs against servers by number stand alone, those against neighbours add up"
         return f"cannot be added: {first.threat} names servers by number, which mean nothing in another plan; {remedy}"
     return None

@@ -17,11 +17,14 @@ from confide.plans.privacy import Budget, Privacy
 from confide.plans.words import (
     Adjacency,
     Colluders,
+    Consensus,
     Level,
     Links,
     Neighbours,
+    Nothing,
     OwnClient,
     OwnServer,
+    Release,
     Threat,
     chosen,
 )
@@ -53,23 +56,24 @@ def adversary(threat: Threat) -> str | None:
             assert_never(threat)
 
 
-def onlookers(P: int, pairs: bool, revealed: bool) -> Iterator[tuple[str, Threat, bool]]:
+def onlookers(P: int, pairs: bool, release: Release) -> Iterator[tuple[str, Threat, bool]]:
     """All that could look, each under its name in `ADVERSARIES`, and whether it sees what is released.
 
-    Servers and clients receive a release too; only who listens on links may do without it.
+    Servers and clients receive a release too; only who listens on links may do without it, unless it goes over them.
 
     Args:
         pairs: whether two servers share noise, or no closed form says that they do not. Only that is weakened by a
             colluder; elsewhere two colluders stand for all, as the worst target is not one of them.
     """
-    yield "links", Links(), False
+    revealed, on_links = not isinstance(release, Nothing), P > 1 and isinstance(release, Consensus)
+    yield "links", Links(), on_links
     if P > 1:
         for m in range(P if pairs else 2):
             yield "colluder", Colluders(frozenset({m})), revealed
         yield "neighbours", Neighbours(), revealed
     yield "own-client", OwnClient(), revealed
     yield "own-server", OwnServer(), revealed
-    if revealed:
+    if revealed and not on_links:
         yield "receiver", Links(), True
 
 

@@ -83,7 +83,23 @@ def plan(
     With a release the released model decides; without one there are only the individual models.
 
     Args:
+        graph: the servers' graph.
+        sensitivity: how far one client (example, unit) can move its server.
+        budget: epsilon at a delta, or rho.
+        rounds: T, that the budget pays for.
+        scheme: a scheme's name, or "auto" for all.
+        noise: the law of every draw, or its name.
+        threat: the adversary that the budget is about.
+        release: none, centroid (its noise is sized too), centroid:SIGMA or local.
         hessian: of the quadratic by whose error they are compared, where no other `measure` is given.
+        measure: the squared errors of the mean of the models, without the release's noise, and of single models.
+
+    Returns:
+        Options with `name`, `calibrated` (the sized scheme and its account), the squared errors `released` and
+        `individual`, and `reason` where a scheme has no number.
+
+    Raises:
+        InputError: the step is not stable for `hessian`, or a name is not known.
 
     >>> from confide.privacy.sensitivity import Sensitivity
     >>> plan(Graph.ring(4), Sensitivity(0.1, 1.0, level="unit"), Budget(rho=1.0), rounds=50)[0].name
@@ -103,7 +119,7 @@ def plan(
     found = []
     for name in CANDIDATES if scheme == "auto" else (scheme,):
         if release == "none" and name == "local-only":
-            found.append(Option(name, reason="talks to nobody: without a release nothing is learnt together"))
+            found.append(Option(name, reason="its servers send nothing: without a release nothing is learnt together"))
             continue
         try:
             c = sized(name)

@@ -21,7 +21,7 @@ from confide.laws.noise import LARGEST_SCALE
 from confide.plans.build import of_run
 from confide.plans.plan import Plan
 from confide.plans.privacy import Budget, Privacy
-from confide.plans.words import Always, Centroid, Links, Neighbours, Nothing, Threat
+from confide.plans.words import Always, Centroid, Consensus, Links, Neighbours, Nothing, Threat
 from confide.privacy import accountant, deviation
 from confide.privacy.accountant import Question
 from confide.privacy.closed_forms import covers
@@ -52,6 +52,12 @@ IN_RANGE: Final = (
 
 def price(plan: Plan) -> Price:
     """What a plan costs.
+
+    Args:
+        plan: of a simulation or a deployment.
+
+    Returns:
+        A `Price`: `statement()` is for people, `after(rounds)` is epsilon against the plan's adversary.
 
     Raises:
         InputError: the plan's proof does not hold for its model, step or round.
@@ -89,8 +95,8 @@ def agreed(plan: Plan) -> Price:
     _ = found.largest, found.reveal_terms  # refused here, and not in the first round
     found.check_budget()
     if found.unprotected and not plan.privacy.unprotected:
-        remedy = f"{'; '.join(found.unprotected)}. To agree on it all the same, and have every statement begin with "
-        raise InputError("privacy.unprotected", False, f"{remedy}that: true")
+        remedy = f"{'; '.join(found.unprotected)}. To agree all the same, set true: every statement begins with this"
+        raise InputError("privacy.unprotected", False, remedy)
     return found
 
 
@@ -171,7 +177,7 @@ class Price:
         """What an adversary, by default the plan's own, can learn from so many rounds and releases at their end.
 
         Args:
-            with_sums: whether the noise inside the secure sums counts.
+            with_sums: whether the noise of clients counts, inside the secure sums or on their links.
 
         Raises:
             InputError: no proof covers it.
@@ -276,7 +282,8 @@ class Price:
         if plan.algorithm.model.undeclared:
             return plan.algorithm.model.undeclared
         own = (plan.privacy.threat, self.releases)
-        asked: list[tuple[Threat, int]] = [own] if plan.P == 1 else list(dict.fromkeys((own, (Links(), 0))))
+        heard = self.releases if isinstance(plan.privacy.release, Consensus) else 0
+        asked: list[tuple[Threat, int]] = [own] if plan.P == 1 else list(dict.fromkeys((own, (Links(), heard))))
         why = dict[str, None]()
         for threat, releases in asked:
             try:
@@ -317,6 +324,11 @@ class Price:
         return self._total is not None and self._total.by == "sum"
 
     @cached_property
+    def _by_clients(self) -> bool:
+        """Whether it is that of the noisy updates, of which all else is a function."""
+        return self._total is not None and self._total.by == "clients"
+
+    @cached_property
     def messages(self) -> tuple[Cost, ...]:
         """What the j-th publication of any unit costs, j = 1..T: the worst unit's cost.
 
@@ -327,6 +339,8 @@ class Price:
         plan, total = self.plan, self._total
         if self.by_sums and self.inside is not None:
             return _events(total, plan.rounds, self.inside.sigma, DISCRETE_GAUSSIAN)
+        if self._by_clients:
+            return _events(total, plan.rounds, plan.scheme.sigma_client, plan.scheme.law)
         if plan.P == 1 and total is not None and not total.leak:  # no message leaves: the release is all
             return (FREE,) * plan.rounds
         sent = self.known(plan.rounds, 0, with_sums=False)
@@ -349,7 +363,7 @@ class Price:
         messages and what its release tell may be worst of two different targets, one of them early and one late: each
         number of publications has its own price, with which all events add up to the account of so many.
         """
-        if not self.releases or published == 0 or self.by_sums:
+        if not self.releases or published == 0 or self.by_sums or self._by_clients:
             return FREE
         sigma = self.reveal.sigma
         shares = GAUSSIAN if self.plan.algorithm.fraction_bits is None else DISCRETE_GAUSSIAN
@@ -367,7 +381,7 @@ class Price:
         if rounds == 0:
             return dict.fromkeys(ADVERSARIES, NOTHING)
         each: dict[str, list[Paid]] = defaultdict(list)
-        for name, threat, released in onlookers(self.plan.P, self._pairs, self.releases > 0):
+        for name, threat, released in onlookers(self.plan.P, self._pairs, self.plan.privacy.release):
             silent = self.plan.P == 1 and name == "links"
             paid = SILENT if silent else self._paid(threat, rounds, self.releases if released else 0)
             each[name].append(paid)
@@ -406,7 +420,7 @@ class Price:
             remedy = f"nothing has a price, so a budget cannot be kept: {plan.algorithm.model.undeclared[0]}"
             raise InputError("privacy.unprotected", True, remedy)
         question = Question(
-            self.scheme,
+            self.scheme if with_sums else self.scheme.of_servers,
             plan.graph.graphs,
             self.sensitivity,
             plan.rounds,
@@ -416,6 +430,7 @@ class Price:
             self.inside if with_sums else None,
             secure=plan.secure is not None,
             active=plan.signed,
+            dropout=plan.algorithm.dropout > 0.0,
         )
         return accountant.bound(question)
 

@@ -35,11 +35,18 @@ class Sensitivity:
         adjacency: "replace" (other data) or "zero-out" (no contribution).
         sampled: L; fixed in the denominator. clients: K, of the smallest unit. dim: M. batch: the smallest mini-batch.
         local_steps: E, one number or the least and the largest over the clients.
+        proof: none, regulariser:RHO, convex-glm:NU or public-point. participation: all, cap:N, random:Q or amplified:Q.
         smoothness: delta of every sampled loss, declared; without it convex-glm credits `monotone` only.
         convex: name of a model of the user's own that only declares a convex loss; empty for confide's.
         clip: "example" or "update"; some proofs hold only for per-example clipping.
         regulariser: rho of the model; where examples are clipped its decay is outside of the clip.
         rounding: the grid of fixed point; None is the real numbers.
+
+    Raises:
+        InputError: a number is out of its range, or the proof does not hold for this step, clip or level.
+
+    >>> Sensitivity(step=0.1, bound=1.0, sampled=5).single
+    0.04
     """
 
     step: float

@@ -14,7 +14,7 @@ from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.laws.law import Law
 from confide.plans import words
-from confide.plans.words import Centroid, Colluders, Links, Nothing, Release, Threat
+from confide.plans.words import Centroid, Colluders, Links, Release, Threat
 from confide.privacy.accountant import account
 from confide.privacy.closed_forms import covers
 from confide.privacy.course import Account
@@ -74,6 +74,7 @@ def statement(
     delta: float = 1e-5,
     sum_noise: SumNoise | None = None,
     secure: bool = True,
+    dropout: bool = False,
 ) -> Statement:
     """A statement without a plan, from the arguments of `account`; of a plan `Price.statement` makes it.
 
@@ -89,7 +90,7 @@ def statement(
     def ask(who: Threat, released: bool) -> Account:
         return account(
             scheme, graphs, sensitivity, rounds=rounds, noise=law, threat=who, release=reveal if released else Reveal(),
-            delta=delta, sum_noise=sum_noise, secure=secure,
+            delta=delta, sum_noise=sum_noise, secure=secure, dropout=dropout,
         )  # fmt: skip
 
     found, refused = statement_of(graphs[0].P, bool(scheme.sigma_pair) or not covers(scheme), reveal.release, ask)
@@ -108,7 +109,7 @@ def statement_of(
     """
     found: list[Account] = []
     refused: list[tuple[str, str]] = []
-    for _, who, released in onlookers(P, pairs, not isinstance(release, Nothing)):
+    for _, who, released in onlookers(P, pairs, release):
         one_of_all = isinstance(who, Colluders)
         try:
             one = ask(who, released)
@@ -203,9 +204,11 @@ def _heading(accounts: list[dict[str, Any]], plain: dict[str, Any]) -> list[str]
 
 def _cells(a: dict[str, Any], notes: list[int], common: int) -> tuple[str, str, str, str, str]:
     own = [n for n in notes if n > common]
-    protects = "noise inside the secure sum" if a["by"] == "sum" else "noise in messages"
+    protects = {"sum": "noise inside the secure sum", "clients": "noise on client links"}.get(
+        a["by"], "noise in messages"
+    )
     released = RELEASE.search(a["adversary"])
-    if a["by"] != "sum" and released and isinstance(words.release(released[2]), Centroid):
+    if a["by"] == "messages" and released and isinstance(words.release(released[2]), Centroid):
         protects = "noise in messages and release"
     if a["epsilon"] == 0.0:
         protects = "nothing of it is seen"

@@ -201,7 +201,9 @@ class SumNoise:
         """The same clients when the adversary knows so many of the shares that count as honest."""
         left = self.honest - shares
         if left < 1:
-            raise InputError("sum_noise.honest", self.honest, f"who knows {shares} of the shares knows them all")
+            raise InputError(
+                "sum_noise.honest", self.honest, f"an adversary with {shares} of the shares knows them all; give more"
+            )
         return replace(self, honest=left, sigma=self.sigma * math.sqrt(left / self.honest))
 
     @property

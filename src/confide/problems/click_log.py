@@ -27,7 +27,7 @@ from confide.problems.federation import Federation
 from confide.problems.models import Logistic
 from confide.problems.problem import Problem
 from confide.problems.problem_config import ProblemConfig
-from confide.problems.reading import absolute, naming_errors, plain, scan_table
+from confide.problems.reading import absolute, plain, read_pieces, scan_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -273,20 +273,23 @@ def _rows(
         remedy = f"no column {absent[0]}; give Avazu's train file as Kaggle ships it"
         raise InputError("problem.path", str(path), remedy)
     # Two passes, the first over the labels alone: forty million rows are never held at once.
-    label = pl.col("click").cast(pl.Int8, strict=False)
     ended = pl.col(COLUMNS[-1]).is_not_null()  # the last column: blank where a row was cut short
-    with naming_errors(path, "problem.path"):
-        click = lazy.select(pl.when(ended).then(label).alias("click")).collect(engine="streaming")["click"]
-    wrong = ~click.is_in([0, 1]).fill_null(False)
-    if wrong.any():
-        what = f"row {int(wrong.arg_true()[0]) + 1} is cut short or its click is neither 0 nor 1"
+    label = pl.when(ended).then(pl.col("click").cast(pl.Int8, strict=False))
+    pieces = read_pieces(path, "problem.path", ["click", COLUMNS[-1]])
+    labels = [piece.select(label.fill_null(-1)).to_series().to_numpy() for piece in pieces]
+    click = np.concatenate([np.zeros(0, np.int8), *labels])
+    wrong = np.flatnonzero((click != 0) & (click != 1))
+    if len(wrong):
+        what = f"row {wrong[0] + 1} is cut short or its click is neither 0 nor 1"
         raise InputError("problem.path", str(path), f"{what}; mend it, or is the file truncated?")
-    train, test, notes = _draw(click.to_numpy() == 1, rows, test_rows, balance, seed)
+    train, test, notes = _draw(click == 1, rows, test_rows, balance, seed)
     picked = np.sort(np.concatenate([train, test]))
-    wanted_rows = pl.Series(picked, dtype=pl.get_index_type()).implode()
-    with naming_errors(path, "problem.path"):
-        numbered = lazy.select("click", *FIELDS).with_row_index("row number")
-        frame = numbered.filter(pl.col("row number").is_in(wanted_rows)).collect(engine="streaming")
+    found, first = [], 0
+    for piece in read_pieces(path, "problem.path", ["click", *FIELDS]):
+        begin, end = np.searchsorted(picked, [first, first + piece.height])
+        found.append(piece[picked[begin:end] - first])
+        first += piece.height
+    frame = pl.concat(found)
     return frame[np.searchsorted(picked, train)], frame[np.searchsorted(picked, test)], notes
 
 

@@ -83,7 +83,7 @@ class GLM(ABC):
         """As in `Model`."""
 
     def smoothness(self, X: Floats) -> float:
-        """delta: every sampled gradient is delta-Lipschitz, delta = sup l'' max |u|^2 + 2 rho  (12)."""
+        """delta: every sampled gradient is delta-Lipschitz, delta = sup l'' max |u|^2 + 2 rho  (14)."""
         return float(np.max(self.smoothness_of_each(X)))
 
     def smoothness_of_each(self, X: Floats) -> Floats:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +18,7 @@ from confide.base.errors import InputError
 if TYPE_CHECKING:
     import polars as pl
 
+PIECE_BYTES, PIECE_ROWS = 2**25, 2**19  # read at a time
 SUFFIXES: Final = (".csv", ".csv.gz", ".gz", ".tsv", ".tsv.gz", ".parquet")
 
 
@@ -64,6 +67,42 @@ def scan_table(path: object, field: str) -> pl.LazyFrame:
     return lazy
 
 
+def read_pieces(path: str | Path, field: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """Some columns of the same file, so many rows at a time that a file of any length takes little memory.
+
+    A CSV's columns are text, and a row stands in one line.
+    """
+    import polars as pl
+
+    lazy = scan_table(path, field)
+    if str(path).lower().endswith(".parquet"):
+        with naming_errors(path, field):
+            rows = lazy.select(pl.len()).collect().item()
+            for first in range(0, rows, PIECE_ROWS):
+                yield lazy.select(columns).slice(first, PIECE_ROWS).collect(engine="streaming")
+        return
+    with naming_errors(path, field):
+        for lines in _lines(Path(path)):
+            yield pl.read_csv(lines, separator=_separator(Path(path)), infer_schema=False).select(columns)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Whole lines of a CSV, gzipped or not, each time with its first line before them."""
+    opened = gzip.open if path.name.lower().endswith(".gz") else open
+    try:
+        with opened(path, "rb") as file:
+            head, begun = file.readline(PIECE_BYTES), b""
+            while more := file.read(PIECE_BYTES):
+                lines, newline, rest = (begun + more).rpartition(b"\n")
+                if newline:
+                    yield head + lines
+                begun = rest
+    except (EOFError, zlib.error) as e:
+        raise OSError(f"corrupt: {e}") from None
+    if begun:
+        yield head + begun
+
+
 def absolute(path: object, field: str) -> str:
     if isinstance(path, str | Path) and str(path) and "\0" not in str(path):
         return str(Path(path).absolute())
@@ -96,7 +135,7 @@ def _remedy(said: str) -> str:
         ("empty CSV", "is empty; give a table with a header and data"),
         ("more fields", "is ragged: a row has more fields than the header; quote the commas or mend the row"),
         (
-            "unexpected end|must end with PAR1|12 bytes|invalid gzip|corrupt",
+            "unexpected end|must end with PAR1|12 bytes|invalid gzip|[nN]ot a gzip|CRC check|corrupt",
             "is truncated or damaged; get it again",
         ),
         ("ermission denied", "may not be read; change its permissions"),

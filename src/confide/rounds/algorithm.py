@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -12,12 +13,13 @@ from confide.base.arrays import Ints
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, generator
 from confide.base.validation import one_of, positive, positive_int, probability, whole
+from confide.laws.law import DISCRETE_GAUSSIAN
 from confide.problems.federation import Federation
 from confide.rounds.clipping import Clip
 from confide.rounds.local import LocalStep, sgd
 from confide.rounds.schemes import Exchange, Scheme, scheme
 from confide.secure.encoding import Encoding
-from confide.secure.settings import Secure
+from confide.secure.settings import Secure, SecureSum
 
 PerClient = int | tuple[int, int] | Sequence[int] | Ints  # one for all, a range drawn once per client, or given
 
@@ -107,9 +109,8 @@ class GFL:
         if self.local is not sgd and self.clip is not None and self.clip.kind == "example":
             remedy = "only the built-in local step sees single examples; use 'update' with a step of your own"
             raise InputError("algorithm.clip", self.clip.kind, remedy)
-        if self.scheme.sigma_client and self.arithmetic == "fixed":
-            remedy = "real-valued noise on client links is the paper's option for float; fixed point has none"
-            raise InputError("scheme.sigma_client", self.scheme.sigma_client, remedy)
+        if self.scheme.sigma_client:
+            self._check_client_noise(self.scheme.sigma_client)
         if self.arithmetic == "fixed":
             self.scheme.only_plain("fixed point")
         if self.scheme.exchange == Exchange.AVERAGE and self.arithmetic == "fixed":
@@ -123,12 +124,34 @@ class GFL:
                 raise InputError("algorithm.arithmetic", self.arithmetic, remedy)
             self.encoding()
 
+    def _check_client_noise(self, sigma: float) -> None:
+        if self.aggregation is None:
+            if self.arithmetic == "fixed":
+                remedy = (
+                    "what a client alone adds is real-valued, for float; in fixed point it goes into the secure sum: "
+                    "algorithm.aggregation = 'secure'"
+                )
+                raise InputError("scheme.sigma_client", sigma, remedy)
+        elif self.aggregation.sigma:
+            remedy = f"is the noise of scheme.sigma_client = {sigma:g} once more, on psi; give one of them"
+            raise InputError("secure.sigma", self.aggregation.sigma, remedy)
+        elif self.scheme.law.discrete != DISCRETE_GAUSSIAN:
+            remedy = "what clients add inside a secure sum is discrete Gaussian; use gaussian, or secure.sigma"
+            raise InputError("scheme.noise", str(self.scheme.law), remedy)
+
+    @cached_property
+    def sums(self) -> SecureSum | None:
+        """The secure sum with what clients add inside it, be it said of one client or of psi; None: sums in clear."""
+        if self.aggregation is None:
+            return None
+        return self.aggregation.sums(self.sampled, self.scheme.sigma_client)
+
     def encoding(self) -> Encoding:
         """How a client's update enters the secure sum; refused where a sum could wrap."""
-        assert self.aggregation is not None  # noqa: S101 - only asked for a secure sum
+        assert self.sums is not None  # noqa: S101 - only asked for a secure sum
         assert self.clip is not None  # noqa: S101 - fixed point has a clip
         bound = self.clip.update_bound(self.step)  # of the norm, hence of every coordinate
-        return self.aggregation.sums(self.sampled).encoding(bound, self.fraction_bits)
+        return self.sums.encoding(bound, self.fraction_bits)
 
     def per_client(self, clients: int, seed: int) -> tuple[Ints, Ints]:
         """E_{p,k} and batch size of so many clients, unit by unit."""

@@ -16,7 +16,7 @@ from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.graph.graph import Graph
 from confide.rounds.arithmetic import Arithmetic, State
-from confide.rounds.schemes import Exchange, Place, Scheme, links
+from confide.rounds.schemes import Exchange, Place, Scheme, links, next_around
 
 Draw = Callable[[Purpose, tuple[int, ...], float], State]  # (purpose, ids within the round, sigma) -> noise
 Weight = Callable[[Place, tuple[int, ...], int], float]  # (place, ids, receiver) -> weight of the draw in its message
@@ -25,6 +25,7 @@ PURPOSE = {
     Place.LINK: Purpose.LINK_NOISE,
     Place.OWN: Purpose.LINK_NOISE,
     Place.EDGE: Purpose.PAIR_NOISE,
+    Place.AROUND: Purpose.AROUND_NOISE,
     Place.NETWORK: Purpose.NETWORK_NOISE,
 }
 
@@ -57,6 +58,7 @@ class Sender(NamedTuple):
     draw: Draw
     arith: Arithmetic
     weight: Weight | None = None  # None: all receive the same
+    before: Mapping[int, int] = {}  # m -> the neighbour of m before p, where noise goes around m
 
     def perturb(self) -> Perturbed:
         """Server p's part of publishing.
@@ -103,6 +105,8 @@ class Sender(NamedTuple):
         for at, ids, sign, sigma in self._drawn(to):
             g = self.draw(PURPOSE[at], ids, sigma)
             g = g if sign > 0 else -g
+            if at == Place.AROUND:
+                g = g / self.neighbours[to]
             if self.weight is not None:
                 g = self.weight(at, ids, to) * g
             total = g if total is None else total + g
@@ -118,6 +122,10 @@ class Sender(NamedTuple):
                 case Place.EDGE:  # both ends know this draw and add it with opposite signs
                     for m in sorted(self.neighbours):
                         yield noise.at, (min(p, m), max(p, m)), 1 if p < m else -1, noise.sigma
+                case Place.AROUND:
+                    if to != p:
+                        yield noise.at, (p, to), 1, noise.sigma
+                        yield noise.at, (self.before[to], to), -1, noise.sigma
                 case Place.LINK | Place.OWN:
                     if (to == p) == (noise.at == Place.OWN):
                         yield noise.at, (p, to), 1, noise.sigma
@@ -142,12 +150,16 @@ def publish(scheme: Scheme, graph: Graph, psi: State, draw: Draw, arith: Arithme
     senders, receivers = links(graph)
     own, sent = psi.copy(), psi[senders] if scheme.by_link else psi.copy()
     rows: list[dict[int, float]] = [{} for _ in range(graph.P)]
+    circles: list[dict[int, int]] = [{} for _ in range(graph.P)]
+    if Place.AROUND in scheme.places:
+        for (p, m), q in next_around(graph).items():
+            circles[q][m] = p
     place = {}
     both_ways = np.concatenate([graph.edge_weights, graph.edge_weights])
     for n, (p, m, a) in enumerate(zip(senders.tolist(), receivers.tolist(), both_ways.tolist(), strict=True)):
         rows[p][m], place[p, m] = a, n
     for p in np.flatnonzero(present).tolist():
-        sender = Sender(scheme, p, float(graph.own_weights[p]), rows[p], psi[p], once, arith, weight)
+        sender = Sender(scheme, p, float(graph.own_weights[p]), rows[p], psi[p], once, arith, weight, circles[p])
         if scheme.by_link:
             own[p], messages = sender.to_each()
             for m, message in messages.items():

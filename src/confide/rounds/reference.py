@@ -184,15 +184,13 @@ class Reference:
         return shared_update(alg.local, handed_out, *f.client(p, k), task, fixed)
 
     def client_noise(self, i: int, p: int, k: int, size: int) -> State | None:
-        """The paper's noise on client links, or a share of the noise inside the secure sum."""
+        """The paper's noise on client links; behind masks it is a share of the noise inside their sum."""
         alg = self.algorithm
-        if alg.aggregation is not None and alg.aggregation.sigma:
-            law, sigma = GAUSSIAN, alg.aggregation.sums(alg.sampled).share
-        elif alg.scheme.sigma_client:
-            law, sigma = alg.scheme.law, alg.scheme.sigma_client
+        if alg.sums is not None:
+            law, sigma = GAUSSIAN, alg.sums.share
         else:
-            return None
-        return self.noise(Purpose.CLIENT_NOISE, (i, p, k), law, sigma, size)
+            law, sigma = alg.scheme.law, alg.scheme.sigma_client
+        return self.noise(Purpose.CLIENT_NOISE, (i, p, k), law, sigma, size) if sigma else None
 
 
 def prepare(

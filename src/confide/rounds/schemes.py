@@ -30,6 +30,7 @@ class Place(StrEnum):
     LINK = "link"  # (p, m): in p's message to m alone; as in `links(graph)`
     OWN = "own"  # (p, p): in the server's own term alone
     EDGE = "edge"  # (i, j): its two ends share it with opposite signs; as in `graph.edges`
+    AROUND = "around"  # (p, m): over a_pm in p's message to m, taken back in that of m's next neighbour; as in `links`
     CLIENT = "client"  # on the way of an update to its server, before psi
     NETWORK = "network"  # one for all servers
 
@@ -41,12 +42,12 @@ class Exchange(StrEnum):
 
 
 PLACES = {  # that an exchange has
-    Exchange.GRAPH: (Place.SERVER, Place.LINK, Place.OWN, Place.EDGE, Place.CLIENT),
+    Exchange.GRAPH: (Place.SERVER, Place.LINK, Place.OWN, Place.EDGE, Place.AROUND, Place.CLIENT),
     Exchange.AVERAGE: (Place.NETWORK, Place.CLIENT),
     Exchange.NOTHING: (Place.CLIENT,),
 }
 KEYS = {  # of a config, and the places whose noise they size
-    "sigma": (Place.SERVER, Place.LINK, Place.OWN, Place.NETWORK),
+    "sigma": (Place.SERVER, Place.LINK, Place.OWN, Place.AROUND, Place.NETWORK),
     "sigma_pair": (Place.EDGE,),
     "sigma_client": (Place.CLIENT,),
 }
@@ -72,7 +73,7 @@ class Noise:
             raise InputError("scheme.noises.taps", self.taps, "write a tuple of weights, this round's first: (1.0,)")
         for tap in self.taps:
             number("scheme.noises.taps", tap)
-        if len(self.taps) > 1 and self.at == Place.CLIENT:
+        if self.taps != (1.0,) and self.at == Place.CLIENT:
             remedy = "clients come and go, so their noise has no memory: (1.0,)"
             raise InputError("scheme.noises.taps", self.taps, remedy)
 
@@ -89,11 +90,7 @@ class Wiring(NamedTuple):
     W: Floats
     R: tuple[Floats, ...]
     draws: tuple[tuple[Place, tuple[int, ...]], ...]  # the name of each z, the same in every round
-
-    @property
-    def owners(self) -> tuple[tuple[int, ...], ...]:
-        """For each z, the servers that know it: who drew it, or both ends of an edge."""
-        return tuple(ids if at == Place.EDGE else ids[:1] for at, ids in self.draws)
+    owners: tuple[tuple[int, ...], ...]  # for each z, the servers that know it: who drew it, or the two that share it
 
 
 @dataclass(frozen=True)
@@ -153,17 +150,21 @@ class Scheme:
     @property
     def by_link(self) -> bool:
         """Whether a server tells its neighbours apart: a message a directed link, not one a server."""
-        return Place.LINK in self.places or self.receivers is not None
+        return not self.places.isdisjoint((Place.LINK, Place.AROUND)) or self.receivers is not None
 
     @property
     def plain(self) -> bool:
         """Whether every draw is used once, in its own round, and is the same for all who receive it."""
-        return self.receivers is None and all(n.taps == (1.0,) for n in self.noises)
+        return not self._by_receiver and all(n.taps == (1.0,) for n in self.noises)
+
+    @property
+    def _by_receiver(self) -> bool:
+        return self.receivers is not None or Place.AROUND in self.places
 
     def only_plain(self, what: str) -> Scheme:
         """This scheme, refused in the name of `what` if it has memory or depends on the receiver."""
         if not self.plain:
-            why = "has memory (taps)" if self.receivers is None else "depends on the receiver"
+            why = "depends on the receiver" if self._by_receiver else "has memory (taps)"
             raise InputError("scheme.name", self.name, f"its noise {why}, which {what} has not been taught")
         return self
 
@@ -190,17 +191,38 @@ class Scheme:
         Noise(at=<Place.OWN: 'own'>, sigma=0.1, taps=(1.0,))
         """
         size = {place: sigmas[key] for key, places in KEYS.items() if key in sigmas for place in places}
+        added: tuple[Noise, ...] = ()
         for key, sigma in sigmas.items():
             number(f"scheme.{key}", sigma, least=0.0)
             if sigma and not self.places.intersection(KEYS[key]):
+                if key == "sigma_client":  # clients of every scheme may have noise
+                    added = (Noise(Place.CLIENT, sigma),)
+                    continue
                 having = [repr(name) for name, s in FAMILIES.items() if s.places.intersection(KEYS[key])]
                 only = f"only the scheme{'s' * (len(having) > 1)} {', '.join(having)} can have it"
                 raise InputError(f"scheme.{key}", sigma, f"{only}; {self.name!r} has no noise there, leave it out")
-        return replace(self, noises=tuple(replace(n, sigma=size.get(n.at, n.sigma)) for n in self.noises))
+        return replace(self, noises=tuple(replace(n, sigma=size.get(n.at, n.sigma)) for n in self.noises) + added)
+
+    @property
+    def of_servers(self) -> Scheme:
+        """The same without noise of clients."""
+        return replace(self, noises=tuple(n for n in self.noises if n.at != Place.CLIENT))
 
     def carries(self, graph: Graph) -> Floats:
         """c_p of every server."""
         return graph.own_weights.copy() if self.carry is None else np.full(graph.P, float(self.carry))
+
+    def vanishes(self, graph: Graph) -> str | None:
+        """Why the noise of servers is in no message and no model, though it is drawn; None where it is in one.
+
+        With one unit a_pp = 1, so that (47) weighs its noise with 0.
+        """
+        if graph.P > 1 or not self.sigma or any(R.any() for R in self.wiring(graph).R):
+            return None
+        return (
+            f"one unit alone has a_pp = 1 and no neighbours: the noise of {self.name!r} enters its model with weight 0 "
+            "and no message carries it, so that the run has none of it"
+        )
 
     def wiring(self, graph: Graph) -> Wiring:
         """The scheme on a graph as linear algebra."""
@@ -219,7 +241,7 @@ class Scheme:
             W = graph.A
             C, N, R = self._flows(graph, drawn)
         draws = tuple((noise.at, ids) for noise, ids in drawn)
-        return Wiring(C, tuple(N * row for row in taps), W, tuple(R * row for row in taps), draws)
+        return Wiring(C, tuple(N * row for row in taps), W, tuple(R * row for row in taps), draws, owners(draws, graph))
 
     def _flows(self, graph: Graph, drawn: list[tuple[Noise, tuple[int, ...]]]) -> tuple[Floats, Floats, Floats]:
         """C, N and R of flows on the edges, with this round's draws."""
@@ -227,7 +249,7 @@ class Scheme:
         sender, receiver = links(graph)
         row = {pair: n for n, pair in enumerate(zip(sender.tolist(), receiver.tolist(), strict=True))}
         by_server, by_link = np.zeros((graph.P, len(drawn))), np.zeros((len(row), len(drawn)))
-        own = by_server.copy()
+        own, after = by_server.copy(), next_around(graph) if Place.AROUND in self.places else {}
         for z, (noise, ids) in enumerate(drawn):
             match noise.at:
                 case Place.LINK:
@@ -236,6 +258,11 @@ class Scheme:
                     own[ids[0], z] = noise.sigma
                 case Place.EDGE:
                     by_server[list(ids), z] = noise.sigma, -noise.sigma
+                case Place.AROUND:
+                    p, m = ids
+                    q = after[p, m]
+                    by_link[row[p, m], z] += noise.sigma / A[p, m]
+                    by_link[row[q, m], z] -= noise.sigma / A[q, m]
                 case Place.SERVER:
                     by_server[ids[0], z] = noise.sigma
                 case Place.CLIENT | Place.NETWORK:
@@ -269,6 +296,7 @@ def _ids(at: Place, graph: Graph) -> list[tuple[int, ...]]:
         Place.LINK: list(zip(*(side.tolist() for side in links(graph)), strict=True)),
         Place.OWN: [(p, p) for p in range(graph.P)],
         Place.EDGE: [(i, j) for i, j in graph.edges.tolist()],
+        Place.AROUND: list(zip(*(side.tolist() for side in links(graph)), strict=True)),
         Place.CLIENT: [],  # they precede psi
         Place.NETWORK: [()],
     }[at]
@@ -283,6 +311,7 @@ FAMILIES = {
     "per-link": Scheme("per-link", noises=(Noise(Place.LINK), Noise(Place.OWN), Noise(Place.CLIENT))),
     "per-link-clean": Scheme("per-link-clean", noises=(Noise(Place.LINK), Noise(Place.CLIENT))),
     "pairwise": Scheme("pairwise", noises=(Noise(Place.SERVER), Noise(Place.EDGE))),
+    "cancel-at-receiver": Scheme("cancel-at-receiver", noises=(Noise(Place.AROUND),)),
     "local-only": Scheme("local-only", exchange=Exchange.NOTHING),
     "central": Scheme("central", noises=(Noise(Place.NETWORK),), exchange=Exchange.AVERAGE),
 }
@@ -303,7 +332,7 @@ def scheme(
         sigma: standard deviation of the noise of servers, links or the network, whichever the scheme has.
         noise: law of every draw.
         sigma_pair: of the noise that the two ends of an edge share with opposite signs ("pairwise").
-        sigma_client: of the paper's noise g_{p,k} on the links from clients ("per-link").
+        sigma_client: of the paper's noise g_{p,k} on the link from each client  (7).
 
     >>> scheme("partial:0.5", sigma=1.0).carry
     0.5
@@ -326,10 +355,34 @@ def named(s: Scheme) -> bool:
         again = scheme(s.name, s.sigma, noise=s.law.continuous, sigma_pair=s.sigma_pair, sigma_client=s.sigma_client)
     except InputError:
         return False
-    return replace(again, law=s.law) == s
+    return replace(again.of_servers, law=s.law) == s.of_servers  # a row of silent clients may be there or not
 
 
 def links(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Directed links as (sender, receiver): edge e gives link e (i to j) and link E + e (j to i)."""
     i, j = graph.edges[:, 0], graph.edges[:, 1]
     return np.concatenate([i, j]), np.concatenate([j, i])
+
+
+def next_around(graph: Graph) -> dict[tuple[int, int], int]:
+    """For each directed link (p, m) the neighbour of m after p, in a circle.
+
+    >>> next_around(Graph.star(4))[3, 0], next_around(Graph.star(4))[0, 1]
+    (1, 0)
+    """
+    around = ((m, graph.neighbours(m).tolist()) for m in range(graph.P))
+    return {(p, m): q for m, near in around for p, q in zip(near, near[1:] + near[:1], strict=True)}
+
+
+def owners(draws: tuple[tuple[Place, tuple[int, ...]], ...], graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """Those of `Wiring`."""
+    after = next_around(graph) if any(at == Place.AROUND for at, _ in draws) else {}
+    found = []
+    for at, ids in draws:
+        if at == Place.EDGE:
+            found.append(ids)
+        elif at == Place.AROUND:
+            found.append((ids[0], after[ids[0], ids[1]]))
+        else:
+            found.append(ids[:1])
+    return tuple(found)

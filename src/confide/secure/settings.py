@@ -27,6 +27,9 @@ class Secure:
         threshold: shares that put a secret together; the smallest that is safe by default.
         sigma: standard deviation per coordinate that the clients' shares of noise put on psi, counting only honest
             survivors; 0 for none. Discrete Gaussian, added by every client before masking.
+
+    Raises:
+        InputError: a number is out of its range, or the kind of server is not known.
     """
 
     ring_bits: int = 32
@@ -61,9 +64,15 @@ class Secure:
         said = "what is promised holds if no client tells the server its keys"
         return f"secure.corrupted = {self.corrupted:g} of {cohort} clients is nobody: {said}"
 
-    def sums(self, cohort: int) -> SecureSum:
-        """The secure sum of a cohort of this size, with all its numbers worked out."""
-        return SecureSum(self.parameters(cohort), self.ring_bits, float(self.sigma))
+    def sums(self, cohort: int, sigma_client: float = 0.0) -> SecureSum:
+        """The secure sum of a cohort of this size, with all its numbers worked out.
+
+        Args:
+            sigma_client: standard deviation of what each client adds to its update, where `sigma` does not say it.
+        """
+        parameters = self.parameters(cohort)
+        on_psi = sigma_client * math.sqrt(parameters.honest_survivors) / cohort
+        return SecureSum(parameters, self.ring_bits, float(self.sigma or on_psi))
 
 
 @dataclass(frozen=True)

@@ -76,24 +76,32 @@ def agreeing(points: tuple[int, ...], shares: Sequence[bytes], threshold: int) -
         sum over k of L_k S_(j+k)  =  sum over x of l_x x^(j+1) L(x) d_x  =  0        for all j < m - t - e, every word.
 
     These are at least e equations with different powers of x, so with at most e errors every L(x) d_x is 0: L vanishes
-    at every error, and at e points at most. (The product of z - x over the errors is such an L.)
+    at every error, and at e points at most. (The product of z - x over the errors is such an L.) With more errors, and
+    chosen ones, an L can vanish elsewhere: so the shares that are left are looked at once more.
     """
-    m = len(points)
-    spare = m - threshold
+    spare = len(points) - threshold
     e = spare // 2
-    x, powers = np.array(points, np.int64), np.empty((spare, m), np.int64)
-    power = lagrange(points)
-    for j in range(spare):
-        powers[j] = power = power * x % PRIME
-    S = multiply(powers, unpack(shares))  # a row for each j, a column for each word
+    S = _seen(points, shares, threshold)
     equations = np.stack([S[k : spare - e + k].ravel() for k in range(e + 1)], axis=1)
     locator = _solution(equations)
     if locator is None:
         return []
-    at = np.zeros(m, np.int64)
+    at, x = np.zeros(len(points), np.int64), np.array(points, np.int64)
     for coefficient in locator[::-1]:
         at = (at * x + coefficient) % PRIME
-    return np.flatnonzero(at).tolist()
+    right = np.flatnonzero(at).tolist()
+    if len(right) < threshold or _seen(tuple(points[n] for n in right), [shares[n] for n in right], threshold).any():
+        return []
+    return right
+
+
+def _seen(points: tuple[int, ...], shares: Sequence[bytes], threshold: int) -> Field:
+    """The sums S, a row for each j, a column for each word: zeros if and only if all shares agree."""
+    x, powers = np.array(points, np.int64), np.empty((len(points) - threshold, len(points)), np.int64)
+    power = lagrange(points)
+    for row in powers:
+        row[:] = power = power * x % PRIME
+    return multiply(powers, unpack(shares))
 
 
 def _solution(equations: Field) -> Field | None:

@@ -86,6 +86,9 @@ def forged_units(P: int, K: int | Sequence[int]) -> list[Announced]:
         P: how many.
         K: clients of each unit, one number for all or a number for each.
 
+    Returns:
+        Units for `confide.deploy.agree`.
+
     >>> [(unit.name, len(unit.clients)) for unit in forged_units(2, [3, 5])]
     [('unit 0', 3), ('unit 1', 5)]
     """
@@ -187,6 +190,9 @@ def rehearse(
         played.models, played.ledgers, played.failed
 
     Args and Raises: those of `Rehearsal`, which can also be run step by step.
+
+    Returns:
+        The `Rehearsal` after its last round: `models`, `ledgers`, `failed`.
     """
     found = Rehearsal(plan, problem, train=train, train_config=train_config, weather=weather, seed=seed)
     found.run()
@@ -237,7 +243,6 @@ def scripted(
             allowed=rounds if allowed is None else allowed,
             edges=tuple((int(i), int(j)) for i, j in g.edges),
             clocks=Clocks(**{"adapt": 10.0, "tick": 10.0, "neighbours": 2.0, "drain": 20.0} | times),
-            plan_text="",
         )
         books = Books.fresh(np.zeros(length, np.int64), tuple(weights))
         clients = [partial(ScriptedClient, seed, p, length)]

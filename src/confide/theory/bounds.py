@@ -1,9 +1,10 @@
 """Lemma 3, Theorem 1 with its corollary, and the individual errors of appendix A, as bounds that hold round by round.
 
 `bounds_round` proves r(i) <= G(r(i-1)) for r = (r_c, r_d), the roots of the centroid's mean-square error and of the
-disagreement. G is increasing, so iterating it from r(0) = (|w_0 - w^o|, 0) bounds every round. Nothing is left out:
-all that the paper writes as O(.) is in the coefficients, and the corollary is the case in which the noise of the
-centroid, E|g|^2, is zero.
+disagreement. G is increasing, so iterating it from r(0) = (|w_0 - w^o|, 0) bounds every round. For squared loss a
+second such recursion looks at the centroid apart from the disagreement (`apart`); both hold, and the smaller is given:
+with homomorphic noise it is O(mu). Nothing is left out: all that the paper writes as O(.) is in the coefficients, and
+the corollary is the case in which the noise of the centroid, E|g|^2, is zero.
 
 Step condition. For large r, G(r) is G_inf(r), its homogeneous part. The bounds have a limit if some direction has
 G_inf(x) < x, that is, if
@@ -31,7 +32,7 @@ from confide.graph.graph import Graph
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import Exchange
-from confide.theory.bounds_round import Round, mixing, one_round, overflows
+from confide.theory.bounds_round import Round, apart, mixing, one_round, overflows
 from confide.theory.constants import of_clients
 from confide.theory.constants_clients import Clients, clients
 from confide.theory.moments import check
@@ -86,13 +87,13 @@ def bounds(problem: Problem, graph: Graph, algorithm: GFL, rounds: int, seed: in
         raise _refusal(problem, graph, algorithm, seed)
     known = of_clients(c, step, problem, graph, algorithm)
 
-    r = np.empty((rounds + 1, 2))
-    units = np.empty((rounds + 1, graph.P))
-    r[0], units[0] = (math.sqrt(known.error2), 0.0), math.sqrt(known.error2)
+    start, units = math.sqrt(known.error2), np.empty((rounds + 1, graph.P))
+    r, last, units[0] = _course(step, start, rounds), fixed_point(step), start
+    if not c.radius.any() and radius(aside := apart(step)) < 1.0:  # both hold
+        r = np.minimum(r, aside.errors(_course(aside, start, rounds)))
+        last = np.minimum(last, aside.errors(fixed_point(aside)))
     for i in range(1, rounds + 1):
-        r[i] = step.advance(r[i - 1])
         units[i] = np.minimum(step.advance_units(units[i - 1]), _any_unit(r[i], graph.P))
-    last = fixed_point(step)
     last_units = np.full(graph.P, _any_unit(last, graph.P))
     for _ in range(10_000):  # whatever is above the limit superior stays above it; stopping early only loosens
         before, last_units = last_units, np.minimum(step.advance_units(last_units), last_units)
@@ -102,9 +103,18 @@ def bounds(problem: Problem, graph: Graph, algorithm: GFL, rounds: int, seed: in
     limits = _squares(last, last_units)
     noises = {
         "gradient_noise": known.repaired.gradient_noise(limits["centroid"], limits["disagreement"]),
-        "incremental_noise": _incremental(step, limits["individual"]),
+        # E|q|^2 <= (1/P) sum_p E|q_p|^2 <= (rms_p q0_p + max_p q1_p sqrt((1/P) sum_p E|w_p - w^o|^2))^2
+        "incremental_noise": (np.sqrt(np.mean(step.q0**2)) + step.q1.max() * np.sqrt(limits["individual"])) ** 2,
     }
     return Bounds(**_squares(r, units), limits=limits | noises, radius=size)
+
+
+def _course(step: Round, start: float, rounds: int) -> Floats:
+    """r(0), r(1), ..., where all servers begin at this distance from w^o."""
+    r = np.array([[start, 0.0]] * (rounds + 1))
+    for i in range(1, rounds + 1):
+        r[i] = step.advance(r[i - 1])
+    return r
 
 
 def _squares(r: Floats, units: Floats) -> dict[str, Floats]:
@@ -149,11 +159,6 @@ def _refusal(problem: Problem, graph: Graph, algorithm: GFL, seed: int) -> Input
     return InputError("algorithm.step", algorithm.step, remedy)
 
 
-def _incremental(step: Round, individual: Floats) -> Floats:
-    """E|q|^2 <= (1/P) sum_p E|q_p|^2 <= (rms_p q0_p + max_p q1_p sqrt((1/P) sum_p E|w_p - w^o|^2))^2"""
-    return np.asarray((np.sqrt(np.mean(step.q0**2)) + step.q1.max() * np.sqrt(individual)) ** 2)
-
-
 def _any_unit(r: Floats, P: int) -> float:
     """sqrt E|w_p - w^o|^2 <= r_c + sqrt(P-1) r_d, for any p: deviations that sum to zero have
 
@@ -188,10 +193,9 @@ def fixed_point(step: Round) -> Floats:
 
 
 def _jacobian(step: Round, r: Floats) -> Floats:
-    G, far = step.advance(r), float(np.hypot(*r))
-    away = r / far if far else np.zeros(2)
+    G, far = step.advance(r), float(np.hypot(*step.errors(r)))
     mean, spread = step.C @ r + step.b, step.S0_cd + step.S1_cd * far
-    slopes = mean[:, None] * step.C + np.outer(spread * step.S1_cd, away)
+    slopes = mean[:, None] * step.C + np.outer(spread * step.S1_cd, step.slope(r))
     return np.divide(slopes, G[:, None], out=np.zeros((2, 2)), where=G[:, None] > 0.0)
 
 

@@ -46,11 +46,30 @@ only it on w_c - w^o in the disagreement: kappa = sqrt lambda_max(mean_p (Phi_p 
     gamma = max_p (|Phi_p| + kappa_p), b_d = rms_p |t_p - mean t| + rms_p err_p,     iota = |W - 11'/P|.
 Units draw independently: S0_c^2 = (1/P^2) sum_p S0_p^2, S1_c = max_p S1_p / sqrt P; with the column norms
 h_p^2 = [W^2]_pp - 1/P <= iota^2 of W - 11'/P: S0_d^2 = (1/P) sum_p h_p^2 S0_p^2, S1_d = max_p h_p S1_p.
+
+SQUARED LOSS, the centroid apart from the disagreement. Homomorphic noise is not in the centroid, but the disagreement
+that it leaves is of order 1 in mu and enters through kappa = O(mu), and 1 - phi = O(mu): (I) and (II) end at O(1). But
+a deviation is forgotten in 1/(1 - iota) rounds, where the centroid takes 1/mu. With d = col{w_p - w_c}, J = 11'/P and
+any M x PM matrix T = (T_1, ..., T_P) whose blocks add up to 0, look at c = w_c - w^o - T d. Psi_p is affine, so that
+
+    E{c+ | F} = F c + X d + tbar - T (W-J) t,      F = Phi - T (W-J) col{Phi_p},
+                X = F T + row{(Phi_p - Phi)/P} - T (W-J) blkdiag{Phi_p},
+
+and c+ has the rest sum_p U_p (psi_p - Psi_p) + sum_p (I/P - T_p) g_p, U_p = I/P - sum_m T_m (W-J)_mp. Of deviations
+sqrt P r_d is the norm, so with tau = sqrt P |T| and r_c <= r~_c + tau r_d both recursions hold for r~ = (r~_c, r_d):
+    C = ((|F|, sqrt P |X|), (iota kappa, iota (gamma + kappa tau))),   b_c = |tbar - T (W-J) t|,
+    S0_c^2 = sum_p |U_p|^2 S0_p^2,   S1_c = sqrt P max_p |U_p| S1_p,   and |r| is that of (r~_c + tau r_d, r_d).
+Any T gives a bound. That with Phi T = T (W-J) blkdiag{Phi_p} - row{(Phi_p - Phi)/P} is O(mu / (1 - iota)) and leaves
+X = (F - Phi) T = O(mu^3): nothing but noise of variance O(mu^2) is left in c, against 1 - |F| = O(mu), and so
+
+    limsup E|w_c - w^o|^2 <= (r~_c + tau r_d)^2 = O(mu)      for squared loss, where E|g|^2 = 0.
+
+With curvature (s > 0) kappa_p cannot be taken out like this, and the limit is of order 1 (docs/theory.md).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +80,8 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.schemes import Exchange
 from confide.theory.constants_clients import Clients
 
+LONGEST = 3000  # iterations for T, which need not be exact
+
 
 class Noise(NamedTuple):
     """Second moments of the noise that enters in a round; exact for every scheme."""
@@ -68,6 +89,7 @@ class Noise(NamedTuple):
     units: Floats  # sigma_{g,p}^2: of w_p
     centroid: float  # E|g_i|^2  (23)
     disagreement: float  # (1/P) sum_p of its deviation from the centroid
+    root: Floats  # a coordinate of it is this times independent draws of variance 1
 
 
 def noise(graph: Graph, algorithm: GFL, M: int) -> Noise:
@@ -83,7 +105,8 @@ def noise(graph: Graph, algorithm: GFL, M: int) -> Noise:
     centroid = total(R.mean(axis=0), W.mean(axis=0))
     apart = total(R - R.mean(axis=0), W - 1.0 / P)
     cancelled = float(centroid) <= 1e-28 * M * float(np.sum(R**2) + per_unit)  # (46) holds up to rounding
-    return Noise(total(R, W), 0.0 if cancelled else float(centroid), float(apart.mean()))
+    root = np.hstack([R, np.sqrt(per_unit) * W])
+    return Noise(total(R, W), 0.0 if cancelled else float(centroid), float(apart.mean()), root)
 
 
 class Local(NamedTuple):
@@ -145,6 +168,8 @@ class Round:
 
     W: Floats
     noise: Noise
+    Phi: Floats
+    t: Floats
     C: Floats
     b: Floats
     S0_cd: Floats  # (S0_c, S0_d)
@@ -155,10 +180,21 @@ class Round:
     S1: Floats
     q0: Floats
     q1: Floats
+    tau: float = 0.0  # r_c <= r~_c + tau r_d; 0 where r_c itself is looked at
+
+    def errors(self, r: Floats) -> Floats:
+        """(r_c, r_d) of (r~_c, r_d); rounds, if any, on the first axis."""
+        return np.stack([r[..., 0] + self.tau * r[..., 1], r[..., 1]], axis=-1)
+
+    def slope(self, r: Floats) -> Floats:
+        """Of |(r_c, r_d)|."""
+        errors = self.errors(r)
+        far = float(np.hypot(*errors))
+        return np.array([errors[0], self.tau * errors[0] + errors[1]]) / far if far else np.zeros(2)
 
     def advance(self, r: Floats, constants: bool = True) -> Floats:
         """(I) and (II) for r = (r_c, r_d); without the constants, what remains of them for large r."""
-        one, far = float(constants), float(np.hypot(*r))
+        one, far = float(constants), float(np.hypot(*self.errors(r)))
         mean, spread = self.C @ r + one * self.b, one * self.S0_cd + self.S1_cd * far
         noise = one * np.sqrt([self.noise.centroid, self.noise.disagreement])
         return np.asarray(np.linalg.norm([mean, spread, noise], axis=0))
@@ -207,6 +243,8 @@ def one_round(c: Clients, graph: Graph, algorithm: GFL, step: float) -> Round:
     return Round(
         W=W,
         noise=noise(graph, algorithm, len(eye)),
+        Phi=Phi,
+        t=t,
         C=np.array([[phi, coupled], [iota * coupled, iota * gamma]]),
         b=np.array([b_c, iota * b_d]),
         S0_cd=np.array([np.linalg.norm(S0) / P, _rms(column * S0)]),
@@ -218,6 +256,49 @@ def one_round(c: Clients, graph: Graph, algorithm: GFL, step: float) -> Round:
         q0=np.sqrt(mean(mine.q0**2) / alive),
         q1=np.sqrt(mean(mine.q1**2) / alive),
     )
+
+
+def apart(step: Round) -> Round:
+    """A round of squared loss, its centroid apart from the disagreement."""
+    P, M = step.t.shape
+    eye, centre, mixed = np.eye(M), step.Phi.mean(axis=0), step.W - 1.0 / P
+    unlike = (step.Phi - centre) / P
+
+    def passed(T: Floats) -> Floats:
+        """T (W-J)"""
+        return np.asarray((mixed.T @ T.reshape(P, -1)).reshape(T.shape))
+
+    T, inverse = np.zeros_like(unlike), np.linalg.pinv(centre)
+    for _ in range(LONGEST):
+        before, T = T, inverse @ (passed(T) @ step.Phi - unlike)
+        T -= T.mean(axis=0)
+        if np.abs(T - before).max() <= 1e-6 * np.abs(T).max():
+            break
+        if not np.abs(T).max() < 1.0:  # for a long step it may have no end: any T will do, also 0
+            T = np.zeros_like(unlike)
+            break
+    U, V = eye / P - passed(T), eye / P - T
+    F = centre - np.einsum("pij,pjk->ik", passed(T), step.Phi)
+    X = F @ T + unlike - passed(T) @ step.Phi
+    X -= X.mean(axis=0)  # deviations add up to 0
+    tau, size = np.sqrt(P) * _row(T), np.linalg.norm(U, 2, axis=(1, 2))
+    bias = step.t.mean(axis=0) - np.einsum("pij,pj->i", passed(T), step.t)
+    to, own = step.C[1]
+    entering = float(np.sum(np.einsum("pij,pz->zij", V, step.noise.root) ** 2))
+    return replace(
+        step,
+        noise=step.noise._replace(centroid=entering),
+        C=np.array([[np.linalg.norm(F, 2), np.sqrt(P) * _row(X)], [to, own + to * tau]]),
+        b=np.array([np.linalg.norm(bias), step.b[1]]),
+        S0_cd=np.array([np.linalg.norm(size * step.S0), step.S0_cd[1]]),
+        S1_cd=np.array([np.sqrt(P) * np.max(size * step.S1), step.S1_cd[1]]),
+        tau=float(tau),
+    )
+
+
+def _row(blocks: Floats) -> float:
+    """|(B_1, ..., B_P)|"""
+    return float(np.linalg.norm(np.concatenate(list(blocks), axis=1), 2))
 
 
 def mixing(graph: Graph, algorithm: GFL) -> float:

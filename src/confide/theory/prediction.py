@@ -7,7 +7,7 @@ makes of a spread (`confide.theory.quadratics`). Predictions hold for the E and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,6 +110,26 @@ def predict(
     x0 = np.tile(-quadratics.optimum, (graph.P, 1))
     curves = transient(round, x0, 0 if rounds is None else positive_int("rounds", rounds))
     return Prediction(*curves, None if end is None else levels(end), exact(problem))
+
+
+def after_consensus(
+    problem: Problem, graph: Graph, algorithm: GFL, combinations: Sequence[int], *, seed: int = 0
+) -> list[Levels] | None:
+    """The limit, and then so many clean combinations (`rounds.consensus`); None where there is no limit.
+
+    Args:
+        problem, graph, algorithm, seed: as of `predict`.
+        combinations: numbers of them, a result each; 0 is the limit itself.
+    """
+    _, end = with_limit(linearise(problem), graph, algorithm, seed)
+    if end is None:
+        return None
+    found = []
+    for t in combinations:
+        B = np.linalg.matrix_power(graph.A, whole("combinations", t, 0))
+        gradient, privacy = (np.einsum("pq,qirj,sr->pisj", B, S, B, optimize=True) for S in (end.gradient, end.privacy))
+        found.append(levels(Limit(B @ end.mean, gradient, privacy)))
+    return found
 
 
 def with_limit(quadratics: LocalQuadratics, graph: Graph, algorithm: GFL, seed: int) -> tuple[Moments, Limit | None]:

@@ -87,7 +87,7 @@ def units_of(
     for p, unit in enumerate(units):
         n = K if secure else clients
         rules = unit.terms.rules._replace(plan=PLAN, largest=LARGEST)
-        unit.terms = replace(unit.terms, rules=rules, clients=n, decays=(0.0,) * n, plan_text=TEXT)
+        unit.terms = replace(unit.terms, rules=rules, clients=n, decays=(0.0,) * n)
         if secure:
             unit.terms = replace(unit.terms, secure=SECURE)
         unit.sample = lambda _, n=n: tuple(range(n))
@@ -345,9 +345,9 @@ BAD_SYNCS: dict[str, tuple[dict[str, Any], str]] = {
     "far beyond T": ({"decided": 2**32 - 1}, "not in the plan"),
     "an offer that is not open": ({"decided": T, "open": ((1, False),), "offer": (2, blob())}, "not among"),
     "an offer, nothing open": ({"decided": T, "offer": (1, blob())}, "not among"),
-    "more than the window": ({"decided": T, "open": tuple((i, False) for i in range(1, W + 2))}, "few, in order"),
-    "unsorted": ({"decided": T, "open": ((2, False), (1, False))}, "few, in order"),
-    "repeated": ({"decided": T, "open": ((1, False), (1, True))}, "few, in order"),
+    "more than the window": ({"decided": T, "open": tuple((i, False) for i in range(1, W + 2))}, "sorted, unique"),
+    "unsorted": ({"decided": T, "open": ((2, False), (1, False))}, "sorted, unique"),
+    "repeated": ({"decided": T, "open": ((1, False), (1, True))}, "sorted, unique"),
     "an empty offer": ({"decided": T, "open": ((1, False),), "offer": (1, b"")}, "another length"),
     "a short offer": ({"decided": T, "open": ((1, False),), "offer": (1, blob()[:-1])}, "another length"),
     "a long offer": ({"decided": T, "open": ((1, False),), "offer": (1, blob() + blob())}, "another length"),
@@ -664,7 +664,7 @@ def test_rounds_that_the_clock_has_not_reached_are_a_lie_or_a_wrong_clock() -> N
                 {"decided": beyond},
                 {"decided": beyond, "open": ((beyond, False),), "offer": (beyond, blob())},
                 {"seen": beyond},
-                {"shown": (publication(PLAN, 0, beyond, blob()),)},
+                {"shown": (publication(PLAN, m, beyond, blob()),)},
                 {"shown": (publication(PLAN, ME, beyond, blob()),)},
             ):
                 tried += 1

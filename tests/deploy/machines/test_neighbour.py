@@ -10,7 +10,7 @@ import pytest
 
 from confide.deploy.machines.exchange import ExchangeError, OtherBytesError, publish
 from confide.deploy.machines.ports import Phase
-from confide.deploy.store.books import as_bytes
+from confide.deploy.store.books import Changes, as_bytes
 from confide.plans.plan import Clocks
 from desks import Recorded, publication
 
@@ -110,6 +110,21 @@ def test_an_early_offer_waits_for_its_round() -> None:
     assert changes.opened[2, 1].applied
     assert not changes.opened[0, 1].applied
     assert (neighbour.early, changes.balances[2].n, changes.decided) == ({}, 1, 1)
+
+
+def test_an_early_offer_is_known_by_its_own_hash() -> None:
+    """Where each neighbour gets another message, somebody else may have passed on the signature of the other one."""
+    desk = Recorded()
+    desk.rules = desk.rules._replace(by_link=True)
+    neighbour, x, mine = desk.neighbours[2], np.array([1, 2]), publication(desk.rules.plan, 2, 1, OFFER, receiver=1)
+    other = publication(desk.rules.plan, 2, 1, OFFER[::-1], receiver=0)
+    desk.commit(Changes(signed={other.place: other.signed}), "sync")
+    early = replace(desk.hears(2, decided=1, open=((1, False),)), offer=(1, OFFER), shown=(mine,))
+    neighbour.hear(early)
+    changes = publish(desk.books, desk.rules, x, {0: x, 2: x + 1}, desk.terms.costs[0], 0, desk.ports.sign)
+    desk.commit(neighbour.take_early(desk.books, changes), "publish")
+    neighbour.hear(early)  # it says the same again
+    assert desk.books.open[2][1].peer_sha256 == mine.sha256
 
 
 def test_one_that_is_heard_again_is_up_again_and_what_it_may_not_say_changes_nothing() -> None:

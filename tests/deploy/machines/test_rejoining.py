@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+from confide.deploy.machines.exchange import ExchangeError
 from confide.deploy.machines.ports import Phase
 from confide.deploy.machines.rejoining import Rejoining
 from confide.deploy.machines.sync import AskBalance, TellBalance
 from confide.deploy.store.books import Status
-from desks import ME, Recorded
+from desks import ME, Recorded, publication
 
 
 def restored(now: float = 0.0, **decided: int) -> tuple[Recorded, Rejoining]:
@@ -55,3 +58,13 @@ def test_only_an_answer_to_the_last_question_is_taken() -> None:
     rejoining.on_balance(TellBalance(desk.rules.plan, 0, ME, 5, rejoining.nonces[0], 1, bytes(16)))
     assert desk.books.status[0] is Status.OPEN
     assert ("log", "balanced") in desk.steps()
+
+
+def test_a_message_of_which_one_signature_is_false_changes_nothing() -> None:
+    desk, rejoining = restored(now=60.0)
+    true, false = (publication(desk.rules.plan, 2, i, bytes(16)) for i in (3, 4))
+    with pytest.raises(ExchangeError):
+        rejoining.hear(desk.hears(0, decided=4, shown=(true, false._replace(signature=true.signature))))
+    assert (rejoining.signed, rejoining.claims) == (0, {})
+    rejoining.hear(desk.hears(0, decided=4, shown=(true, false)))
+    assert (rejoining.signed, rejoining.claims) == (4, {0: 4})

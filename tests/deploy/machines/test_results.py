@@ -286,11 +286,14 @@ def ready(run: bytes, **changes: Any) -> messages.Ready:
         ),
         ({"attempt": 4}, "server 1 claims attempt 4 of epoch 0"),
         ({"attempt": 1, "of_epoch": 7}, "server 1 claims attempt 1 of epoch 7"),
+        ({"pending": ((3, 2),)}, "server 1 claims open flows with server 3, and the plan has 0 to 2"),
     ],
 )
-def test_an_attempt_that_cannot_have_been_begun_is_a_lie_with_a_name(claim: dict[str, int], named: str) -> None:
+def test_what_cannot_be_is_a_lie_with_a_name(claim: dict[str, Any], named: str) -> None:
     lab = Lab()
     relay, run = asked(lab)
+    desk = lab.releases[0].desk
+    desk.terms = replace(desk.terms, names=("server 0", "server 1", "server 2"))  # and no others
     lab.releases[0].receive(0.0, 1, messages.encode(ready(run, **claim)))
     assert relay.failed.startswith(named)
     assert relay.failed.endswith(": it lies")

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from confide.base.errors import InputError
-from confide.deploy.node import client_data
-from confide.deploy.node.client_main import main as client_main
+from confide.deploy.node import client_data, start
 from confide.deploy.node.config import load_client, load_server, not_expired
 
 SERVER = """
@@ -145,7 +144,7 @@ def test_a_clients_mistake_is_named(
     with pytest.raises(InputError) as refused:
         load_client(path)
     assert (refused.value.field, remedy in refused.value.remedy) == (field, True), refused.value
-    assert client_main([str(path)]) == 2  # what the process says and returns
+    assert start.run("client", str(path)) == 2  # what the process says and returns
     assert capsys.readouterr().err == f"error: {refused.value}\n"
 
 

@@ -237,7 +237,7 @@ server: of another plan
 server: not from whom it says, or not for this server
 server: from a server that is no neighbour
 server: from a server that was removed
-server: open records must be few, in order, each once
+server: open rounds must be sorted, unique and at most as many as the window
 server: a round that is not decided or not in the plan
 server: an offer that is not among the sender's open records
 server: an offer of another length
@@ -248,6 +248,7 @@ server: a round that this clock has not reached; one of the two clocks is wrong,
 server: it has seen a round of this server, it says, and shows no signature of it
 server: a balance of another length
 server: a balance of more flows than rounds
+server: a balance beyond what so many flows can add up to
 server: its rounds fell back, so its store is older than what left
 client: malformed
 client: no round is open

@@ -77,10 +77,33 @@ def test_what_a_peer_repeats_is_written_once_a_minute(
     assert "again" not in refused[0]
 
 
-def test_repeats_are_remembered_within_a_bound(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("event", "field"),
+    [("refused", "why"), ("epoch refused", "why"), ("alarm", "what"), ("differs", "what"), ("stream closed", "why")],
+)
+def test_a_peer_that_never_says_the_same_twice_is_counted(
+    event: str, field: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a member could fill the disk: the numbers in an epoch that does not hold are its own."""
+    now = [0.0]
+    monkeypatch.setattr(observing.Repeats.__init__, "__defaults__", (lambda: now[0],))
     observer = started("text", "n")
     repeats = next(f for f in logging.getLogger().handlers[0].filters if isinstance(f, observing.Repeats))
     for n in range(3 * observing.KNOWN):
-        observer.observe("refused", {"why": f"client {n}"})
-    assert len(written(observer, capfd)) == 3 * observing.KNOWN
-    assert len(repeats._written) <= observing.KNOWN
+        observer.observe(event, {field: f"it removes server {n}"})
+    observer.observe("busy", {"why": "another thing is said at once"})
+    now[0] = 61.0
+    observer.observe(event, {field: "it removes server 99999"})
+    lines = written(observer, capfd)
+    assert [event in line for line in lines] == [True] * observing.KNOWN + [False, True]
+    assert f"again={2 * observing.KNOWN}" in lines[-1]
+    assert list(map(len, filter(None, repeats._written.values()))) == [1, 1]
+
+
+def test_a_server_cannot_fill_the_log_of_its_clients(capfd: pytest.CaptureFixture[str]) -> None:
+    """It welcomes and refuses them in turns, says that all is over and that it is not, and begins rounds too early."""
+    observer = started("text", "n")
+    for n in range(5 * observing.KNOWN):
+        for event, fields in (("enrolled", {"client": 1}), ("finished", {}), ("early", {"round": n})):
+            observer.observe(event, fields)
+    assert len(written(observer, capfd)) == 2 + observing.KNOWN

@@ -152,7 +152,7 @@ class Site:
     def start(self, name: str, *options: str, crash: str = "") -> subprocess.Popen[bytes]:
         """One client of each unit by its command, the others at once as what the command becomes: that is quicker."""
         command = ("confide", "client" if "-" in name else "server")
-        module = ("confide.deploy.node.client_main",) if name.endswith(("-c1", "-c2")) else command
+        module = ("confide.deploy.node.start", "client") if name.endswith(("-c1", "-c2")) else command
         line = [sys.executable, "-m", *module, str(self.toml(name)), *options]
         environment = os.environ | ({"CONFIDE_CRASH_AT": crash} if crash else {})
         with open(self.folder / f"{name}.log", "ab") as log:

@@ -23,7 +23,7 @@ from confide.cluster.processes import Cluster
 from confide.cluster.try_out import TRY_OUT
 from confide.deploy.keys.authority import Authority
 from confide.deploy.keys.certificates import utc_now
-from confide.deploy.node import client_main
+from confide.deploy.node import start
 from confide.deploy.store.books import Books
 from confide.plans.config import parse
 from patience import LIMIT, SCALE, wait_round
@@ -174,7 +174,7 @@ def test_an_expired_certificate_is_said_before_anything_is_dialed(
     for name in ("one", "c0"):
         authority.renew(name, days=1, keep=True)
     server, _, server_said = command("server", layout.toml("alpha"))
-    client = client_main.main([str(layout.toml("alpha-c0"))])  # which `confide client` becomes
+    client = start.run("client", str(layout.toml("alpha-c0")))  # which `confide client` becomes
     for code, said, name in ((server, server_said, "one"), (client, capsys.readouterr().err, "c0")):
         assert code == 2
         assert "certificate expired on" in said.splitlines()[-1]

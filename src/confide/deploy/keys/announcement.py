@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confide.base import canonical
 from confide.base.errors import InputError
-from confide.base.files import atomic_file
+from confide.base.files import write_text
 from confide.base.validation import number, one_of, positive_int
 from confide.plans.build import Announced, of_deployment
 from confide.plans.config import (
@@ -51,13 +51,15 @@ def announce(
         server, clients: names of its nodes, in order; by default the one server, and all clients.
         out: a file to write, for whoever makes the plan: `agree` takes it as it takes the unit.
 
+    Returns:
+        The unit, as `agree` takes it.
+
     Raises:
         InputError: there is no such node, or it was revoked.
     """
     found = described(authority, unit, server, clients)
     if out is not None:
-        with atomic_file(out) as temporary:
-            temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_text(out, json.dumps(found, indent=1) + "\n")
     return _unit(found)
 
 
@@ -84,6 +86,9 @@ def agree(
         rho: the regulariser, in place of the problem's.
         clocks: window (rounds that may be open on an edge), and adapt, tick, exchange, drain and start, in seconds:
             see `confide agree --help`.
+
+    Returns:
+        The plan, whose price was checked; `plan.save(path)` writes the file that every node needs.
 
     Raises:
         InputError: a key of the config, an announcement, or a promise that does not hold.

@@ -98,7 +98,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class Authority:
-    """Issues, renews and revokes the certificates of one organisation. Everything it knows is in its folder."""
+    """Issues, renews and revokes the certificates of one organisation. Everything it knows is in its folder.
+
+        authority = Authority.create("pki/alpha")
+        authority.sign(read_request("server.csr"))
+
+    Attributes:
+        folder: where its key, its certificate, its index and the list of revoked certificates are.
+        org: the organisation's name.
+        certificate: its own, in PEM: the ca.crt that nodes and other organisations are given.
+        clock: what time it is.
+    """
 
     folder: Path
     org: str
@@ -111,7 +121,16 @@ class Authority:
     def create(
         cls, folder: str | Path, clock: Callable[[], datetime] = utc_now, *, passphrase: Secret | None = None
     ) -> Self:
-        """A new authority, whose organisation is the folder's name; a passphrase encrypts its key."""
+        """A new authority.
+
+        Args:
+            folder: a new one; its name is the organisation's.
+            clock: what time it is.
+            passphrase: encrypts the authority's key.
+
+        Raises:
+            InputError: the folder exists or cannot be made, or its name is no organisation's name.
+        """
         folder = Path(folder)
         org = check_name("organisation", folder.name)
         if os.path.lexists(folder):
@@ -144,6 +163,11 @@ class Authority:
     ) -> Self:
         """The authority that `create` made in this folder.
 
+        Args:
+            folder: the organisation's.
+            clock: what time it is.
+            passphrase: of its key, where that is encrypted.
+
         Raises:
             InputError: there is none, its key needs another passphrase, or key and certificate do not belong together.
         """
@@ -164,10 +188,12 @@ class Authority:
 
     @property
     def fingerprint(self) -> str:
+        """Sha256 of its certificate, as plans have it."""
         return fingerprint(self.certificate)
 
     @property
     def not_after(self) -> datetime:
+        """When its own certificate ends."""
         return self._ca.not_valid_after_utc
 
     def entries(self) -> tuple[Entry, ...]:
@@ -186,6 +212,9 @@ class Authority:
             name: of the node, unlike any other of this authority.
             hosts: names and addresses where a server is reached; this machine, if none.
             days: for which the certificate is valid.
+
+        Returns:
+            The line of the index; its files are in `folder`, named `prefix` with .crt, .key, .identity and .exchange.
 
         Raises:
             InputError: the name is taken, or a host is neither a name nor an address.
@@ -212,7 +241,14 @@ class Authority:
 
         Args:
             asked: of the node, by `read_request`; show it to a person first (`outlook`).
+            days: for which the certificate is valid.
             keep: where it renews a certificate, the old one is not revoked.
+
+        Returns:
+            The line of the index; the certificate is in `folder`, named `prefix` with .crt.
+
+        Raises:
+            InputError: it is another organisation's request, or its name or keys are those of another node.
         """
         with self._locked() as entries:
             before = self._of(asked, entries)
@@ -233,7 +269,9 @@ class Authority:
     def _of(self, asked: Request, entries: Sequence[Entry]) -> list[Entry]:
         """The live certificates of the node that asks; refuses what this authority must not sign."""
         if asked.org != self.org:
-            raise InputError("request", asked.org, f"this is the authority of {self.org}; give it to its own")
+            raise InputError(
+                "request", asked.org, f"is the organisation of the request; this is the authority of {self.org}"
+            )
         same = [e for e in entries if e.identity == asked.identity.hex()]
         if not same:
             self._free(asked.name, entries)
@@ -257,7 +295,13 @@ class Authority:
     def renew(self, name: str, *, days: int = DAYS, keep: bool = False) -> Entry:
         """A new certificate and TLS key for the same identity, so that the plan stays valid.
 
-        The old certificate is revoked, unless it is to be kept until the node has the new one.
+        Args:
+            name: of the node, whose keys this authority made.
+            days: for which the certificate is valid.
+            keep: the old certificate is not revoked: until the node has the new one it needs it.
+
+        Raises:
+            InputError: there is no such node, it was revoked, or it made its keys itself.
         """
         with self._locked() as entries:
             live = [e for e in entries if e.name == name and e.revoked is None]
@@ -344,7 +388,7 @@ class Authority:
         revoked = {int(e.serial, 16) for e in entries if e.revoked is not None}
         listed = self._listed()
         if listed is not None and listed.serials - revoked:
-            remedy = f"{CRL} holds revoked certificates that it does not; it is an old copy, restore a newer one"
+            remedy = f"lacks certificates that {CRL} has as revoked: the index is an old copy, restore a newer one"
             raise InputError("index", str(self.folder / INDEX), remedy)
         if listed is None or listed.serials != revoked:
             self._sign_crl(entries)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import stat
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -96,10 +93,7 @@ def read_private_key(path: Path, name: str, kind: str, passphrase: Secret | None
 
     A file that others can read is refused. The passphrase is for a key that is encrypted, and for no other.
     """
-    with open(canonical.open_regular(path, name, os.O_RDONLY, LARGEST_PEM), "rb") as file:
-        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-            raise InputError(name, str(path), f"can be read by others; chmod 600 {shlex.quote(str(path))}")
-        pem = Secret(file.read(LARGEST_PEM))
+    pem = Secret(canonical.read_private(path, name, LARGEST_PEM))
     encrypted = pem.find(b"ENCRYPTED") >= 0
     if encrypted and passphrase is None:
         raise InputError(name, str(path), f"is encrypted; say where its passphrase is: {SOURCES}")

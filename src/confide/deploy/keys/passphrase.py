@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
-import shlex
-import stat
 import sys
 from pathlib import Path
 from typing import Final
@@ -37,7 +34,7 @@ def read_passphrase(source: str, folder: Path = Path(), *, twice: bool = False) 
     """
     kind, _, where = source.partition(":")
     if kind == "file" and where:
-        raw = _of_file(folder / Path(where).expanduser())
+        raw = canonical.read_private(folder / Path(where).expanduser(), "passphrase", LARGEST + 2)
     elif kind == "fd" and where.isdecimal() and where.isascii():
         raw = _of_descriptor(int(where))
     elif source == "prompt":
@@ -48,13 +45,6 @@ def read_passphrase(source: str, folder: Path = Path(), *, twice: bool = False) 
     if not 0 < len(found) <= LARGEST:
         raise InputError("passphrase", source, f"must have 1 to {LARGEST} bytes, not {len(found)}")
     return found
-
-
-def _of_file(path: Path) -> bytes:
-    with open(canonical.open_regular(path, "passphrase", os.O_RDONLY, LARGEST + 2), "rb") as file:
-        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-            raise InputError("passphrase", str(path), f"can be read by others; chmod 600 {shlex.quote(str(path))}")
-        return file.read()
 
 
 def _of_descriptor(number: int) -> bytes:

@@ -7,6 +7,7 @@ key cannot sign; the identity vouches for it.) The authority decides the rest: t
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -68,7 +69,7 @@ class Request:
     @property
     def fingerprint(self) -> str:
         """sha256 of the TLS key."""
-        return _digest(_spki(self.key)).hex()
+        return hashlib.sha256(_spki(self.key)).hexdigest()
 
 
 def request(
@@ -84,13 +85,17 @@ def request(
     """Make a node's keys, 0600, and the request for its certificate: PREFIX.key, .identity, .exchange and .csr.
 
     Args:
-        org, role, name: as its authority will know it.
+        prefix: path of these files without their endings; a client has no .exchange.
+        org, role, name: as its authority will know it; the role is "server" or "client".
         hosts: where a server is reached: this machine, if none.
         passphrase: encrypts the keys.
         renew: the node's keys of before: identity and exchange key stay, and only the TLS key is new.
 
+    Returns:
+        What it asks for, as `read_request` reads it from PREFIX.csr.
+
     Raises:
-        InputError: a name, or a file that exists: keys are never replaced.
+        InputError: a name or a host is refused, or a file exists already: keys are never replaced.
     """
     check_name("organisation", org)
     one_of("role", role, ROLES)
@@ -115,7 +120,17 @@ def request(
 
 
 def read_request(path: str | Path) -> Request:
-    """What a node asks for in this file; an `InputError` where it is not one, or a signature does not hold."""
+    """What a node asks for.
+
+    Args:
+        path: the .csr that `request` made.
+
+    Returns:
+        The request, for `Authority.sign`.
+
+    Raises:
+        InputError: the file is no request, or a signature in it does not hold.
+    """
     raw = canonical.read_bytes(path, "request", LARGEST_PEM)
     try:
         return _read(x509.load_pem_x509_csr(raw))
@@ -173,7 +188,7 @@ def _read(csr: x509.CertificateSigningRequest) -> Request:
 
 def _statement(who: Sequence[str], hosts: Sequence[str], exchange: bytes, key: ec.EllipticCurvePublicKey) -> bytes:
     said = canonical.dumps({"who": list(who), "hosts": list(hosts), "exchange": exchange.hex()})
-    return b"\0".join((b"confide request", _digest(_spki(key)), said.encode()))
+    return b"\0".join((b"confide request", hashlib.sha256(_spki(key)).digest(), said.encode()))
 
 
 def _raw(extensions: x509.Extensions, oid: x509.ObjectIdentifier) -> bytes:
@@ -184,12 +199,6 @@ def _raw(extensions: x509.Extensions, oid: x509.ObjectIdentifier) -> bytes:
 
 def _spki(key: ec.EllipticCurvePublicKey) -> bytes:
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-
-
-def _digest(data: bytes) -> bytes:
-    state = hashes.Hash(hashes.SHA256())
-    state.update(data)
-    return state.finalize()
 
 
 def _create(prefix: Path, suffix: str, data: bytes, mode: int) -> Path:

@@ -5,8 +5,8 @@
 
 Phases end when everybody has answered, or at their share of the round's time: a slow client is a dropout, not a stall.
 Once there are answers enough, a phase does not wait for clients that are not there, nor for those that were silent for
-some rounds (`attendance`). What a client has not answered is said to it again now and then; it answers the same words
-with the same words.
+some rounds (`attendance`). Unanswered messages are sent again at intervals; a client answers a repeated message with
+identical bytes.
 """
 
 from __future__ import annotations

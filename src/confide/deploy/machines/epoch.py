@@ -85,8 +85,8 @@ def check(epoch: Epoch, terms: Terms, previous: Epoch | None) -> None:
     if epoch.plan != terms.rules.plan:
         raise EpochError("it is of another plan")
     _check_order(epoch, previous)
-    _check_remaining(epoch.removed, len(terms.identities), terms.edges)
-    _check_signatures(epoch, terms.identities)
+    _check_remaining(epoch.removed, len(terms.rules.identities), terms.edges)
+    _check_signatures(epoch, terms.rules.identities)
 
 
 def _check_order(epoch: Epoch, previous: Epoch | None) -> None:

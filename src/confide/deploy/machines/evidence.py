@@ -24,7 +24,6 @@ from confide.secure.messages import Hash, Signature
 Sign = Callable[[bytes], bytes]
 
 USE: Final = b"confide publication"
-NO_MESSAGE: Final = hashlib.sha256(b"").digest()
 
 
 class Publication(NamedTuple):
@@ -114,24 +113,25 @@ def shown(books: Books, me: int, m: int, offer: int | None) -> tuple[Publication
 
 def kept(books: Books, me: int, window: int, new: Mapping[Place, Signed]) -> dict[Place, Signed | None]:
     """These and what goes for them: of this server and each neighbour the last W rounds stay, and all of open rounds;
-    of all other servers the one furthest round.
+    of all other servers the one furthest round. So one that is older than these does not even come.
     """
     changes: dict[Place, Signed | None] = dict(new)
     ends: dict[int, int] = {}
-    for server, round, _ in new:
+    for server, round, _ in (*books.signed, *new):
         who = server if server == me or server in books.open else -1
         ends[who] = max(round, ends.get(who, 0))
-    for place in books.signed:
+    for place in (*books.signed, *new):
         server, round, _ = place
         who = server if server == me or server in books.open else -1
-        if who not in ends or place in new:
-            continue
         if who == -1:
-            changes[place] = None
-        elif round <= ends[who] - window:
+            old = round < ends[who]
+        else:
             needed = any(i == round for i, _ in books.out) if who == me else round in books.open[who]
-            if not needed:
-                changes[place] = None
+            old = round <= ends[who] - window and not needed
+        if old and place in books.signed:
+            changes[place] = None
+        elif old:
+            del changes[place]
     return changes
 
 

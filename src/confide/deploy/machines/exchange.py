@@ -47,7 +47,7 @@ class Reason(StrEnum):
     STRANGER = "server: from a server that is no neighbour"
     REMOVED = "server: from a server that was removed"
     EPOCH = "server: an epoch that does not hold"
-    RECORDS = "server: open records must be few, in order, each once"
+    RECORDS = "server: open rounds must be sorted, unique and at most as many as the window"
     ROUND = "server: a round that is not decided or not in the plan"
     UNLISTED = "server: an offer that is not among the sender's open records"
     LENGTH = "server: an offer of another length"
@@ -58,6 +58,7 @@ class Reason(StrEnum):
     UNSEEN = "server: it has seen a round of this server, it says, and shows no signature of it"
     BALANCE_LENGTH = "server: a balance of another length"
     BALANCE_COUNT = "server: a balance of more flows than rounds"
+    BALANCE_RANGE = "server: a balance beyond what so many flows can add up to"
     FELL = "server: its rounds fell back, so its store is older than what left"
 
 
@@ -141,7 +142,7 @@ def publish(
     """
     i = books.decided + 1
     offered = tuple(m for m in books.neighbours if books.status[m] is Status.OPEN and len(books.open[m]) < rules.window)
-    messages = {m: as_bytes(x) for m, x in sent.items()} if _differ(sent) else {}
+    messages = {m: as_bytes(x) for m, x in sent.items()} if len({id(x) for x in sent.values()}) > 1 else {}
     out: dict[tuple[int, int], bytes | None] = {(i, m): messages[m] for m in offered if messages}
     if not messages and sent:
         one = as_bytes(next(iter(sent.values())))
@@ -162,15 +163,6 @@ def publish(
         signed=evidence.kept(books, rules.me, rules.window, signed),
         pace=Pace(i, time),
     )
-
-
-def _differ(sent: Mapping[int, Vector]) -> bool:
-    return len({id(x) for x in sent.values()}) > 1
-
-
-def digest(messages: Mapping[int, bytes]) -> str:
-    """Of all messages of a round: the hash of the one, or of the list of those to each neighbour."""
-    return _together({m: hashlib.sha256(message).digest() for m, message in messages.items()})
 
 
 def _together(hashes: Mapping[int, bytes]) -> str:
@@ -249,7 +241,8 @@ def check(rules: Rules, sync: Sync, clock: Clock) -> None:
         signed = signature_of(rules, sync)
         if signed is None or signed.sha256 != hashlib.sha256(blob).digest():
             raise ExchangeError(Reason.UNSIGNED)
-    if max(sync.decided, sync.seen, *(p.round for p in sync.shown)) > clock.latest:
+    shown = [p.round for p in sync.shown if p.server in (sync.sender, rules.me)]  # of others it may be their lie
+    if max(sync.decided, sync.seen, *shown) > clock.latest:
         raise LieError(Reason.CLOCK)
 
 
@@ -283,8 +276,8 @@ def _news(books: Books, rules: Rules, sync: Sync, clock: Clock) -> dict[Place, S
     far = sync.decided > max(clock.own, furthest) + clock.unsigned
     for p in unknown:
         of_offer = p.server == m and p.round == offered and taken
-        newer = p.round > (last if p.server == m else furthest)
-        if p.place not in known and not of_offer and not (newer and (p.server == m or far)):
+        newer = p.round > last if p.server == m else far and furthest < p.round <= clock.latest
+        if p.place not in known and not of_offer and not newer:
             continue
         if not evidence.holds(rules.plan, rules.identities, p):
             raise ExchangeError(Reason.SIGNATURE)
@@ -314,8 +307,7 @@ def on_early(books: Books, rules: Rules, m: int, i: int, blob: bytes) -> Changes
     record = books.open[m].get(i)
     if record is None or record.applied:
         return Changes()
-    known = next((s.sha256 for place, s in books.signed.items() if place[:2] == (m, i)), None)
-    applied, balance = _enter(books, rules, m, i, blob, known or hashlib.sha256(blob).digest())
+    applied, balance = _enter(books, rules, m, i, blob, hashlib.sha256(blob).digest())
     return Changes(balances={m: balance}, open={m: {i: applied}})
 
 
@@ -404,7 +396,11 @@ def on_balance(books: Books, rules: Rules, tell: TellBalance) -> Changes | None:
         raise ExchangeError(Reason.BALANCE_LENGTH)
     if tell.n > tell.decided:
         raise ExchangeError(Reason.BALANCE_COUNT)
-    total = np.negative(as_vector(tell.total))
+    total = as_vector(tell.total)
+    most = tell.n * ((2 * rules.largest * rules.weights[m] >> WEIGHT_BITS) + 1)
+    if int(total.max()) > most or int(total.min()) < -most:
+        raise LieError(Reason.BALANCE_RANGE)
+    total = np.negative(total)
     return Changes(balances={m: Balance(tell.n, total)}, status={m: Status.OPEN})
 
 

@@ -31,11 +31,10 @@ class Rejoining:
     def hear(self, message: sync.Sync) -> None:
         """While this server asks how far it may have been; of what may be true (`exchange.check`)."""
         m, rules = message.sender, self.desk.rules
-        for p in message.shown:
-            if p.round > self.signed:
-                if not evidence.holds(rules.plan, rules.identities, p):
-                    raise ExchangeError(Reason.SIGNATURE)
-                self.signed = p.round
+        new = [p for p in message.shown if self.signed < p.round <= self.desk.clock.latest]
+        if not all(evidence.holds(rules.plan, rules.identities, p) for p in new):
+            raise ExchangeError(Reason.SIGNATURE)
+        self.signed = max((p.round for p in new), default=self.signed)
         self.claims[m] = max(self.claims.get(m, 0), message.seen, message.decided)
         self.neighbours[m].heard = True
         if message.decided == 0:
@@ -56,11 +55,12 @@ class Rejoining:
         """Move to a round that this server cannot have passed before its store was lost, and pay for the gap.
 
         That is the round that was open, by the plan's clock. The leash holds as well, from what any neighbour ever
-        said; not where one of them may have forgotten it, or is gone.
+        said; not where one of them may have forgotten it, or is gone, nor where there is but one: it could say less
+        than it saw, and be sent other messages of the same rounds.
         """
         desk, books, terms = self.desk, self.desk.books, self.desk.terms
         heard = {m for m, neighbour in self.neighbours.items() if neighbour.heard}
-        known = bool(books.neighbours) and heard - self.blank >= set(books.neighbours)
+        known = len(books.neighbours) > 1 and heard - self.blank >= set(books.neighbours)
         reached = self.reached
         for m in sorted(m for m, claim in self.claims.items() if claim > reached):
             desk.alarm(f"{terms.who(m)} speaks of rounds that no signature shows; believed up to round {reached}")

@@ -152,11 +152,16 @@ class Relay:
             self._choose(now)
 
     def _lie(self, ready: messages.Ready) -> str:
-        """An attempt that nobody can have begun: each is one that the plan allows, or was cut off by a removal."""
-        planned, epoch = self.context.part.planned, ready.of_epoch
+        """An attempt that nobody can have begun, since each is one that the plan allows or was cut off by a removal;
+        or a flow with a server that the plan does not have.
+        """
+        planned, epoch, who = self.context.part.planned, ready.of_epoch, self.desk.terms.who(ready.sender)
+        servers = len(self.desk.rules.identities)
+        if stranger := next((m for m, _ in ready.pending if m >= servers), 0):
+            return f"{who} claims open flows with server {stranger}, and the plan has 0 to {servers - 1}: it lies"
         if epoch <= ready.epoch and ready.attempt <= planned + epoch:
             return ""
-        claim = f"{self.desk.terms.who(ready.sender)} claims attempt {ready.attempt} of epoch {epoch}"
+        claim = f"{who} claims attempt {ready.attempt} of epoch {epoch}"
         return f"{claim}, and by epoch {ready.epoch} {planned} releases can lead to {planned + ready.epoch}: it lies"
 
     def _unknown(self, ready: messages.Ready) -> list[tuple[int, int]]:

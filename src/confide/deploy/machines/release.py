@@ -196,7 +196,7 @@ class Context:
         return Circle.of(self.desk.rules, self.part.terms, self.desk.epoch)
 
     def peers(self, circle: Circle) -> dict[int, bytes]:
-        return {p: self.desk.terms.identities[p] for p in circle.members}
+        return {p: self.desk.rules.identities[p] for p in circle.members}
 
     def say(self, kind: Callable[..., Message], to: int, run: bytes, *rest: Any) -> bytes:
         """Send a message; returns its bytes."""

@@ -34,7 +34,7 @@ class _Session:
     run: bytes
     attempt: int
     state: secure_client.State
-    replies: dict[bytes, bytes]  # by the word's hash: the same words are answered with the same words
+    replies: dict[bytes, bytes]  # by the message's hash: a repeated message gets identical bytes
     heard: float
 
 

@@ -73,7 +73,7 @@ class Results:
             c.refuse(Reason.MALFORMED)
             return False
         total = as_vector(result.total)
-        sha, public = _hash(total), self.desk.terms.identities[result.sender]
+        sha, public = _hash(total), self.desk.rules.identities[result.sender]
         if not signed.is_signed(public, result.signature, self.desk.rules.plan, attempt, result.sender, sha):
             c.refuse(Reason.SIGNATURE)
             return False
@@ -96,11 +96,11 @@ class Results:
 
     def hear(self, receipts: tuple[Receipt, ...]) -> set[Row] | None:
         """What others were told, by a neighbour: the rows that it has, or None where something does not hold."""
-        rules, terms, part = self.desk.rules, self.desk.terms, self.context.part
+        rules, part = self.desk.rules, self.context.part
         known = {(*row[:3], told.sha256) for row, told in self.desk.books.receipts.items()}
         new = [r for r in receipts if r[:4] not in known]
         last = part.planned + self.desk.epoch_number  # no attempt is further
-        if any(r.attempt > last or not signed.holds(r, rules.plan, terms.identities) for r in new):
+        if any(r.attempt > last or not signed.holds(r, rules.plan, rules.identities) for r in new):
             self.context.refuse(Reason.RECEIPT)
             return None
         if (rows := self._rows(new)) and not self._keep(Changes(receipts=rows)):

@@ -91,7 +91,10 @@ class Rounds:
 
     @property
     def new(self) -> bool:
-        """Still to hear every neighbour: a store without a round may stand in for one that was lost, and they know."""
+        """Whether every neighbour has to answer first.
+
+        An empty store may replace a lost one, and the neighbours know which rounds were already sent.
+        """
         books = self.desk.books
         return self.desk.phase is Phase.BOOT and books.decided == 0 and books.attempt is None
 
@@ -238,7 +241,7 @@ class Rounds:
         books = self.desk.books
         if self._asked:
             return False
-        ahead = max((books.seen[n.m] for n in self.present if not n.far), default=0)
+        ahead = max((books.seen[n.m] for n in self._trusted if not n.far), default=0)
         to = min(ahead, self.desk.terms.clock_round(self.desk.now))
         return ahead >= books.decided + 2 and to > books.decided and self._skip(to, Skip.BEHIND)
 
@@ -336,7 +339,7 @@ class Rounds:
         desk.commit(replace(changes, transcript=transcript), "adapt")
 
     def _publish_at(self, cohort: Cohort) -> float:
-        """The tick after the sum was there: how long the clients took is not to be seen in between."""
+        """The first tick after the sum was complete. Publishing on a tick hides how long training took."""
         tick = self.desk.terms.clocks.tick
         ticks = max(1, math.ceil((cohort.ready - cohort.opened) / tick - 1e-9))
         return cohort.opened + min(ticks * tick, self.desk.terms.clocks.adapt)

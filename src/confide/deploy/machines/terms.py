@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -52,7 +52,6 @@ class Terms:
     allowed: int
     clocks: Clocks
     edges: tuple[tuple[int, int], ...] = field(repr=False)
-    plan_text: str = field(repr=False)
     protocol: int = 1
     sums_cost: bool = False
     secure: SecureSum | None = None
@@ -95,11 +94,6 @@ class Terms:
         return 1 if self.secure is None else self.secure.parameters.quorum
 
     @property
-    def identities(self) -> Sequence[bytes]:
-        """Of all servers."""
-        return self.rules.identities
-
-    @property
     def leash(self) -> int:
         """A server publishes at most so many rounds beyond what a neighbour has decided, or after one kept up with it.
 
@@ -122,7 +116,7 @@ class Terms:
     @cached_property
     def largest_sync(self) -> int:
         """Bytes of the longest message between servers: an offer, or an epoch that everybody signed."""
-        return 8192 + max(8 * self.rules.length, 80 * len(self.identities))
+        return 8192 + max(8 * self.rules.length, 80 * len(self.rules.identities))
 
 
 def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
@@ -162,7 +156,6 @@ def of_plan(price: Price, server: int, allowed: int | None = None) -> Terms:
         allowed=plan.rounds if allowed is None else allowed,
         clocks=d.clocks,
         edges=tuple((int(i), int(j)) for i, j in g.edges),
-        plan_text=plan.text,
         protocol=d.protocol,
         sums_cost=price.by_sums,
         secure=plan.secure,

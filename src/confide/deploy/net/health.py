@@ -12,17 +12,13 @@ from confide.deploy.keys.certificates import Peer, RefusedPeer
 from confide.deploy.net.streams import ClosingError
 
 
-def serve(server: Any, peer: Callable[[Any], Awaitable[Peer]]) -> Health:
-    """Add it to a gRPC server; `peer(context)` raises `RefusedPeer` or `ClosingError` for whom it is not."""
-    found = Health(peer)
-    health_pb2_grpc.add_HealthServicer_to_server(found, server)
-    return found
-
-
 class Health(health.aio.HealthServicer):  # type: ignore[misc] # untyped
-    def __init__(self, peer: Callable[[Any], Awaitable[Peer]]) -> None:
+    """A part of the gRPC server; `peer(context)` raises `RefusedPeer` or `ClosingError` for whom it does not answer."""
+
+    def __init__(self, server: Any, peer: Callable[[Any], Awaitable[Peer]]) -> None:
         super().__init__()
         self._peer = peer
+        health_pb2_grpc.add_HealthServicer_to_server(self, server)
 
     async def Check(self, request: Any, context: Any) -> Any:
         try:

@@ -70,7 +70,7 @@ class Listener:
         self._open: dict[Node, _Open] = {}
         self._lives = Lives()
         self._greeting: Counter[Node] = Counter()
-        self._rate, self._held = Rate(*RATE), Counter[tuple[str, bytes]]()
+        self._rate, self._held = Rate(*RATE), Counter[tuple[str, bytes]]()  # of as many as wait now
         self._fresh: Any = None
         self._server: Any = None
         self._health: Any = None
@@ -92,7 +92,7 @@ class Listener:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         from confide.deploy.net import health  # brings protobuf along, and `confide status` imports this module too
 
-        self._health = health.serve(self._server, self._probed)
+        self._health = health.Health(self._server, self._probed)
         credentials = grpc.dynamic_ssl_server_credentials(
             self._configuration(), self._fetch, require_client_authentication=True
         )
@@ -179,7 +179,7 @@ class Listener:
             try:
                 await asyncio.sleep(seconds)
             finally:
-                self._held[who] -= 1
+                self._held -= Counter((who,))
         raise ClosingError(StatusCode.RESOURCE_EXHAUSTED, "too many streams in a short time", "hurried")
 
     async def _probed(self, context: Any) -> Peer:

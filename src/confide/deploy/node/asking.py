@@ -61,6 +61,7 @@ def release(
         What `confide release --json` prints: `file`, `attempt`, `servers`, `sigma`, `unheard` and more.
 
     Raises:
+        InputError: the TOML is refused.
         RunError: no server runs there, the plan has no release (left), or the others did not answer.
         KeyboardInterrupt: the server goes on; `stop_release` asks it to stop.
     """

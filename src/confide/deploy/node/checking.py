@@ -25,11 +25,10 @@ from confide.deploy.node.findings import (
     OK,
     WARN,
     Finding,
-    certificate,
+    certificates,
     clock,
     not_yet_made,
     privacy,
-    revocations,
     spoken,
 )
 from confide.deploy.node.probing import PATIENCE, Reached, probe
@@ -50,7 +49,7 @@ def check(config: ServerConfig, *, strict_peers: bool = False) -> Iterator[Findi
         yield Finding("setup", FAIL, str(e))
         return
     yield from _plan(setup)
-    yield from _certificates(setup)
+    yield from certificates(setup.node, setup.trust)
     running = _running(config)
     yield from _store(setup, running)
     yield _disk(setup)
@@ -73,11 +72,6 @@ def _plan(setup: ServerSetup) -> Iterator[Finding]:
     start = setup.terms.clocks.begin
     if start > time.time():
         yield Finding("start", OK, f"round 1 opens in {start - time.time():.0f} s")
-
-
-def _certificates(setup: ServerSetup) -> Iterator[Finding]:
-    yield certificate(setup.node)
-    yield from revocations(setup.node, setup.trust)
 
 
 def _running(config: ServerConfig) -> dict[str, Any] | None:

@@ -17,11 +17,10 @@ from confide.deploy.node.findings import (
     OK,
     WARN,
     Finding,
-    certificate,
+    certificates,
     clock,
     not_yet_made,
     privacy,
-    revocations,
     spoken,
 )
 from confide.deploy.node.probing import probe
@@ -48,8 +47,7 @@ def check(config: ClientConfig, *, strict_peers: bool = False) -> Iterator[Findi
         "plan", OK, f"{setup.plan.hash}: this is client {setup.client} of unit {name!r}; {spoken(setup.plan)}"
     )
     yield privacy(agreed(setup.plan))
-    yield certificate(setup.node)
-    yield from revocations(setup.node, setup.trust)
+    yield from certificates(setup.node, setup.trust)
     yield _data(setup)
     yield _ledger(setup)
     record, running = _record(setup)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confide.base.exits import exit_code
 from confide.deploy.node.config import ClientConfig, load_client
 
 if TYPE_CHECKING:
@@ -53,7 +51,7 @@ class Client:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded: this process needs no more
             from confide.deploy.node.client_process import serve
 
-            serve(self.config, process, test_seed=self.test_seed, until_finished=self.until_finished)
+            serve(self.config, process, self.test_seed, self.until_finished)
 
 
 def _training(config: ClientConfig) -> AbstractContextManager[TrainingProcess | None]:
@@ -63,16 +61,3 @@ def _training(config: ClientConfig) -> AbstractContextManager[TrainingProcess | 
     from confide.deploy.node.training_process import TrainingProcess
 
     return TrainingProcess.of(config)
-
-
-def main(arguments: list[str]) -> int:
-    """CONFIG [--until-finished] [--test-seed N] [--json], as the command has checked them: the exit code."""
-    path, *rest = arguments
-    seed = int(rest[rest.index("--test-seed") + 1]) if "--test-seed" in rest else None
-
-    given = {name: f"--{name.replace('_', '-')}" in rest for name in ("until_finished", "json")}
-    return exit_code(lambda: Client(path, test_seed=seed, **given).run())
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

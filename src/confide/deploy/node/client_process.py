@@ -231,13 +231,7 @@ def _rows_failed(bad: int, rows: int) -> None:
     _log.error("the data fail a check: %s", effect)
 
 
-def serve(
-    config: ClientConfig,
-    process: TrainingProcess | None = None,
-    *,
-    test_seed: int | None = None,
-    until_finished: bool = False,
-) -> None:
+def serve(config: ClientConfig, process: TrainingProcess | None, test_seed: int | None, until_finished: bool) -> None:
     """The whole life of `confide client`."""
     with begin(config, test_seed) as observer:
         setup = ClientSetup.load(config)

@@ -216,12 +216,7 @@ def _load(path: Path, kind: type[Config]) -> Config:
     config = checked(kind, table | {"folder": path.absolute().parent})
     _exists(config, "plan", config.plan, "`confide agree` makes it; all nodes have the same")
     for end in (".crt", ".key", ".identity", *((".exchange",) if kind is ServerConfig else ())):
-        _exists(
-            config,
-            "node",
-            config.node + end,
-            KEYS,
-        )
+        _exists(config, "node", config.node + end, KEYS)
     _positive("grace", config.grace, zero=True)
     _positive("reload", config.reload)
     for field, address in (("metrics", config.metrics), ("health", config.health)):

@@ -42,7 +42,7 @@ def privacy(price: Price) -> Finding:
     return Finding("privacy", level, f"what the plan protects from whom, and what not:\n{said}\n")
 
 
-def certificate(node: NodeKeys) -> Finding:
+def _own(node: NodeKeys) -> Finding:
     """Until when the node's own is good."""
     left, when = node.not_after - utc_now(), f"{node.not_after:%Y-%m-%d}"
     renew = f"run `confide pki renew {node.org} {node.name}`"
@@ -54,8 +54,9 @@ def certificate(node: NodeKeys) -> Finding:
     return Finding("certificate", OK, said)
 
 
-def revocations(node: NodeKeys, trust: Trust) -> Iterator[Finding]:
-    """How long each list is good, and whether one has the node itself."""
+def certificates(node: NodeKeys, trust: Trust) -> Iterator[Finding]:
+    """How long its own and each list of revoked ones is good, and whether one has the node itself."""
+    yield _own(node)
     now = utc_now()
     for org, held in trust.lists.items():
         days, level = (held.until - now).days, WARN if held.until - now < LIST_SOON else OK

@@ -270,8 +270,8 @@ class Metrics(NodeMetrics):
             delta, epsilon = number(a.get("delta")), a.get("epsilon")
             if delta is None or not _of_a_plan(who, level, adjacency):
                 continue
-            value = math.inf if epsilon is None else _or_nan(number(epsilon))
-            self._epsilon.labels(who, level, adjacency, f"{delta:g}").set(value)
+            value = math.inf if epsilon is None else number(epsilon)
+            self._epsilon.labels(who, level, adjacency, f"{delta:g}").set(math.nan if value is None else value)
 
     def _follow(self, kind: str, counters: Mapping[str, Any], totals: Mapping[str, int]) -> None:
         """Totals that another object counts; a lower one is of an object that began anew."""
@@ -294,10 +294,6 @@ def _of_a_plan(threat: str, level: str, adjacency: str) -> bool:
     with suppress(InputError):
         return len(threat) < 200 and str(words.threat(threat)) == threat and bool(Terms.parse(level, adjacency))
     return False
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 class Metered(Around):

@@ -25,9 +25,12 @@ _WARNINGS: Final = {
     "differs", "refused", "clock", "expires", "unreachable", "waiting", "reload failed", "test seed", "left out",
     "out of range", "busy", "log lost", "clocks differ",
 }  # fmt: skip
-_REPEATED: Final = {"alarm", "busy", "not kept", "not written", "refused", "differs", "stream closed", "no stream"}
+_REPEATED: Final = {
+    "alarm", "busy", "not kept", "not written", "refused", "differs", "stream closed", "no stream", "epoch refused",
+    "clocks differ", "early", "aborted", "enrolled", "finished",
+}  # fmt: skip
 SILENCE: Final = 60.0  # seconds
-KNOWN: Final = 256  # different lines
+KNOWN: Final = 32  # different lines of one event in that time
 _log = logging.getLogger("confide")
 
 
@@ -44,25 +47,35 @@ class LastError(logging.Handler):
 
 
 class Repeats(logging.Filter):
-    """What a peer can make us say again and again is said once a minute; the next line tells how often it was so."""
+    """What a peer can make us say again and again is said once a minute; the next line tells how often it was so.
+
+    A peer that changes its words each time is heard so often a minute, and then counted too.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._written: dict[str, tuple[float, int]] = {}  # when, and how often since; the oldest come first
+        # By event: its lines, when each was written, and how often it came since.
+        self._written: dict[str, dict[str, tuple[float, int]]] = {event: {} for event in _REPEATED}
+        self._more: Counter[str] = Counter()  # of each event, what was beyond that
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.msg not in _REPEATED:
             return True
-        line, now = said(record), self._clock()
-        at, again = self._written.pop(line, (-math.inf, 0))
+        line, now, written = said(record), self._clock(), self._written[record.msg]
+        at, again = written.get(line, (-math.inf, 0))
         if now - at < SILENCE:
-            self._written[line] = at, again + 1
+            written[line] = at, again + 1
             return False
-        self._written[line] = now, 0
-        if len(self._written) > KNOWN:
-            del self._written[next(iter(self._written))]
-        if again:
+        if line not in written and len(written) >= KNOWN:
+            old = [other for other, (then, _) in written.items() if now - then >= SILENCE]
+            if not old:
+                self._more[record.msg] += 1
+                return False
+            for other in old:
+                self._more[record.msg] += written.pop(other)[1]
+        written[line] = now, 0
+        if again := again + self._more.pop(record.msg, 0):
             record.__dict__["fields"] = record.__dict__["fields"] | {"again": again}
         return True
 

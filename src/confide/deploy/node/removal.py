@@ -13,7 +13,7 @@ from typing import Any
 
 from confide.base import canonical
 from confide.base.errors import InputError
-from confide.base.files import atomic_file
+from confide.base.files import write_text
 from confide.deploy.machines import epoch as epochs
 from confide.deploy.node.server_setup import ServerSetup
 
@@ -35,8 +35,7 @@ def sign(setup: ServerSetup, units: Sequence[str], number: int, out: Path) -> di
         "server": server,
         "signature": signature.hex(),
     }
-    with atomic_file(out) as temporary:
-        temporary.write_text(json.dumps(said) + "\n", encoding="utf-8")
+    write_text(out, json.dumps(said) + "\n")
     return said
 
 
@@ -53,7 +52,7 @@ def collect(setup: ServerSetup, files: Sequence[Path]) -> bytes:
         made = epochs.Epoch(bytes.fromhex(first["plan"]), first["number"], tuple(first["removed"]), signatures)
         epochs.check(made, setup.terms, None)
     except (epochs.EpochError, ValueError) as e:
-        raise InputError("signatures", [str(path) for path in files], f"do not remove anybody: {e}") from None
+        raise InputError("signatures", [str(path) for path in files], f"remove nobody: {e}") from None
     return epochs.encode(made)
 
 
@@ -72,12 +71,9 @@ def _remember(setup: ServerSetup, number: int, removed: list[int]) -> None:
         if (number, removed) == (last["number"], last["removed"]):
             return
         if number <= last["number"] or not set(removed) > set(last["removed"]):
-            remedy = (
-                f"epoch {last['number']} was signed for {last['removed']}: take a higher number, and those and more"
-            )
+            remedy = f"epoch {last['number']} was signed for {last['removed']}: take a higher number, and add to those"
             raise InputError("number", number, remedy)
-    with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps({"number": number, "removed": removed}) + "\n", encoding="utf-8")
+    write_text(path, json.dumps({"number": number, "removed": removed}) + "\n")
 
 
 def _read(path: Path) -> dict[str, Any]:

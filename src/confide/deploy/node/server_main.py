@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from confide.base.exits import exit_code
 from confide.deploy.node.config import load_server
 
 
@@ -47,16 +45,4 @@ class Server:
         """
         from confide.deploy.node.server_process import serve
 
-        serve(self.config, rejoin=self.rejoin, test_seed=self.test_seed, until_finished=self.until_finished)
-
-
-def main(arguments: list[str]) -> int:
-    """CONFIG [--rejoin] [--until-finished] [--test-seed N] [--json], as `confide server` has them: the exit code."""
-    path, *rest = arguments
-    seed = int(rest[rest.index("--test-seed") + 1]) if "--test-seed" in rest else None
-    given = {name: f"--{name.replace('_', '-')}" in rest for name in ("rejoin", "until_finished", "json")}
-    return exit_code(lambda: Server(path, test_seed=seed, **given).run())
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+        serve(self.config, self.rejoin, self.test_seed, self.until_finished)

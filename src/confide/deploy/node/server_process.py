@@ -186,7 +186,7 @@ class ServerProcess(NodeProcess):
 
     def _has_released(self, found: Released) -> None:
         self._released.add(found)
-        self._on_loop(self._task_of, self._look_at_released)
+        self._on_loop(self._task, self._look_at_released)
 
     async def _look_at_released(self) -> None:
         if why := await asyncio.to_thread(self._released.look):
@@ -341,9 +341,9 @@ class ServerProcess(NodeProcess):
         for m in setup.terms.weights:
             self._dial(m)
         self._worker.start()
-        self._task(self._reload_for_ever())
+        self._task(self._reload_for_ever)
         if self._metrics is not None:
-            self._task(self._figures(self._metrics))
+            self._task(partial(self._figures, self._metrics))
 
     async def _stop(self) -> None:
         self._worker.submit(lambda _: self.server.settle())
@@ -356,11 +356,8 @@ class ServerProcess(NodeProcess):
         await self._listener.stop()
         self._observer.log("ended", round=self.server.books.decided, whole=whole)
 
-    def _task_of(self, work: Callable[[], Any]) -> None:
-        self._task(work())
-
-    def _task(self, work: Any) -> None:
-        task = asyncio.create_task(work)
+    def _task(self, work: Callable[[], Any]) -> None:
+        task = asyncio.create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -489,9 +486,7 @@ class ServerProcess(NodeProcess):
         )
 
 
-def serve(
-    config: ServerConfig, *, rejoin: bool = False, test_seed: int | None = None, until_finished: bool = False
-) -> None:
+def serve(config: ServerConfig, rejoin: bool, test_seed: int | None, until_finished: bool) -> None:
     """The whole life of `confide server`."""
     with begin(config, test_seed) as observer:
         setup = ServerSetup.load(config)

@@ -61,7 +61,7 @@ class ServerSetup:
 
     @property
     def common(self) -> Common:
-        return Common(self.terms.protocol, self.terms.plan_text)
+        return Common(self.terms.protocol, self.plan.text)
 
     @cached_property
     def limits(self) -> Limits:

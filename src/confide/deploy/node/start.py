@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import sys
 
+from confide import deploy
 from confide.base import signals
+from confide.base.exits import exit_code
 
 
 def main(arguments: list[str]) -> int:
     """The exit code."""
     signals.starting()
-    kind, *rest = arguments
-    if kind == "client":
-        from confide.deploy.node import client_main
+    return run(*arguments)
 
-        return client_main.main(rest)
-    from confide.deploy.node import server_main
 
-    return server_main.main(rest)
+def run(kind: str, path: str, *options: str) -> int:
+    """CONFIG [--rejoin] [--until-finished] [--test-seed N] [--json], as the command has checked them: the exit code."""
+    seed = int(options[options.index("--test-seed") + 1]) if "--test-seed" in options else None
+    given = {name: True for name in ("rejoin", "until_finished", "json") if f"--{name.replace('_', '-')}" in options}
+    node = getattr(deploy, kind.capitalize())  # neither loads the other's libraries
+    return exit_code(lambda: node(path, test_seed=seed, **given).run())
 
 
 if __name__ == "__main__":

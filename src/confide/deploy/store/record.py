@@ -67,13 +67,17 @@ class Record:
     def write(self, round: int) -> None:
         """Keep a later round as answered; when this returns it outlives a crash."""
         if whole("round", round, 1, LAST_ROUND) <= self.answered:
-            raise InputError("round", round, f"round {self.answered} was answered already; a record never falls")
+            raise InputError(
+                "round", round, f"round {self.answered} was already answered; a client's record cannot go back"
+            )
         self._keep(round, self.given)
 
     def count(self, round: int) -> None:
         """Keep that data are given in a later round; when this returns it outlives a crash."""
         if whole("round", round, 1, LAST_ROUND) <= self.given.last:
-            raise InputError("round", round, f"round {self.given.last} was counted already; a record never falls")
+            raise InputError(
+                "round", round, f"round {self.given.last} was already counted; a client's record cannot go back"
+            )
         self._keep(self.answered, Given(self.given.rounds + 1, round))
 
     def _keep(self, answered: int, given: Given) -> None:

@@ -1,8 +1,9 @@
-"""A server's books in one SQLite file: durable when `commit` returns, held by one process, believed only if whole.
+"""A server's books in one SQLite file: durable when `commit` returns, and locked by one process.
 
 SQLite keeps transactions whole through a crash (WAL, synchronous=FULL: one fsync each) but has no checksums. So every
 row carries the sha256 of its values, each ledger row also that of the row before, and the row of `state` a seal over
-all of them: a flipped bit is found at the next start, and so is a row that is gone or came back.
+all of them. Every row and the whole are verified at opening: a flipped bit is found, and so is a row that is gone or
+came back.
 """
 
 from __future__ import annotations
