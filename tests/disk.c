@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum fault { NONE, FULL, EIO_ONCE, SHORT, KILL, TORN, UNSYNCED, DEAD };
+enum fault { NONE, FULL, EIO_ONCE, SHORT, KILL, TORN, UNSYNCED, DEAD, UNREAD, UNREADABLE };
 
 static char folder[PATH_MAX];
 static enum fault kind;
@@ -52,8 +52,27 @@ static ssize_t put(int fd, const void *data, size_t n, off_t at) {
     return at < 0 ? ((write_t)dlsym(RTLD_NEXT, "write"))(fd, data, n) : ((pwrite_t)dlsym(RTLD_NEXT, "pwrite"))(fd, data, n, at);
 }
 
+/* Of the last two faults reads are the steps, of all others what is written and synced. */
+static int reads(void) { return kind == UNREAD || kind == UNREADABLE; }
+
+static int unread(int fd) {
+    long step = reads() ? step_of(fd) : -1;
+    return step >= 0 && (step == chosen || (kind == UNREADABLE && step > chosen)) ? errno = EIO, 1 : 0;
+}
+
+static ssize_t get(int fd, void *data, size_t n, off_t at) {
+    if (unread(fd)) return -1;
+    return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, data, n, at);
+}
+
+ssize_t read(int fd, void *data, size_t n) {
+    return unread(fd) ? -1 : ((ssize_t (*)(int, void *, size_t))dlsym(RTLD_NEXT, "read"))(fd, data, n);
+}
+ssize_t pread(int fd, void *data, size_t n, off_t at) { return get(fd, data, n, at); }
+ssize_t pread64(int fd, void *data, size_t n, off_t at) { return get(fd, data, n, at); }
+
 static ssize_t faulty(int fd, const void *data, size_t n, off_t at) {
-    long step = step_of(fd);
+    long step = reads() ? -1 : step_of(fd);
     if (step >= 0 && kind != NONE && step >= chosen) {
         off_t from = at < 0 ? lseek(fd, 0, SEEK_CUR) : at;
         if ((kind == FULL || (kind == SHORT && step > chosen)) && grows(fd, from + (off_t)n)) return errno = ENOSPC, -1;
@@ -74,7 +93,7 @@ ssize_t pwrite64(int fd, const void *data, size_t n, off_t at) { return faulty(f
 
 /* What has no bytes of its own: it happens, fails with EIO, or the process is gone before it. */
 static int refused(int fd, int syncs) {
-    long step = step_of(fd);
+    long step = reads() ? -1 : step_of(fd);
     if (step < 0 || step < chosen) return 0;
     if (kind == DEAD || (kind == UNSYNCED && syncs)) return errno = EIO, 1;
     if (step > chosen) return 0;

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 FAULTS: Final = {"full": 1, "error": 2, "short": 3, "kill": 4, "torn": 5, "unsynced": 6, "dead": 7}
+READS: Final = {"unread": 8, "unreadable": 9}  # one of them fails, or all from one on
 _FAILED: Final = 9  # how a child ends that could not go on, in its own words
 
 
@@ -40,7 +41,7 @@ def under(library: Path, script: Path, *arguments: str) -> str:
 
 def failing(library: Path, folder: Path, fault: str, step: int) -> dict[str, str]:
     """The environment in which every process has a disk of its own that fails at this step under the folder."""
-    number = str(FAULTS[fault])
+    number = str((FAULTS | READS)[fault])
     return {"LD_PRELOAD": str(library), "DISK_UNDER": f"{folder}/", "DISK_FAULT": number, "DISK_STEP": str(step)}
 
 
@@ -71,7 +72,7 @@ def all_but(room: int, folder: Path) -> Iterator[None]:
 
 def arm(folder: Path, fault: str | None = None, step: int = -1) -> None:
     """From now on this process's disk fails at this step under the folder (None: it only counts)."""
-    ctypes.CDLL(None).disk_arm(os.fsencode(folder) + b"/", FAULTS[fault] if fault else 0, ctypes.c_long(step))
+    ctypes.CDLL(None).disk_arm(os.fsencode(folder) + b"/", (FAULTS | READS)[fault] if fault else 0, ctypes.c_long(step))
 
 
 def steps() -> int:

@@ -160,7 +160,7 @@ class LyingServer(ServerProcess):
 
     async def _start(self) -> None:
         await super()._start()
-        self._task(self._lie_for_ever())
+        self._task(self._lie_for_ever)
 
     async def _lie_for_ever(self) -> None:
         while True:

@@ -426,7 +426,10 @@ def test_mistakes_in_a_real_process(folder: Path) -> None:
         (["simulate"], "CONFIG = None: name a config file"),
         (["predict"], "Missing argument"),
         (["predict", "a", "b"], "run = 'a'"),
-        (["reproduce", "figures"], "experiment = 'figures': known: regression, classification, equal-privacy, all"),
+        (
+            ["reproduce", "figures"],
+            "experiment = 'figures': known: regression, classification, privacy, ",
+        ),
         (["reproduce", "clasification"], "did you mean 'classification'?"),
         (["reproduce", "--repeats", "0"], "repeats = 0: must be at least 1"),
         (["reproduce", "--repeats", "-3"], "repeats = -3: must be at least 1"),

@@ -332,7 +332,11 @@ def test_the_warning_names_round_repetition_step_and_remedy() -> None:
 
 def test_curves_are_in_the_folder_or_no_folder_is(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = run.save(tmp_path / "run", curves=True)
-    assert {"curves.png", "curves.svg"} == {Path(f).name for f in files} - {"metrics.parquet", "run.json", "model.npz"}
+    assert {"curves.png", "curves.svg", "curves.pdf"} == {Path(f).name for f in files} - {
+        "metrics.parquet",
+        "run.json",
+        "model.npz",
+    }
     before = {p: p.read_bytes() for p in (tmp_path / "run").iterdir()}
 
     def full(*_: object, **__: object) -> None:

@@ -120,9 +120,10 @@ def test_local_training_and_no_noise_do_not_depend_on_epsilon(tiny: q.EqualPriva
 
 def test_pictures_and_data(made: tuple[Path, list[str], list[Claim]], tiny: q.EqualPrivacy) -> None:
     folder, files, claims = made
-    pictures = [f"{stem}{suffix}" for stem in ("f_released", "g_individual") for suffix in (".png", ".svg")]
-    assert sorted(os.listdir(folder)) == sorted(Path(f).name for f in files) == sorted([*pictures, "f_equal_privacy.csv"])  # fmt: skip # noqa: E501
-    table = pl.read_csv(folder / "f_equal_privacy.csv")
+    stems, suffixes = ("equal_privacy_released", "equal_privacy_individual"), (".png", ".svg", ".pdf")
+    pictures = [f"{stem}{suffix}" for stem in stems for suffix in suffixes]
+    assert sorted(os.listdir(folder)) == sorted(Path(f).name for f in files) == sorted([*pictures, f"{stems[0]}.csv"])
+    table = pl.read_csv(folder / f"{stems[0]}.csv")
     assert table.height == len(tiny.tasks) * len(q.WAYS) * len(BUDGETS)
     row = table.filter((pl.col("problem") == "strong") & (pl.col("scheme") == "released") & (pl.col("epsilon") == 10))
     point = tiny.point("strong", "released", 10.0)
@@ -227,7 +228,7 @@ def test_the_sentence_follows_the_numbers(tiny: q.EqualPrivacy, monkeypatch: pyt
         verdicts(monkeypatch, Told(BUDGETS, 2, 0).tell(tiny, learnt=learnt))["f7"].statement
         for learnt in ({}, {("mild", "shared"): 0.001})
     )
-    assert "mild heterogeneity: local only + release at every epsilon" in before
+    assert "mild heterogeneity: local-only + release at every epsilon" in before
     assert "mild heterogeneity: shared at every epsilon" in after
     assert "strong heterogeneity: pairwise, k = 30 at every epsilon" in before
 
@@ -249,10 +250,10 @@ def test_ties_and_stretches_are_said(tiny: q.EqualPrivacy) -> None:
 
 def test_names_sizes_and_interruption(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def ids(*names: str) -> str:
-        return "".join(what[1] for what, _ in module._figures(names, 1, 1, 0, Path("x"), None))
+        return "".join(what[1] for what, _, _ in module._figures(names, 1, 1, 0, Path("x"), None))
 
     assert ids("equal-privacy") == "fg"
-    assert ids("all") == "abcehdfg"
+    assert ids("all") == "abcehdifg"
     assert "f" not in ids("regression", "classification")
     assert q.EqualPrivacy.sized(True, None, 3) == q.EqualPrivacy(q.FEW, 10, 3)
     assert q.EqualPrivacy.sized(False, None, 0) == q.EqualPrivacy(q.EPSILONS, 60, 0)
@@ -266,4 +267,4 @@ def test_names_sizes_and_interruption(monkeypatch: pytest.MonkeyPatch, tmp_path:
     report = module.reproduce(("equal-privacy",), quick=True, repeats=1, out=tmp_path)
     assert report.interrupted
     assert report.claims == []
-    assert os.listdir(tmp_path) == ["claims.json"]
+    assert sorted(os.listdir(tmp_path)) == ["claims.json", "index.html"]

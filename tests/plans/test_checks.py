@@ -79,6 +79,7 @@ def with_client(p: int, k: int, **fields: Any) -> tuple[Unit, ...]:
         ({"units": with_unit(3, key_agreement=key(101))}, "units[3].key_agreement", r"units\[1\].key_agreement too"),
         ({"units": with_unit(3, clients=())}, "algorithm.sampled", "unit 3 has only 0 clients"),
         ({"units": ()}, "units", "4 servers, one for each unit"),
+        ({"scheme": discrete("central", 0.3)}, "scheme.name", "send each other nothing"),
         ({"units": units(forged_units([3] * 5))}, "units", "4 servers, one for each unit"),
     ],
 )
@@ -112,8 +113,6 @@ def test_a_roster_beyond_every_purpose_is_refused() -> None:
         ({"model": "own"}, "algorithm.clip"),
         ({"release": "consensus:2"}, "privacy.release"),
         ({"scheme": discrete("local-only")}, "scheme.name"),
-        ({"scheme": discrete("cancel-at-receiver", 0.3)}, "scheme.name"),
-        ({"scheme": discrete("central", 0.3)}, "scheme.name"),
         ({"scheme": discrete("per-link", 0.3, sigma_client=0.1)}, "scheme.sigma_client"),
         ({"units": with_unit(0, name="")}, "units[0].name"),
     ],

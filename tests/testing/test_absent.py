@@ -8,6 +8,7 @@ a silent client is waited for.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -21,12 +22,14 @@ import pytest
 from confide import problems
 from confide.cluster.layout import lay_out
 from confide.deploy.keys.announcement import agree
-from confide.deploy.machines.attendance import SILENT, Attendance, misfit
+from confide.deploy.machines import client_messages
+from confide.deploy.machines.attendance import SILENT, TRAINING, Attendance, misfit
+from confide.deploy.machines.cohort import REPEATS
 from confide.deploy.machines.ports import Phase
 from confide.plans.build import of_deployment
 from confide.plans.plan import Clocks
 from confide.privacy.price import agreed
-from confide.testing.network import Cut, Network, Weather
+from confide.testing.network import Client, Cut, Network, Weather
 from confide.testing.rehearsal import forged_units, training_units
 from invariants import Watch, balanced
 
@@ -55,9 +58,11 @@ CLOCKS = DEFAULTS | {"short": SHORT}
 class Box:
     """What everybody's log said is in `said`, by (server, event)."""
 
-    def __init__(self, clocks: dict[str, float], sums: str = "secure", weather: Weather | None = None) -> None:
+    def __init__(
+        self, clocks: dict[str, float], sums: str = "secure", weather: Weather | None = None, rounds: int = ROUNDS
+    ) -> None:
         config = {
-            "rounds": ROUNDS,
+            "rounds": rounds,
             "graph": {"topology": "path"},
             "problem": {"units": 2, "clients": K, "samples": 4, "features": 2},
             "algorithm": {
@@ -145,6 +150,46 @@ def test_with_short_clocks_a_silent_client_is_waited_for_some_rounds_and_no_long
     assert {fields["waited"] for fields in skipped} == {1}
     assert box.kinds(1) == EVERY_ROUND
     assert box.kinds(0)["message"] >= ROUNDS - 2 * SILENT
+
+
+class Slow:
+    """A client that answers everything in time, at the end of it: in each phase of a round it is the last one."""
+
+    def __init__(self, net: Network, inner: Client, adapt: float) -> None:
+        self.net, self.inner, self.adapt = net, inner, adapt
+        self.asked: list[bytes] = []
+        self.began = 0.0
+
+    def hello(self) -> bytes:
+        return self.inner.hello()
+
+    def receive(self, raw: bytes) -> list[bytes]:
+        match client_messages.from_server(raw, len(raw)):
+            case client_messages.Invite() if raw not in self.asked:
+                self.asked, self.began = [raw], self.net.now
+            case client_messages.Step() if raw not in self.asked:
+                self.asked.append(raw)
+        late = TRAINING + (len(self.asked) - 1) / 10 - 2 / REPEATS  # questions are repeated until they are answered
+        replies = self.inner.receive(raw)
+        return replies if not self.asked or self.net.now - self.began >= late * self.adapt else []
+
+
+@pytest.mark.parametrize("sums", ["secure", "active"])
+@pytest.mark.parametrize("name", ["cluster", "page"])
+def test_one_that_takes_its_time_in_every_phase_costs_its_unit_ever_fewer_rounds(name: str, sums: str) -> None:
+    """Each phase ends in time, and all together later than neighbours wait."""
+    rounds = 64
+    box = Box(DEFAULTS[name], sums, rounds=rounds)
+    machine = box.units[0].machines[2]
+    assert machine is not None
+    box.units[0].machines[2] = Slow(box.net, machine, DEFAULTS[name]["adapt"])
+    box.run()
+    assert box.kinds(1) == {"message": rounds}
+    chances = SILENT + int(math.log2(rounds))
+    assert 1 <= len(box.logged(0, "skipped")) <= chances  # each of some rounds, which the neighbour has made meanwhile
+    taking_part = [fields["clients"] for fields in box.logged(0, "published")]
+    assert taking_part.count(K) <= 2 * chances
+    assert box.kinds(0)["message"] > rounds / 2
 
 
 @pytest.mark.parametrize("sums", SUMS)

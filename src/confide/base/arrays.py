@@ -15,10 +15,10 @@ Bools = NDArray[np.bool_]
 
 
 def plain(value: Any, digits: int | None = None) -> Any:
-    """Numbers, lists and tables for JSON, which has no infinity and no NaN: they are None.
+    """Numbers, lists and tables for JSON, which has no infinity and no NaN: they are None; to so many digits.
 
-    >>> plain({"a": np.array([1.0, np.inf]), "b": (0.123456, True)}, digits=4)
-    {'a': [1.0, None], 'b': [0.1235, True]}
+    >>> plain({"a": np.array([1.0, np.inf]), "b": (0.123456, True), "c": 1.23456e-9}, digits=4)
+    {'a': [1.0, None], 'b': [0.1235, True], 'c': 1.235e-09}
     """
     if isinstance(value, np.ndarray):
         value = value.tolist()
@@ -28,5 +28,5 @@ def plain(value: Any, digits: int | None = None) -> Any:
         return [plain(v, digits) for v in value]
     if isinstance(value, float):
         finite = math.isfinite(value)
-        return None if not finite else value if digits is None else round(value, digits)
+        return None if not finite else value if digits is None else float(f"{value:.{digits}g}")
     return value

@@ -1,12 +1,26 @@
-"""Descriptors kept for the moment when a process has no others left."""
+"""Descriptors that a process must have: the standard ones, and some for the moment when it has no others left."""
 
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from typing import Final
 
 SPARE: Final = 8
+
+
+def open_standard() -> None:
+    """Those of 0, 1 and 2 that are closed lead nowhere from here on.
+
+    Else the next file that is opened takes the number: the log would be written into a client's record.
+    """
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free, so this one
+            setattr(sys, name, open(fd, "w" if fd else "r", closefd=False))  # noqa: SIM115 - as long as the process
 
 
 class Reserve:

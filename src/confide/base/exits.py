@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import select
 import sys
 from collections.abc import Callable
@@ -42,7 +43,10 @@ def ended_by(error: BaseException) -> tuple[str, int] | None:
 def say(line: str) -> None:
     """On stderr, whatever is in it as one line; not at all where nobody has read what was said before."""
     if _is_read():
-        print(" ".join(line.split())[:LONGEST], file=sys.stderr)
+        try:
+            print(" ".join(line.split())[:LONGEST], file=sys.stderr, flush=True)
+        except OSError:  # the reader has gone, or the disk is full: the exit code still says it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # or Python ends with one of its own
 
 
 def _is_read() -> bool:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Final
 
 TOLD: Final = (signal.SIGTERM, signal.SIGINT)
+HELD: Final = (*TOLD, signal.SIGHUP)
 _own = False
 
 
@@ -26,12 +27,12 @@ def starting() -> None:
     for number in TOLD:
         signal.signal(number, end_at_once)
     signal.signal(signal.SIGHUP, _nothing)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
 
 
 def hold() -> None:
     """Signals wait; `starting` lets them go, in the program that takes this one's place."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)
+    signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
 
 
 def end_at_once(*_: object) -> None:
@@ -54,6 +55,17 @@ def handled(handlers: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[N
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if _own else handler)
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """Inside, to be told to end or to lose the terminal is a Ctrl-C: a command can put things in order."""
+    with handled(dict.fromkeys((signal.SIGTERM, signal.SIGHUP), _interrupt)):
+        yield
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def _calling(handler: Callable[[], None]) -> Callable[..., None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -56,7 +55,7 @@ def cluster(
     given: dict[str, float | None] = {"units": units, "clients": clients, "rounds": rounds}
     given |= {"adapt": adapt, "tick": tick, "exchange": exchange, "drain": drain}
     temporary = out is None
-    with signals.handled(dict.fromkeys((signal.SIGTERM, signal.SIGHUP), _interrupt)):
+    with signals.interrupted():
         if out is not None and (out / "cluster.json").exists():
             asked = {"CONFIG": config, "--set": change} | {f"--{name}": value for name, value in given.items()}
             layout = _again(out, asked, release)
@@ -171,11 +170,6 @@ def _watching(running: Cluster) -> Iterator[Any]:
             return done
 
         yield look
-
-
-def _interrupt() -> None:
-    """To be told to end, or to lose the terminal, is a Ctrl-C."""
-    raise KeyboardInterrupt
 
 
 def _say(line: str) -> None:

@@ -238,11 +238,12 @@ def release(
         at = f"attempt {attempt}" if attempt else "is everybody ready?"
         print(f"{time.monotonic() - began:6.1f} s  {stage}: {at}", file=sys.stderr)
 
-    try:
-        found = asking.release(config, again=again, anyway=anyway, told=told)
-    except KeyboardInterrupt:
-        print(_interrupted(asking.stop_release(config), config), file=sys.stderr)
-        raise
+    with signals.interrupted():
+        try:
+            found = asking.release(config, again=again, anyway=anyway, told=told)
+        except KeyboardInterrupt:
+            print(_interrupted(asking.stop_release(config), config), file=sys.stderr)
+            raise
     line = f"attempt {found['attempt']}, mean of {found['servers']} servers, noise sigma {found['sigma']:g}"
     answer(as_json, found, found["file"], line)
     if found["unheard"] and not as_json:

@@ -35,7 +35,7 @@ err = Console(stderr=True, highlight=False)
 def reproduce(
     experiment: Annotated[
         list[str] | None,
-        typer.Argument(help="regression, classification, equal-privacy or all; by default the first two."),
+        typer.Argument(help="regression, classification, privacy, equal-privacy or all; by default the first three."),
     ] = None,
     quick: Annotated[bool, typer.Option(help="4 repetitions of 300 rounds.")] = False,
     repeats: Annotated[int | None, typer.Option(help="Repetitions (20).")] = None,
@@ -45,30 +45,28 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Make the paper's figures, and check every claim of the paper by number."""
+    from confide.experiments.reproduce import DEFAULT
     from confide.experiments.reproduce import reproduce as run
+    from confide.experiments.tables import announced, print_claims
 
-    def announce(what: str) -> None:
-        err.print(f"[dim]{what} ...[/dim]")
-
-    report = run(
-        tuple(experiment) if experiment else ("regression", "classification"),
-        quick=quick,
-        repeats=repeats,
-        seed=seed,
-        out=out,
-        data=data,
-        announce=announce,
-    )
+    with announced(err) as announce:
+        report = run(
+            tuple(experiment) if experiment else DEFAULT,
+            quick=quick,
+            repeats=repeats,
+            seed=seed,
+            out=out,
+            data=data,
+            announce=announce,
+        )
     if as_json:
         print(json.dumps(report.to_dict(), allow_nan=False))
     else:
-        from confide.experiments.tables import print_claims
-
         print_claims(report)
     if report.interrupted:
         err.print(f"interrupted: the figures made so far are in {out}", soft_wrap=True, markup=False)
         sys.exit(130)  # not typer.Exit, which comes back from app() like any other result
-    if not report.holds:
+    if not report.as_expected:
         sys.exit(1)
 
 

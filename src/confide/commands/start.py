@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from confide.base import signals
+from confide.base.descriptors import open_standard
 
 NODES = ("server", "client")
 
@@ -13,6 +14,7 @@ def main() -> None:
     """Entry point."""
     if sys.argv[1:2] and sys.argv[1] in NODES and "--help" not in sys.argv:
         signals.starting()
+    open_standard()
     from confide.commands.main import main as run
 
     run()

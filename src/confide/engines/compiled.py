@@ -19,6 +19,7 @@ from confide.graph.graph import Graph
 from confide.laws.law import Law
 from confide.problems.models import Linear, Logistic
 from confide.problems.problem import Problem
+from confide.rounds import clipping
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.local import sgd
 from confide.rounds.schemes import Exchange, Place
@@ -136,8 +137,7 @@ def _data(problem: Problem, algorithm: GFL, seed: int) -> kernel.Data:
     E, batch = algorithm.settle(f, seed)
     norms = np.empty(0)
     if algorithm.clip is not None and algorithm.clip.kind == "example":
-        with np.errstate(over="ignore"):  # the kernel looks again at a norm that overflows
-            norms = np.linalg.norm(f.X, ord=1 if algorithm.clip.norm == "l1" else 2, axis=1)
+        norms = clipping.norms(f.X, algorithm.clip.norm)[:, 0]
     optimum = problem.optimum if problem.optimum is not None else np.full(problem.M, np.nan)
     X, d = (np.ascontiguousarray(a, dtype=np.float64) for a in (f.X, f.d))
     offsets = (np.ascontiguousarray(o, dtype=np.int64) for o in (f.client_offsets, f.unit_offsets))

@@ -152,6 +152,10 @@ def simulate(
         released = _release(
             releasing, [w[: problem.federation.P] for w in course.states], models, None if secret is not None else seed
         )
+        if released is None and price is not None and price.releases:
+            from confide.engines.release import LOST
+
+            notes += (LOST,)
     return Run(
         metrics=metrics,
         models=models,
@@ -227,7 +231,8 @@ def _release(releasing: Releasing, states: list[State], models: Floats, seed: in
     for r, state in enumerate(states):
         stream = SecretStream() if seed is None else seeded(repetition_seed(seed, r))
         found.append(releasing.make(state, models[r], stream))
-    return np.stack([made for made in found if made is not None]) if found[0] is not None else None
+    made = [one for one in found if one is not None]
+    return np.stack(made) if made and len(made) == len(found) else None
 
 
 def _decibels(released: Floats | None, optimum: Floats | None) -> float | None:

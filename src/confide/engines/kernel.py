@@ -24,13 +24,14 @@ NO_CLIP, CLIP_EXAMPLE, CLIP_UPDATE = 0, 1, 2
 LAPLACE, GAUSSIAN = 0, 1
 ON_SERVER, ON_LINK, ON_NETWORK = 0, 1, 2
 GRAPH, AVERAGE, NOTHING = 0, 1, 2
+HUGE = 1e150  # a norm beyond this is worked out anew (`clipping`)
 LARGE = 1e60  # a squared norm beyond this is a divergence, caught long before infinity
 
 
 class Data(NamedTuple):
     X: Floats
     d: Floats
-    norms: Floats  # of the rows of X in the clip's norm; empty without per-example clipping
+    norms: Floats  # of the rows of X in the clip's norm, `clipping.norms`; empty without per-example clipping
     client_offsets: Ints
     unit_offsets: Ints
     E: Ints
@@ -284,7 +285,7 @@ def dot(X, row, phi):
 
 @compiled
 def add_clipped(s, v, bound, l1, total):
-    """total += s v scaled to norm `bound`, where the norm overflows; nothing where s v is not finite (`clipping`)."""
+    """total += s v scaled to norm `bound`, where the norm is huge; nothing where s v is not finite (`clipping`)."""
     largest = 0.0
     for x in v:
         if not abs(s * x) < math.inf:
@@ -323,7 +324,7 @@ def local_sgd(key, rule, data, c, scratch):
             s = slope(rule.model, dot(X, row, phi), data.d[row])
             if bound < math.inf:
                 size = abs(s) * data.norms[row]
-                if not size < math.inf:
+                if not size < HUGE:
                     add_clipped(s, X[row], bound, rule.l1, grad)
                     continue
                 if size > bound:
@@ -380,7 +381,7 @@ def adapt(source, i, p, rule, data, w, drawn, scratch):
                 size = math.sqrt(size)
             if size > rule.step * rule.bound:
                 scale = rule.step * rule.bound / size
-            if not size < math.inf:
+            if not size < HUGE:
                 for m in range(M):
                     phi[m] -= w[p, m]
                 add_clipped(1.0, phi, rule.step * rule.bound, rule.l1, total)

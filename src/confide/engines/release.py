@@ -27,6 +27,8 @@ from confide.rounds.arithmetic import State
 from confide.rounds.consensus import consensus
 
 FINE = 2.0**-32  # of a share: the grid of a release in floating point
+LARGEST = 2.0**65  # on that grid: beyond, a double is coarser than 2^-20 of a share, and at last holds none of it
+LOST = "nothing is released: in floating point its noise would vanish beside models so large; use arithmetic = 'fixed'"
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Releasing:
         return self.release.hidden(self.servers, 0) * math.sqrt(self.servers)
 
     def make(self, state: State, models: Floats, stream: SecretStream) -> Floats | None:
-        """What everybody receives, from the servers' last states and the same as numbers."""
+        """What everybody receives, from the servers' last states and the same as numbers; None where it is `LOST`."""
         if isinstance(self.release.release, Nothing):
             return None
         if isinstance(self.release.release, Local):
@@ -70,6 +72,8 @@ class Releasing:
             return np.asarray(models.mean(axis=0))
         grid = self.share * FINE if self.quantum is None else self.quantum
         total = np.rint(state.sum(axis=0) / grid) if self.quantum is None else state.sum(axis=0)
+        if self.quantum is None and not np.abs(state).max() < LARGEST * grid:
+            return None
         for _ in range(self.servers):
             total = total + discrete_gaussian(stream, self.share / grid, len(total))
         return np.asarray(total * (grid / self.servers))

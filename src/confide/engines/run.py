@@ -238,7 +238,7 @@ class Run:
             folder: new, empty, or that of an earlier run, which is replaced.
             unreleased_models: on somebody's data model.npz holds what was released and nothing else; this keeps the
                 clean models in unreleased_models.npz.
-            curves: draw curves.png and curves.svg, too. A run that cannot be drawn is saved without, with a warning.
+            curves: draw curves.png, .svg and .pdf, too. A run that cannot be drawn is saved without, with a warning.
 
         Returns:
             The paths of all files.

@@ -1,6 +1,6 @@
 """The schemes at equal true privacy: one (epsilon, delta) for all, the noise of each sized by the accountant.
 
-Figures (f) and (g), ours. Three problems on a ring of 10 servers with 20 clients each, all taking part in every round:
+Ours. Three problems on a ring of 10 servers with 20 clients each, all taking part in every round:
 the paper's regression with its rows bounded, and logistic regression whose units are nearly alike (mild) or each look
 along their own direction (strong). The adversary sees all links between servers, and what is released; one client's
 data may be replaced by any other. Weights are plain Metropolis, those of the table in docs/design/privacy.md, 3;
@@ -25,6 +25,7 @@ from confide.base.randomness import Purpose, generator
 from confide.engines.driver import simulate
 from confide.experiments.claims import Claim
 from confide.figures import figures
+from confide.figures.look import LOOKS, PAGE, Look, style
 from confide.graph.graph import Graph
 from confide.plans.privacy import Budget
 from confide.plans.words import Centroid, ConvexGlm
@@ -105,12 +106,15 @@ class Way:
     """A scheme and what is revealed of its outcome, with how it is drawn."""
 
     scheme: str
-    label: str
-    colour: str
+    look: Look
+    detail: str = ""
     fate: str = ""  # of the outcome, where it is not simply revealed
     release: str = "centroid"  # paid from the same budget, where it costs anything
     pair_ratio: float = 1.0  # sigma_pair / sigma
-    style: str = "-"
+
+    @property
+    def label(self) -> str:
+        return f"{self.scheme}{self.detail}"
 
     @property
     def name(self) -> str:
@@ -118,18 +122,17 @@ class Way:
 
 
 HIDDEN = "(not released)"
-GREEN = figures.COLOURS["homomorphic"]
 WAYS = {
-    "none": Way("none", "no noise, not private", figures.COLOURS["none"], release="none", style=":"),
-    "shared": Way("shared", "shared", "#e08214"),
-    "per-link": Way("per-link", "random per link", figures.COLOURS["per-link"], HIDDEN, "none", style="--"),
-    "homomorphic": Way("homomorphic", "homomorphic", GREEN, HIDDEN, "none", style="--"),
-    "released": Way("homomorphic", "homomorphic", GREEN, "+ release"),
-    "local-only": Way("local-only", "local only", "#7b3fa0", "+ release"),
+    "none": Way("none", LOOKS["none"]._replace(mark=""), ", not private", release="none"),
+    "shared": Way("shared", Look("#f5a51d", "-", "D")),
+    "per-link": Way("per-link", LOOKS["per-link"], fate=HIDDEN, release="none"),
+    "homomorphic": Way("homomorphic", LOOKS["homomorphic"], fate=HIDDEN, release="none"),
+    "released": Way("homomorphic", LOOKS["homomorphic"]._replace(dash="-", mark="o"), fate="+ release"),
+    "local-only": Way("local-only", Look("#7b3fa0", "-", "v"), fate="+ release"),
     # The design's ratio k is one of variances: sigma_pair^2 = k sigma^2.
-    "pairwise-2.6": Way("pairwise", "pairwise, k = 2.6", "#18a4b8", pair_ratio=math.sqrt(2.6)),
-    "pairwise-30": Way("pairwise", "pairwise, k = 30", "#0b4f63", pair_ratio=math.sqrt(30.0)),
-    "central": Way("central", "central (yardstick)", "#555555", style="-."),
+    "pairwise-2.6": Way("pairwise", Look("#66c2e0", (0, (3.0, 1.0)), "+"), ", k = 2.6", pair_ratio=math.sqrt(2.6)),
+    "pairwise-30": Way("pairwise", Look("#1b6f9c", (0, (7.0, 1.5)), "x"), ", k = 30", pair_ratio=math.sqrt(30.0)),
+    "central": Way("central", Look("black", (0, (5.0, 1.5, 1.0, 1.5)), "<"), ", yardstick"),
 }
 # A yardstick is not a candidate: it needs a secure sum over all servers in every round.
 CANDIDATES = ("shared", "released", "local-only", "pairwise-2.6", "pairwise-30")
@@ -243,8 +246,7 @@ class EqualPrivacy:
 
 def figure_f(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
     """What is learnt: the error of the released model, and of a centroid that is not released."""
-    figure = _panels(x, "learnt", "(f) squared error of the released model, at equal privacy")
-    files = [*figures.save(figure, folder / "f_released"), figures.save_csv(_table(x), folder / "f_equal_privacy.csv")]
+    files = draw_released(x, folder / "equal_privacy_released")
 
     usual, grid = x.epsilons.index(USUAL), {"epsilons": x.epsilons}
     off = max(abs(spent / e - 1.0) for e, spent in _accounts(x))
@@ -317,8 +319,8 @@ def figure_f(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
 
 def figure_g(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
     """The servers' own models; those of local-only, homomorphic and per-link noise must not leave their server."""
-    figure = _panels(x, "individual", "(g) squared error of the servers' own models (mean), at equal privacy")
-    files = figures.save(figure, folder / "g_individual")
+    caption = _caption(x, "the servers' own models (mean)")
+    files = figures.save(_panels(x, "individual"), folder / "equal_privacy_individual", caption)
     behind = {task: x.ahead("individual", task, "shared", "homomorphic") for task in x.tasks}
     winners = {task: [_winners(x, "individual", task, OWN, e) for e in x.epsilons] for task in x.tasks}
     named = {way for rows in winners.values() for ways in rows for way in ways}
@@ -340,9 +342,16 @@ def figure_g(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
     ]
 
 
-def _panels(x: EqualPrivacy, which: str, title: str) -> Figure:
+def draw_released(x: EqualPrivacy, stem: Path) -> list[str]:
+    """What is learnt, as pictures, and every number, as CSV."""
+    caption = _caption(x, "the released model, or of the centroid where nothing is released,")
+    return figures.save_with_numbers(_panels(x, "learnt"), stem, caption, _table(x))
+
+
+@style()
+def _panels(x: EqualPrivacy, which: str) -> Figure:
     """One panel a problem, one curve a scheme; epsilon and error on logarithmic scales."""
-    figure = Figure(figsize=(14, 4.8), layout="constrained")
+    figure = Figure(figsize=(PAGE, 3.0), layout="constrained")
     panels, at, learnt = figure.subplots(1, len(x.tasks)), np.array(x.epsilons), which == "learnt"
     for axes, (name, task) in zip(panels, x.tasks.items(), strict=True):
         lowest = math.inf
@@ -350,31 +359,39 @@ def _panels(x: EqualPrivacy, which: str, title: str) -> Figure:
             if key == "released" and not learnt:
                 continue  # the same models, with less of the budget
             rows = np.stack([getattr(x.point(name, key, e), which) for e in x.epsilons], axis=1)
-            style = "-" if way.style == "--" and not learnt else way.style
-            label = way.name if learnt else way.label
-            dots = "" if key == "none" else "o"
             order = 1.5 if key == "central" else 2.0  # a yardstick lies behind what it measures
-            look: dict[str, Any] = {"linestyle": style, "marker": dots, "markersize": 3.5, "zorder": order}
-            figures.draw(axes, at, rows, label, way.colour, **look)
+            b = figures.band(rows, ratio=True)
+            figures.draw(axes, at, b, way.look, way.name if learnt else way.label, zorder=order)
             if key != "none":
                 lowest = min(lowest, float(figures.decibel(rows.mean(axis=0)).min()))
         floor = 10.0 * math.log10(x.error(which, name, "none", x.epsilons[0]))
         if floor < lowest - 15.0:  # far below all else: said, not drawn to scale
             axes.set_ylim(bottom=lowest - 6.0)
-            axes.annotate(f"no noise: {floor:.0f} dB", (0.02, 0.02), xycoords="axes fraction", fontsize=8)
+            axes.annotate(
+                f"none: {floor:.0f} dB".replace("-", "\N{MINUS SIGN}"),
+                (0.02, 0.02),
+                xycoords="axes fraction",
+                fontsize=7,
+            )
         optimum = task.problem.optimum
         if optimum is not None:
             zero = 10.0 * math.log10(float(optimum @ optimum))
-            axes.axhline(zero, color="black", linewidth=0.8, linestyle=(0, (1, 4)), label="the model w = 0")
-        axes.set_xscale("log")
-        axes.set_xticks(at, [f"{e:g}" for e in at])
-        axes.minorticks_off()
-        figures.dress(axes, task.title, rf"$\epsilon$ at $\delta$ = {DELTA:g}", "MSD [dB]", legend=False)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", fontsize=8)
-    setting = f"ring of {P}, {K} clients each, {ROUNDS} rounds, {x.repeats} repetitions"
-    figure.suptitle(f"{title}\n{setting}; any client replaced, all links seen", fontsize=10)
+            axes.axhline(zero, color="black", linewidth=0.6, linestyle=(0, (1, 4)), label="the model w = 0")
+        figures.plain_log(axes, x.epsilons)
+        axes.set_title(task.title)
+    panels[0].set_ylabel("MSD [dB]")
+    panels[1].set_xlabel(rf"$\epsilon$ at $\delta$ = {DELTA:g}")
+    figures.legend_below(figure, panels[0].get_legend_handles_labels()[0], 4)
     return figure
+
+
+def _caption(x: EqualPrivacy, what: str) -> str:
+    return (
+        f"Squared error of {what} at equal true privacy: the noise of every scheme is sized by the accountant for the "
+        "same epsilon, against an adversary who sees all links, any client replaced. A ring of "
+        f"{P} with Metropolis weights, {K} clients each, {ROUNDS} rounds. Means of {x.repeats} repetitions with their "
+        f"95% bands, on problems drawn once (seed {x.seed}): the bands tell nothing of others."
+    )
 
 
 def _table(x: EqualPrivacy) -> dict[str, list[Any]]:

@@ -11,12 +11,13 @@ from scipy.special import stdtrit
 
 from confide.base.arrays import Floats
 from confide.engines.run import Run
-from confide.experiments.claims import Claim
+from confide.experiments.claims import Claim, Condition, Outcome
 from confide.theory.prediction import Prediction
 
 TOLERANCE = 0.5  # dB
 SAMPLES = 20  # means over repetitions and blocks of rounds from which an error is estimated, at least
 SETTLED = 0.02  # relative distance from the limit below which a predicted curve has arrived
+ERRORS = float(stdtrit(SAMPLES - 1, 1.0 - 0.005 / 2))  # standard errors of a 99.5% band
 DECIBEL = 10.0 / math.log(10.0)
 WHICH = ("centroid", "individual")
 
@@ -82,45 +83,51 @@ def standard_error(means: Floats) -> float:
     return float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else math.inf
 
 
+def chance(means: Floats) -> float:
+    """How far chance alone could have moved the mean of independent means: a 99.5% band (Student)."""
+    return standard_error(means) * float(stdtrit(len(means) - 1, 1.0 - 0.005 / 2)) if len(means) > 1 else math.inf
+
+
 def width(comparisons: int) -> float:
     """Standard errors of a 95% band for all of so many comparisons at once (Student, Bonferroni)."""
     return float(stdtrit(SAMPLES - 1, 1.0 - 0.025 / max(comparisons, 1)))
 
 
 def agreement(
-    id: str, what: str, judged: Sequence[Comparison], unstable: Sequence[str], largest_stable_step: float
+    id: str, figure: str, what: str, judged: Sequence[Comparison], unstable: Sequence[str], largest_stable_step: float
 ) -> Claim:
-    """Every point within 0.5 dB, or, where so few repetitions cannot tell that, within their Monte-Carlo error.
+    """Every point within 0.5 dB; one whose Monte-Carlo error is larger can only decide against it, and is named.
+
+    Half of the points must be sure.
 
     Args:
         unstable: points whose step is not mean-square stable: they have no steady state and are not compared.
             Averages over a few runs read low there, and well below the limit they do not.
     """
     band = width(len(judged))
-    allowed = [max(TOLERANCE, band * c.error_db) for c in judged]
-    wider = [a for a in allowed if a > TOLERANCE]
+    sure, rough = ([c for c in judged if (band * c.error_db > TOLERANCE) is kind] for kind in (False, True))
     # NaN or infinity is no agreement: written so that they fail
-    holds = bool(judged) and all(
-        math.isfinite(c.difference_db) and abs(c.difference_db) <= a for c, a in zip(judged, allowed, strict=True)
-    )
-    statement = f"{what}: predicted and measured steady states agree within {TOLERANCE:g} dB"
-    if wider:
-        statement += f", or within the Monte-Carlo error where that is larger (at {len(wider)} of {len(judged)} points)"
+    off = [c for c in judged if not abs(c.difference_db) <= max(TOLERANCE, band * c.error_db)]
+    worst = _largest([c.difference_db for c in off or sure])
+    enough = bool(off) or len(sure) >= len(rough)
+    apart = Condition("predicted and measured apart", worst, TOLERANCE, error=0.0 if enough else math.inf, least=False)
+    first = Outcome(what, [apart])
     numbers: dict[str, object] = {
-        "largest_difference_db": _largest([c.difference_db for c in judged]),
+        "largest_difference_db": worst,
         "monte_carlo_error_db": _largest([band * c.error_db for c in judged]),
         "points": len(judged),
         "largest_mean_square_stable_step": largest_stable_step,
     }
-    if wider:
-        numbers["wider_band_at"] = [c.point + " " + c.which for c, a in zip(judged, allowed, strict=True) if a in wider]
+    if rough:
+        numbers["too_few_runs_to_tell_at"] = [f"{c.point} {c.which}" for c in rough]
     if unstable:
         numbers["not_compared_as_not_mean_square_stable"] = list(unstable)
     for which in WHICH:
         numbers[f"{which}_predicted_measured_db"] = {
             c.point: [c.predicted_db, c.measured_db] for c in judged if c.which == which
         }
-    return Claim(id, statement, holds, numbers)
+    statement = f"{what}: predicted and measured steady states agree within {TOLERANCE:g} dB"
+    return Claim(id, statement, first.holds, numbers, "predictions are right", figure, readings=(first,))
 
 
 def _largest(values: Sequence[float]) -> float:

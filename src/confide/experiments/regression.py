@@ -1,8 +1,8 @@
 """The paper's regression experiment: its problem, and every run and prediction that a figure or a claim asks for.
 
-The paper leaves the graph, its weights and the scale of the data open. The default reading is a random connected
-graph with lazy Metropolis weights and independent noise on every link between servers; plain Metropolis weights and
-the reading with noise on the links from clients are run too and shown in the numbers of the claims they decide.
+The paper leaves the graph, its weights and the scale of the data open. Here is the default reading: a random connected
+graph with lazy Metropolis weights and independent noise on every link between servers. The others are predicted, in
+`confide.experiments.readings`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from confide.engines.driver import simulate
 from confide.engines.run import Run
 from confide.experiments.predicted import Comparison, compare
+from confide.experiments.readings import DEFAULT, Exact
 from confide.graph.graph import Graph
 from confide.problems import regression
 from confide.rounds.algorithm import GFL
@@ -24,22 +25,21 @@ from confide.rounds.schemes import scheme
 from confide.theory.prediction import Prediction, predict
 from confide.theory.stability import max_stable_step
 
-MU, VARIANCE = 0.7, 0.1  # of figure (a)
-VARIANCES = (0.001, 0.01, 0.1, 1.0, 2.0, 10.0)  # of figure (b)
-STEPS = (0.1, 0.5, 1.0, 5.0)  # of figure (c)
+MU, VARIANCE = 0.7, 0.1  # of figure 2
+VARIANCES = (0.001, 0.01, 0.1, 1.0, 2.0, 10.0)  # of figure 3
+STEPS = (0.1, 0.5, 1.0, 5.0)  # of figure 4
 ARRIVED = 250  # rounds after which most predicted curves no longer move
 PAIR = ("homomorphic", "per-link")  # what the sweeps compare
-NAMES = {"none": "no perturbations", "homomorphic": "homomorphic", "per-link": "random (per link)"}
-CLIENT_LINKS = "random, on client links too"  # the other reading of the paper's random perturbations
+NAMES = ("none", *PAIR)  # "per-link" are the paper's random perturbations
+CLIENT_LINKS = "per-link with client links"  # another reading of them
 
 
 class Setting(NamedTuple):
-    """One algorithm on one graph; figure (a) unless told otherwise."""
+    """One algorithm on one graph; figure 2 unless told otherwise."""
 
     name: str
     variance: float = VARIANCE
     mu: float = MU
-    weights: str = "lazy"
     client_links: bool = False
     rounds: int | None = None
 
@@ -68,18 +68,23 @@ class Regression:
 
     @cached_property
     def stable_step(self) -> float:
-        """The largest mean-square stable step; of the schemes shown only the weights matter, and they are the same."""
-        return max_stable_step(self.problem, self.graph("lazy"), Setting("none", 0.0).algorithm, seed=self.seed)
+        """The largest mean-square stable step, of every scheme shown: noise has no part in it."""
+        return max_stable_step(self.problem, self.graph(), Setting("none", 0.0).algorithm, seed=self.seed)
 
-    def graph(self, weights: str) -> Graph:
-        return Graph.random(10, 0.4, seed=self.seed, weights=weights)
+    @cached_property
+    def exact(self) -> Exact:
+        """What prediction says of the other readings."""
+        return Exact(self.seed, VARIANCE, ARRIVED)
+
+    def graph(self, weights: str = DEFAULT.weights) -> Graph:
+        return Graph.parse(DEFAULT.topology, weights=weights, seed=self.seed)
 
     def run(self, *args: Any, **kwargs: Any) -> Run:
         at = _setting(*args, **kwargs)
         if at not in self._runs:
             run = simulate(
                 self.problem,
-                self.graph(at.weights),
+                self.graph(),
                 at.algorithm,
                 rounds=at.rounds or self.rounds,
                 repeats=self.repeats,
@@ -101,12 +106,12 @@ class Regression:
     def _predict(self, at: Setting, rounds: int) -> Prediction:
         """Of a curve that has arrived, no more rounds are computed."""
         short = min(rounds, ARRIVED)
-        found = predict(self.problem, self.graph(at.weights), at.algorithm, rounds=short, seed=self.seed)
+        found = predict(self.problem, self.graph(), at.algorithm, rounds=short, seed=self.seed)
         if short == rounds:
             return found
         both = np.stack([found.centroid_msd, found.individual_msd])
         if not np.allclose(both[:, -1], both[:, -2], rtol=1e-9, atol=0.0):
-            return predict(self.problem, self.graph(at.weights), at.algorithm, rounds=rounds, seed=self.seed)
+            return predict(self.problem, self.graph(), at.algorithm, rounds=rounds, seed=self.seed)
         centroid, individual = np.pad(both, ((0, 0), (0, rounds - short)), "edge")
         return replace(found, centroid_msd=centroid, individual_msd=individual)
 
@@ -126,7 +131,7 @@ def _setting(*args: Any, **kwargs: Any) -> Setting:
     return at._replace(variance=0.0) if at.name == "none" else at
 
 
-SHOWN = {  # in figure (a)
+SHOWN = {  # in figure 2
     **{name: Setting(name) for name in NAMES},
     CLIENT_LINKS: Setting("per-link", client_links=True),
 }

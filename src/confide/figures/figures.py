@@ -1,27 +1,28 @@
-"""Pictures: learning curves in dB with confidence bands, drawn without any global state of matplotlib."""
+"""Pictures: curves with confidence bands, in dB or plain, and files of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from confide.base.arrays import Floats
 from confide.base.files import atomic_file
+from confide.figures.look import COLUMN, Look, shades, style
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
     from confide.engines.run import Run
 
 
-MOST_POINTS = 2000  # of a curve; matplotlib fails on millions
-# The paper's colours: no perturbations blue, homomorphic green, random red.
-COLOURS = {"none": "#1f5fbf", "homomorphic": "#2a9134", "per-link": "#c8322b"}
+PER_DECADE = 20  # points of a learning curve: the same distance apart on a logarithmic axis, however long the run
+FORMATS = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}  # no dates: the same bytes again
+CAPTION = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}  # where a file keeps it
 
 
 class Band(NamedTuple):
@@ -53,79 +54,105 @@ def decibel(x: Floats) -> Floats:
     return np.asarray(10.0 * np.log10(np.maximum(x, 1e-20)))
 
 
-def draw(
-    axes: Axes, rounds: Floats, rows: Floats, label: str, colour: str, in_db: bool = True, **style: object
-) -> None:
-    """One curve with its band; of a long one as many points as a picture can show."""
-    if len(rounds) > MOST_POINTS:
-        shown = np.linspace(0, len(rounds) - 1, MOST_POINTS).astype(np.int64)
-        rounds, rows = rounds[shown], rows[:, shown]
-    b = band(rows, ratio=in_db)
+def log_spaced(rounds: Floats, *curves: Floats) -> list[Floats]:
+    """Rounds and curves, averaged over stretches that are equally long on a logarithmic axis, from the last round back.
+
+    Of a band this is the mean band of a single round, not the narrower one of the average.
+    """
+    stretch = np.floor(PER_DECADE * np.log10(rounds[-1] / rounds))
+    starts = np.flatnonzero(np.diff(stretch, prepend=np.inf))
+    count = np.diff(starts, append=len(rounds))
+    centres, *averages = (np.add.reduceat(values, starts) / count for values in (np.log(rounds), *curves))
+    return [np.exp(centres), *averages]
+
+
+def draw(axes: Axes, x: Floats, b: Band, look: Look, label: str = "", in_db: bool = True, **own: Any) -> None:
+    """One curve with its band."""
     scale = decibel if in_db else np.asarray
-    look = {"linewidth": 1.4} | style
-    axes.plot(rounds, scale(b.mean), label=label, color=colour, **look)  # type: ignore[arg-type]
-    axes.fill_between(rounds, scale(b.low), scale(b.high), color=colour, alpha=0.2, linewidth=0)
+    drawn = {"color": look.colour, "linestyle": look.dash, "marker": look.mark, "label": label} | own
+    axes.plot(x, scale(b.mean), **drawn)
+    axes.fill_between(x, scale(b.low), scale(b.high), color=look.colour, alpha=0.18, linewidth=0)
 
 
-def draw_predicted(axes: Axes, curve: Floats, limit: float | None, colour: str) -> None:
-    """An expected curve, thin and dashed on white so that it shows on the measured one, and the level it tends to."""
-    from matplotlib.patheffects import Normal, Stroke
+def draw_measured(axes: Axes, rows: Floats, look: Look, turn: tuple[int, int] = (0, 1)) -> None:
+    """A learning curve from round 1 on as marks, for a line is what theory expects of it.
 
-    seen = np.isfinite(curve)  # beyond mean-square stability it leaves every axis
-    rounds, level = np.arange(1, len(curve) + 1, dtype=np.float64), decibel(curve[seen])
-    halo = [Stroke(linewidth=2.4, foreground="white"), Normal()]
-    axes.plot(rounds[seen], level, color=colour, linestyle=(0, (4, 2)), linewidth=1.2, zorder=4, path_effects=halo)
-    if limit is not None:
-        edge = axes.get_yaxis_transform()  # x as a share of the width
-        axes.plot([0.988], decibel(np.array([limit])), marker="<", color=colour, markersize=5, transform=edge, zorder=5)
+    Args:
+        turn: which curve of how many: where curves coincide, their marks come one after the other.
+    """
+    x, *b = log_spaced(np.arange(1.0, rows.shape[1] + 1), *band(rows, ratio=True))
+    marks: dict[str, Any] = {
+        "linestyle": "none",
+        "markevery": turn,
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.3,
+        "zorder": 4,
+    }
+    draw(axes, x, Band(*b), look, **marks)
 
 
-def log_rounds(axes: Axes) -> None:
-    """Rounds on a logarithmic axis, in plain numbers: the transient is short and the steady state long."""
-    from matplotlib.ticker import StrMethodFormatter
+def draw_predicted(axes: Axes, curve: Floats, look: Look) -> None:
+    """An expected learning curve; beyond mean-square stability it leaves every axis."""
+    rounds = np.arange(1.0, len(curve) + 1)
+    x, mean = log_spaced(rounds, curve)
+    seen = np.isfinite(mean)
+    axes.plot(x[seen], decibel(mean[seen]), color=look.colour, linestyle=look.dash, zorder=3)
+
+
+def plain_log(axes: Axes, at: Sequence[float] | None = None) -> None:
+    """A logarithmic x-axis in plain numbers."""
+    from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if at is not None:
+        axes.set_xticks(at)
+        axes.minorticks_off()
 
 
-def legend_of(axes: Axes) -> list[Line2D]:
-    """What the curves are, and one entry for all predictions."""
+def key(look: Look, label: str, **own: Any) -> Artist:
+    """An entry of a legend."""
     from matplotlib.lines import Line2D
 
-    handles = [h for h in axes.get_legend_handles_labels()[0] if isinstance(h, Line2D)]
+    return Line2D([], [], color=look.colour, linestyle=look.dash, marker=look.mark, label=label, **own)
+
+
+def what_is_what() -> list[Artist]:
+    """Entries of a legend: marks, lines and bands of learning curves."""
+    from matplotlib.patches import Patch
+
+    grey = "0.35"
     return [
-        *handles,
-        Line2D([], [], color="0.3", linestyle=(0, (4, 2)), linewidth=1.0, marker="<", markersize=4, label="predicted"),
+        key(Look(grey, "none", "o"), "measured"),
+        key(Look(grey), "predicted"),
+        Patch(color=grey, alpha=0.25, linewidth=0, label="95% band, one round"),
     ]
 
 
-def legend_below(figure: Figure, axes: Axes) -> None:
-    handles = legend_of(axes)
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8)
+def legend_below(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, columnspacing=1.2, handlelength=2.6)
 
 
-def legend_beside(figure: Figure, axes: Axes, title: str) -> None:
-    figure.legend(handles=legend_of(axes), title=title, loc="outside right upper", fontsize=8)
-
-
-def dress(axes: Axes, title: str, xlabel: str, ylabel: str, legend: bool = True) -> None:
-    axes.set_title(title, fontsize=10)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    axes.grid(alpha=0.25)
-    if legend:
-        axes.legend(fontsize=8, framealpha=0.9)
-
-
-def save(figure: Figure, stem: Path) -> list[str]:
-    """PNG and SVG, each all or nothing."""
+@style()
+def save(figure: Figure, stem: Path, caption: str = "") -> list[str]:
+    """PNG, SVG and PDF, each all or nothing, with the caption inside."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine(None)  # laid out once for all; a format would do it again
     paths = []
-    for suffix in (".png", ".svg"):
+    for suffix, metadata in FORMATS.items():
         path = stem.with_name(stem.name + suffix)
         with atomic_file(path) as temporary:
-            figure.savefig(temporary, dpi=150, metadata={"Date": None} if suffix == ".svg" else None)
+            figure.savefig(temporary, dpi=300, metadata=metadata | {CAPTION[suffix]: caption})
         paths.append(str(path))
     return paths
+
+
+def save_with_numbers(
+    figure: Figure, stem: Path, caption: str, columns: Mapping[str, Iterable[float] | Sequence[str]]
+) -> list[str]:
+    """The pictures, and what they show as CSV."""
+    return [*save(figure, stem, caption), save_csv(columns, stem.with_name(stem.name + ".csv"))]
 
 
 def save_csv(columns: Mapping[str, Iterable[float] | Sequence[str]], path: Path) -> str:
@@ -139,22 +166,25 @@ def save_csv(columns: Mapping[str, Iterable[float] | Sequence[str]], path: Path)
     return str(path)
 
 
+@style()
 def plot_run(run: Run) -> Figure:
     """Learning curves of one run."""
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(COLUMN, 2.6), layout="constrained")
     axes = figure.subplots()
-    rounds = np.arange(1, run.rounds + 1, dtype=np.float64)
-    title = repr(run).splitlines()[0]
-    title += "".join(f"\n{note}" for note in run.notes)
+    rounds = np.arange(1.0, run.rounds + 1)
+    axes.set_title("\n".join([repr(run).splitlines()[0], *run.notes]), fontsize=6, wrap=True)
     if run.steady_state is not None:
-        for metric, label, colour in (
-            ("centroid_msd", "centroid", COLOURS["homomorphic"]),
-            ("individual_msd", "individual models (mean)", COLOURS["per-link"]),
-        ):
-            draw(axes, rounds, run.metrics[metric], label, colour)
-        dress(axes, title, "round", "MSD [dB]")
-        return figure
-    seen = np.flatnonzero(np.isfinite(run.metrics["train_loss"]).all(axis=0))
-    draw(axes, rounds[seen], run.metrics["train_loss"][:, seen], "train loss", COLOURS["none"], in_db=False)
-    dress(axes, title, "round", "loss")
+        shown = {"centroid_msd": "centroid", "individual_msd": "individual models (mean)"}
+        for (metric, label), look in zip(shown.items(), shades(2), strict=True):
+            x, *b = log_spaced(rounds, *band(run.metrics[metric], ratio=True))
+            draw(axes, x, Band(*b), look._replace(mark=""), label)
+        axes.set_ylabel("MSD [dB]")
+        axes.legend(handles=[*axes.lines, what_is_what()[-1]])
+    else:
+        seen = np.flatnonzero(np.isfinite(run.metrics["train_loss"]).all(axis=0))
+        x, *b = log_spaced(rounds[seen], *band(run.metrics["train_loss"][:, seen]))
+        draw(axes, x, Band(*b), shades(1)[0]._replace(mark=""), in_db=False)
+        axes.set_ylabel("train loss")
+    plain_log(axes)
+    axes.set_xlabel("round")
     return figure

@@ -10,25 +10,28 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from confide.figures import figures
+from confide.figures.look import COLUMN, shades, style
 
-LOOKS = {"centroid": ("-", "o"), "individual": ("--", "s")}
+LEVELS = ("centroid", "individual")
 
 
+@style()
 def draw(key: str, rows: Sequence[Mapping[str, Any]], stem: Path) -> list[str]:
     """Pictures and CSV of rows with `value`, `centroid_db` and `individual_db`; a value without a level is a gap."""
     values = [row["value"] for row in rows]
     numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     at = np.array(values, dtype=np.float64) if numeric else np.arange(len(values), dtype=np.float64)
-    figure = Figure(figsize=(5, 3.4), layout="constrained")
+    figure = Figure(figsize=(COLUMN, 2.6), layout="constrained")
     axes = figure.subplots()
     columns: dict[str, Any] = {key: [v if numeric else str(v) for v in values]}
-    for which, (line, marker) in LOOKS.items():
+    for which, look in zip(LEVELS, shades(len(LEVELS)), strict=True):
         levels = np.array([np.nan if (db := row[f"{which}_db"]) is None else db for row in rows])
         columns[f"{which} dB"] = [row[f"{which}_db"] for row in rows]
-        axes.plot(at, levels, linestyle=line, marker=marker, markersize=4, label=which)
+        axes.plot(at, levels, color=look.colour, linestyle=look.dash, marker=look.mark, label=which)
     if numeric and (at > 0.0).all() and at.max() > 20.0 * at.min():
-        axes.set_xscale("log")
+        figures.plain_log(axes)
     if not numeric:
         axes.set_xticks(at, [str(v) for v in values])
-    figures.dress(axes, "exact steady state", key, "MSD [dB]")
-    return [*figures.save(figure, stem), figures.save_csv(columns, stem.with_suffix(".csv"))]
+    axes.set(xlabel=key, ylabel="steady-state MSD [dB]")
+    axes.legend()
+    return figures.save_with_numbers(figure, stem, f"Exact steady state against {key}", columns)

@@ -155,7 +155,7 @@ class Law:
 
 def _gaussian_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
     with np.errstate(over="ignore"):  # so little noise that nothing is finite, which whoever adds up sees
-        return Spent(copies * sigma**-2.0 * deviation**2 / 2.0)
+        return Spent(copies * (deviation / sigma) ** 2 / 2.0)  # a square of either alone may vanish
 
 
 def _laplace_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:

@@ -9,6 +9,7 @@ import numpy as np
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.plans.words import Consensus, Level, check_servers
+from confide.rounds.algorithm import check_round
 from confide.rounds.arithmetic import WEIGHT_BITS
 from confide.rounds.schemes import Exchange, named
 
@@ -40,6 +41,8 @@ def check(plan: Plan) -> None:
         _check_secure(plan, plan.secure)
     if plan.deployment is not None:
         _check_deployment(plan)
+    a, fixed = plan.algorithm, plan.algorithm.fraction_bits is not None
+    check_round(plan.scheme, plan.graph.failures, a.clip, fixed=fixed, built_in=a.model.built_in)
 
 
 def _check_grid(plan: Plan) -> None:

@@ -379,9 +379,9 @@ def _apply(tree: dict[str, Any], change: str) -> None:
 
 
 def default_text() -> str:
-    """The default config as TOML, each key with its meaning: figure (a) of the paper."""
+    """The default config as TOML, each key with its meaning: figure 2 of the paper."""
     config = Config()  # type: ignore[call-arg]
-    lines = ["# confide: graph federated learning, the paper's figure (a). Change what you like; the rest may go."]
+    lines = ["# confide: graph federated learning, the paper's figure 2. Change what you like; the rest may go."]
     tables = []
     for name, info in Config.model_fields.items():
         value = getattr(config, name)

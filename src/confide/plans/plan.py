@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from confide.base import canonical
 from confide.base.errors import InputError
@@ -22,7 +22,7 @@ from confide.base.validation import number, one_of, positive, positive_int, prob
 from confide.graph.graph import Graph, check_turns
 from confide.plans import checks
 from confide.plans.privacy import Privacy
-from confide.plans.text import decoded, differences, encoded
+from confide.plans.text import Elsewhere, decoded, differences, encoded
 from confide.rounds.algorithm import Failures
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import Scheme
@@ -103,6 +103,7 @@ class Learning:
         probability("algorithm.dropout", self.dropout)
         if self.fraction_bits is not None:
             whole("algorithm.fraction_bits", self.fraction_bits, 1, 52)
+        _ = self.update_bound  # refused here, and not in the first round
 
     @property
     def update_bound(self) -> float:
@@ -260,7 +261,17 @@ class Plan:
     @cached_property
     def text(self) -> str:
         """Canonical: the same plan has the same text everywhere."""
-        return canonical.dumps(encoded(self), "plan")
+        return canonical.dumps(self._data, "plan")
+
+    @property
+    def _data(self) -> dict[str, Any]:
+        """Plain data. A function is named beside a digest of the weights that it gives here: two may have one name."""
+        data: dict[str, Any] = encoded(self)
+        s = self.scheme
+        if s.receivers is not None and not isinstance(s.receivers, Elsewhere):
+            given = [s.weights(g, len(s.wiring(g).draws)).tolist() for g in self.graph.graphs]
+            data["scheme"]["receivers"] += f" {canonical.digest(canonical.dumps(given))}"
+        return data
 
     @cached_property
     def hash(self) -> str:
@@ -307,7 +318,7 @@ class Plan:
 
     def diff(self, other: Plan) -> list[str]:
         """The fields in which another plan differs, one line each; empty if and only if the hashes agree."""
-        return differences("", encoded(self), encoded(other))
+        return differences("", self._data, other._data)
 
 
 _OTHER = f"this confide reads version {VERSION}; make the plan again from its config: confide agree or simulate"

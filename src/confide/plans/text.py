@@ -1,7 +1,7 @@
 """A plan as plain data and back: written once, over the fields of its tables.
 
     dataclass -> table      word, law -> text      graph -> `Graph.to_dict`      tuple -> list      the rest -> itself
-    function -> its name, and back to `Elsewhere`
+    function -> its name (and what `Plan` adds to it), and back to `Elsewhere`
 
 What is read must be exactly what would have been written: each table with its own keys and no others, each value in the
 type of its field. A refusal names the key, `privacy.delta`, as a config would.

@@ -39,7 +39,7 @@ from confide.privacy.course import (
     too_thin,
     tried,
 )
-from confide.privacy.general import TOLERANCE, Exposure, expose_each, rounds_of
+from confide.privacy.general import TOLERANCE, Exposure, check_apart, expose_each, rounds_of
 from confide.privacy.participation import Curve, amplified_curve, random_curve
 from confide.privacy.reveal import Reveal, against, known_shares
 from confide.privacy.sensitivity import Sensitivity
@@ -167,10 +167,9 @@ def bound(asked: Question) -> Bound:
         raise InputError("sum_noise", inside.sigma, "shares add up only inside a secure sum; aggregate securely")
     if s.dim is not None and s.dim != inside.dim:
         raise InputError("dim", s.dim, f"the noise inside the sum has {inside.dim} coordinates")
-    real = replace(s, rounding=None)  # the noise inside the sum counts its own truncation
     return EitherNoise(
         tried(lambda: _by_messages(asked)),
-        tried(lambda: by_sums(inside, real, asked.rounds, asked.threat, asked.blank())),
+        tried(lambda: by_sums(inside, s, asked.rounds, asked.threat, asked.blank())),
     )
 
 
@@ -385,6 +384,7 @@ def by_general(asked: Question) -> Bound:
     if P * asked.rounds**2 > LONGEST:
         most = math.isqrt(LONGEST // P)
         raise InputError("rounds", asked.rounds, f"{without} at most {most} rounds of {P} servers")
+    check_apart(scheme, asked.graphs)
     wirings = rounds_of(scheme, [asked.graphs[j % len(asked.graphs)] for j in range(asked.rounds)])
     targets_of = dict[frozenset[int], list[int]]()
     for p in range(P):

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from confide.base.canonical import is_digest
 from confide.base.durable_files import replace_file
-from confide.base.errors import InputError
+from confide.base.errors import InputError, refused
 from confide.base.files import Source, locked
 from confide.privacy.ledger import Book, dataset_id, random_id
 
@@ -191,5 +191,5 @@ def held(path: Path) -> Iterator[None]:
         with locked(path.with_name(f".{path.name}.lock")):
             yield
     except OSError as e:
-        remedy = f"cannot be kept ({e.strerror or e}); name another file, or set CONFIDE_STATE to a folder of yours"
-        raise InputError("ledger", str(path), remedy) from None
+        remedy = "name another file, or set CONFIDE_STATE to a folder of yours"
+        raise refused("ledger", str(path), f"cannot be kept ({e.strerror or e})", remedy, e) from None

@@ -20,10 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from confide.base.arrays import Floats
+from confide.base.errors import InputError
 from confide.graph.graph import Graph
 from confide.rounds.schemes import Place, Scheme, Wiring
 
-TOLERANCE = 1e-9
+TOLERANCE = 1e-9  # noise that is less than this share of a row's is none
+LOST = 1e-12  # likewise of its signal, beside what was taken off it
+NEAR = 1e-5  # what of a scheme is nearer to 0 or to one another, and is not the same, might be lost
 NOTHING = 1e-12  # a look beside another of the same round, whose square the doubles would lose
 
 
@@ -60,6 +63,26 @@ def rounds_of(scheme: Scheme, graphs: Sequence[Graph]) -> list[Wiring]:
     return [made[id(g)] for g in graphs]
 
 
+def check_apart(scheme: Scheme, graphs: Sequence[Graph]) -> None:
+    """Refuse a scheme that keeps or tells almost nothing: doubles could not tell it from one that does not.
+
+    Two messages whose noises differ by a part in 1e10 give the model away, and a state that keeps a part in 1e13 of a
+    deviation turns clipped gradients of others round.
+    """
+    for graph in graphs:
+        kept = np.append(graph.own_weights if scheme.by_link else (), scheme.carries(graph))
+        if np.any((kept > 0.0) & (kept < NEAR)):
+            remedy = f"so little of the state has no proof: 0, or at least {NEAR:g}"
+            raise InputError("scheme.carry", float(kept[kept > 0.0].min()), remedy)
+        if scheme.receivers is None:
+            continue
+        each = np.sort(scheme.weights(graph, len(scheme.wiring(graph).draws)), axis=1)
+        apart = np.diff(each, axis=1)
+        if np.any((apart > 0.0) & (apart < NEAR * np.abs(each).max(axis=1, keepdims=True))):
+            remedy = f"two receivers' weights of one draw are as good as the same: make them so, or {NEAR:g} apart"
+            raise InputError("scheme.receivers", scheme.name, remedy)
+
+
 Names = dict[tuple[Place, tuple[int, ...]], int]  # of draws, to rows
 
 
@@ -93,7 +116,8 @@ class _Span:
             c, rest = self.rest(noise)
             left, size = row - c @ self.H, float(np.linalg.norm(rest))
             if size <= TOLERANCE * max(1.0, float(np.linalg.norm(noise))):
-                clear = np.maximum(clear, np.abs(left) * (np.abs(left) > TOLERANCE * max(1.0, np.abs(row).max())))
+                taken = float(np.max(np.abs(row) + np.abs(c) @ np.abs(self.H)))
+                clear = np.maximum(clear, np.abs(left) * (np.abs(left) > LOST * max(1.0, taken)))
             else:
                 self.Q, self.H = np.vstack([self.Q, rest / size]), np.vstack([self.H, left / size])
         return clear

@@ -184,7 +184,9 @@ class Price:
         """
         whole("rounds", rounds, 1, self.plan.rounds)
         found = self._bound(threat or self.plan.privacy.threat, releases > 0, with_sums).at(rounds, releases)
-        return replace(found, assumptions=(*found.assumptions, *self._in_range(found), *self._beside()))
+        sure = not self.plan.algorithm.dropout and not self.plan.graph.failures  # else an update may not be there
+        assumptions = (*found.assumptions, *self._in_range(found), *self._beside())
+        return replace(found, exact=found.exact and sure, assumptions=assumptions)
 
     def known(
         self, rounds: int, releases: int, threat: Threat | None = None, *, with_sums: bool = True

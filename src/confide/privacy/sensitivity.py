@@ -102,7 +102,7 @@ class Sensitivity:
                 remedy = "the rate is L / K: give --sampled L and --clients K, the clients of the smallest unit"
                 raise InputError("clients" if self.clients is None else "sampled", None, remedy)
             rate = self.sampled / self.clients
-            if abs(rate - self.participation.rate) > 1e-9:
+            if abs(rate - self.participation.rate) > 1e-9 * rate:
                 remedy = f"sampling L = {self.sampled} of K = {self.clients} gives {rate:g}"
                 raise InputError("participation", str(self.participation), remedy)
         if isinstance(self.proof, words.Regulariser | words.ConvexGlm) and self.clip != "example":

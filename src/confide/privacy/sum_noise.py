@@ -46,6 +46,7 @@ from confide.laws import conversion, discrete_gaussian
 from confide.laws.law import Conversion, Norm
 from confide.plans.words import Adjacency, Amplified, Level, Random, Threat
 from confide.privacy.course import Account, Bound
+from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
@@ -289,13 +290,13 @@ def _moved(noise: SumNoise, s: Sensitivity, rounds: int, notes: list[str]) -> li
     """Delta_1..Delta_T on psi: fresh queries, so that nothing is kept from round to round."""
     _, why = s.to_norm(Norm.L2)
     notes += why
-    found: list[float] = s.deltas(lambda j, before: np.zeros(1), rounds, remembers=False).tolist()
-    if s.level is not Level.EXAMPLE:
-        return found
-    # |trunc a - trunc b| < |a - b| + 1 in every coordinate; a whole client moves no further than its own bound.
-    slack, most = math.sqrt(noise.dim) / noise.per_unit, s.swap
-    notes.append("example level: truncation may move every coordinate by one quantum more")
-    return [min(delta + slack, most) for delta in found]
+    grid = s.rounding or Rounding(1.0 / noise.per_unit, 0, decays=False)
+    if s.level is Level.EXAMPLE:  # |trunc a - trunc b| < |a - b| + 1, and a, b are floats
+        why_more = "example level: truncation may move every coordinate by one quantum more"
+        notes.append(why_more + f", floating point by {2.0 * grid.floating:.2g}" * (grid.floating > 0.0))
+    s, ones = replace(s, rounding=grid), math.sqrt(noise.dim)
+    found: list[float] = s.deltas(lambda j, before: np.zeros(1), rounds, remembers=False, ones=ones).tolist()
+    return found
 
 
 def _assumptions(noise: SumNoise, s: Sensitivity, threat: Threat) -> list[str]:

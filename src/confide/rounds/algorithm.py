@@ -58,7 +58,7 @@ class Failures:
 
 @dataclass(frozen=True)
 class GFL:
-    """Graph federated learning (6)-(8); the defaults are the paper's regression, figure (a).
+    """Graph federated learning (6)-(8); the defaults are the paper's regression, figure 2.
 
     Attributes:
         step: mu.
@@ -106,18 +106,9 @@ class GFL:
         if self.arithmetic == "fixed" and self.clip is None:
             remedy = "fixed point needs a clip (algorithm.clip and algorithm.bound) to prove that nothing overflows"
             raise InputError("algorithm.arithmetic", self.arithmetic, remedy)
-        if self.local is not sgd and self.clip is not None and self.clip.kind == "example":
-            remedy = "only the built-in local step sees single examples; use 'update' with a step of your own"
-            raise InputError("algorithm.clip", self.clip.kind, remedy)
+        check_round(self.scheme, self.failures, self.clip, fixed=self.arithmetic == "fixed", built_in=self.local is sgd)
         if self.scheme.sigma_client:
             self._check_client_noise(self.scheme.sigma_client)
-        if self.arithmetic == "fixed":
-            self.scheme.only_plain("fixed point")
-        if self.scheme.exchange == Exchange.AVERAGE and self.arithmetic == "fixed":
-            raise InputError("algorithm.arithmetic", "fixed", "the baseline 'central' divides by P; use float")
-        if self.scheme.exchange == Exchange.AVERAGE and self.failures:
-            raise InputError("failures", self.failures, "the baseline 'central' assumes a perfect centre; drop them")
-
         if self.aggregation is not None:
             if self.arithmetic != "fixed":
                 remedy = "masks cancel in a ring of integers, not in floating point; use 'fixed'"
@@ -180,6 +171,19 @@ class GFL:
                 remedy = f"client {c} has only {federation.N[c]} samples; use smaller batches or replacement = true"
                 raise InputError("algorithm.batch", int(batch[c]), remedy)
         return E, batch
+
+
+def check_round(scheme: Scheme, failures: Failures, clip: Clip | None, *, fixed: bool, built_in: bool) -> None:
+    """Refuse what no engine does, so that it has no price either; `built_in` is the local step."""
+    if not built_in and clip is not None and clip.kind == "example":
+        remedy = "only the built-in local step sees single examples; use 'update' with a step of your own"
+        raise InputError("algorithm.clip", clip.kind, remedy)
+    if fixed:
+        scheme.only_plain("fixed point")
+    if scheme.exchange == Exchange.AVERAGE and fixed:
+        raise InputError("algorithm.arithmetic", "fixed", "the baseline 'central' divides by P; use float")
+    if scheme.exchange == Exchange.AVERAGE and failures:
+        raise InputError("failures", failures, "the baseline 'central' assumes a perfect centre; drop them")
 
 
 def _check_setting(name: str, value: object) -> None:

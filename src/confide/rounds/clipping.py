@@ -11,10 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from confide.base.arrays import Floats
+from confide.base.errors import InputError
 from confide.base.validation import one_of, positive
 
 KINDS = ("example", "update")
 NORMS = ("l1", "l2")
+LEAST = 1e-100  # of a bound: what a vector's norm or its share of a bound loses to underflow is far below
+SMALL, LARGE = 1e-150, 1e150  # between them squares neither vanish nor overflow, and no quotient with a bound does
 
 
 @dataclass(frozen=True)
@@ -26,18 +29,43 @@ class Clip:
     def __post_init__(self) -> None:
         one_of("algorithm.clip", self.kind, KINDS)
         one_of("algorithm.norm", self.norm, NORMS)
-        positive("algorithm.bound", self.bound)
+        if positive("algorithm.bound", self.bound) < LEAST:
+            raise InputError("algorithm.bound", self.bound, f"must be at least {LEAST:g}, or squares of it vanish")
 
     def update_bound(self, step: float) -> float:
-        """mu B: what one client can add to a round's sum, in this clip's norm."""
+        """mu B: what one client can add to a round's sum, in this clip's norm.
+
+        Raises:
+            InputError: it is so small that squares of it vanish.
+        """
+        if step * self.bound < LEAST:
+            raise InputError("algorithm.step", step, f"times the bound it must be at least {LEAST:g}")
         return step * self.bound
+
+
+def norms(v: Floats, norm: str) -> Floats:
+    """Of the last axis, which stays; infinite only where the norm itself is beyond the doubles, 0 only for zeros.
+
+    >>> norms(np.array([[3e200, 4e200], [3e-170, 4e-170]]), "l2")
+    array([[5.e+200],
+           [5.e-170]])
+    """
+    order = 1 if norm == "l1" else 2
+    with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
+        size = np.linalg.norm(v, ord=order, axis=-1, keepdims=True)
+        plain = (size > SMALL) & (size < LARGE)  # else squares were lost
+        if plain.all():
+            return np.asarray(size)
+        largest = np.abs(v).max(axis=-1, keepdims=True)
+        again = largest * np.linalg.norm(v / largest, ord=order, axis=-1, keepdims=True)
+    return np.asarray(np.where(plain | (largest == 0.0) | ~np.isfinite(largest), size, again))
 
 
 def clip(v: Floats, bound: float, norm: str = "l2") -> Floats:
     """Scale the last axis to norm at most `bound`; a vector inside is returned as it is, zero included.
 
-    A vector that is not finite becomes zero, so that no overflow gets around the bound; one of finite entries whose
-    norm overflows is scaled first.
+    A vector that is not finite becomes zero, so that no overflow gets around the bound; one whose norm is huge is
+    scaled first, so that no factor is lost either.
 
     >>> clip(np.array([3.0, 4.0]), 1.0)
     array([0.6, 0.8])
@@ -45,15 +73,14 @@ def clip(v: Floats, bound: float, norm: str = "l2") -> Floats:
     array([[0.6, 0.8],
            [0. , 0. ]])
     """
-    order = 1 if norm == "l1" else 2
+    size = norms(v, norm)
+    if (size <= bound).all():
+        return v
     with np.errstate(over="ignore", invalid="ignore"):
-        size = np.linalg.norm(v, ord=order, axis=-1, keepdims=True)
-        if (size <= bound).all():
-            return v
         found = np.where(size > bound, v * (bound / np.maximum(size, bound)), v)
-        if np.isfinite(size).all():
+        if (size < LARGE).all():
             return found
         largest = np.abs(v).max(axis=-1, keepdims=True)
         unit = v / largest
-        scaled = unit * (bound / np.linalg.norm(unit, ord=order, axis=-1, keepdims=True))
-    return np.where(np.isfinite(size), found, np.where(np.isfinite(largest), scaled, 0.0))
+        scaled = unit * (bound / norms(unit, norm))
+    return np.where(size < LARGE, found, np.where(np.isfinite(largest), scaled, 0.0))

@@ -23,6 +23,20 @@ from exploring import more
 PING = 17 + 22  # bytes on the wire, those of TLS included
 
 
+def test_clocks_are_those_by_which_rounds_go(net: Any, world: Any) -> None:
+    """One that was set since a node's start is not: that node's rounds go on by the one of before."""
+
+    async def talk() -> None:
+        server = net.Heard(world, clock=lambda: 1100.0)
+        async with net.running(server):
+            client = net.Dialed(world, [server.address], clock=lambda: 1000.0)
+            async with net.running(client):
+                await net.until(lambda: client.up)
+                assert client.dialer.ahead == 100.0
+
+    asyncio.run(talk())
+
+
 def test_a_client_and_its_server_talk(net: Any, world: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def talk() -> None:
         server, began = net.Heard(world), time.time()

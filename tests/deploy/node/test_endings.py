@@ -28,9 +28,11 @@ from confide.deploy.keys.authority import Authority
 from confide.deploy.node import control
 from confide.deploy.node.config import NodeTable, load_server
 from confide.deploy.node.life import NodeProcess
+from confide.deploy.node.memory import apart
 from confide.deploy.node.server_process import open_store
 from confide.deploy.node.server_setup import ServerSetup
 from confide.deploy.store.record import FileRecord, Owner
+from confide.deploy.store.sqlite_file import LostError
 from confide.plans.config import parse
 from full_pipe import fill
 from patience import LIMIT, until
@@ -48,6 +50,8 @@ sys.meta_path.insert(0, Finder())
 if os.environ.get("TOLD_AT") == "execv":
     execv = os.execv
     os.execv = lambda *line: (told(), execv(*line))
+if os.environ.get("TOLD_AT") == "its second start" and "confide.deploy.node.start" in sys.orig_argv:
+    os.kill(os.getpid(), signal.SIGHUP)
 if os.environ.get("TOLD_AT") == "exit":
     atexit.register(told)
 """
@@ -91,6 +95,21 @@ def test_a_signal_while_libraries_are_loaded_ends_it_in_good_order(
     process = start(kind, layout.toml(node), stderr=subprocess.PIPE)
     _, said = process.communicate(timeout=LIMIT)
     assert (process.returncode, said) == (0, b"")
+
+
+def test_a_hangup_while_a_client_takes_the_commands_place_does_not_end_it(
+    layout: Layout, told_at: pytest.MonkeyPatch
+) -> None:
+    """Before the first line of its own; who starts services takes such an end for one in good order."""
+    told_at.setenv("TOLD_AT", "its second start")
+    process = start("client", layout.toml(layout.clients("alpha")[0]))
+    try:
+        until(lambda: process.poll() is not None or "record.lock" in str(opened(process.pid)), "it has its record")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_what_is_in_use_is_waited_for_a_hangup_is_a_look_and_a_second_signal_changes_nothing(
@@ -167,6 +186,48 @@ def test_what_ends_it_is_not_said_to_nobody_for_ever(layout: Layout) -> None:
         os.close(write)
 
 
+@pytest.mark.parametrize("where", ["nobody", "a full disk"])
+def test_nor_does_it_end_otherwise_where_its_last_words_cannot_be_written(layout: Layout, where: str) -> None:
+    """A service manager that is told 1 would start it again and again."""
+    read, stderr = os.pipe()
+    os.close(read)  # as that of a log daemon that is gone
+    if where == "a full disk":
+        os.close(stderr)
+        stderr = os.open("/dev/full", os.O_WRONLY)
+    try:
+        for kind in ("server", "client"):
+            assert start(kind, layout.folder / "missing.toml", stderr=stderr).wait(LIMIT) == 2
+    finally:
+        os.close(stderr)
+
+
+@pytest.mark.parametrize("kind", ["server", "client"])
+def test_what_is_printed_goes_into_no_file_where_standard_descriptors_are_closed(layout: Layout, kind: str) -> None:
+    """Nor is the end of such a process another one."""
+    name = "beta" if kind == "server" else layout.clients("beta")[0]
+    process = start(kind, layout.toml(name), preexec_fn=lambda: os.closerange(0, 3))
+    try:
+        if kind == "server":
+            until(lambda: answer(layout, process), "it answers")
+        else:  # its record is opened late
+            until(lambda: process.poll() is not None or "record.lock" in str(opened(process.pid)), "it has its record")
+        assert process.poll() is None
+        assert [opened(process.pid)[fd] for fd in range(3)] == [os.devnull] * 3
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def opened(pid: int) -> dict[int, str]:
+    found = {}
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed again
+            found[int(fd.name)] = os.readlink(fd)
+    return found
+
+
 def test_a_flood_of_strangers_takes_no_descriptor_and_no_line_of_the_log(layout: Layout, tmp_path: Path) -> None:
     """More connections than the process may have descriptors, half of them with what is no TLS."""
     limit, log = 256, tmp_path / "log"
@@ -201,6 +262,25 @@ def test_too_few_descriptors_are_refused_before_anything_is_sent(layout: Layout)
     assert "LimitNOFILE" in done.stderr
 
 
+def test_what_may_pass_is_no_input_error_of_a_child_either(capfd: pytest.CaptureFixture[str]) -> None:
+    """A client pays in a child process; its ledger may be on a disk that fails."""
+    for error, kind in ((OSError(errno.EIO, "disk"), PassingError), (OSError(errno.EACCES, "yours"), InputError)):
+
+        def fails(error: OSError = error) -> None:
+            raise refused("ledger", "l", "cannot be kept", "name another", error)
+
+        with pytest.raises(InputError, match="ledger = 'l': cannot be kept") as found:
+            apart(fails)
+        assert type(found.value) is kind
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left")
+
+    with pytest.raises(RunError, match="No space left"):
+        apart(full)
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
@@ -209,6 +289,7 @@ def test_too_few_descriptors_are_refused_before_anything_is_sent(layout: Layout)
         (BusyError("store", "s", "is in use"), 2, "is in use"),
         (OSError(errno.EMFILE, "Too many open files"), 1, "Too many"),
         (RunError("it had to"), 1, "it had to"),
+        (LostError(Path("store.db"), "is damaged"), 2, "is damaged"),
     ],
 )
 def test_what_may_pass_is_tried_again(error: Exception, code: int, said: str) -> None:

@@ -91,7 +91,8 @@ def cluster(layout: Layout) -> Iterator[Cluster]:
 def test_a_released_model_survives_a_folder_a_kill_and_a_member_that_lies(layout: Layout, cluster: Cluster) -> None:
     cluster.start_all()
     wait_finished(cluster)
-    interrupted(layout, cluster)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        interrupted(layout, cluster, number)
     folder = layout.released("alpha").parent
     folder.write_text("not a folder")  # as good as one that cannot be written, whoever asks
     with pytest.raises(RunError, match="the model is in the store, and not lost"):
@@ -125,8 +126,8 @@ def test_a_released_model_survives_a_folder_a_kill_and_a_member_that_lies(layout
     cluster.stop(layout.nodes, LIMIT)
 
 
-def interrupted(layout: Layout, cluster: Cluster) -> None:
-    """Ctrl-C while the relay asks whether everybody is ready: it stops, and says so."""
+def interrupted(layout: Layout, cluster: Cluster, number: signal.Signals) -> None:
+    """Ctrl-C, or a terminal that is closed, while the relay asks whether everybody is ready: it stops, and says so."""
     cluster.kill("beta", signal.SIGSTOP)
     config = layout.toml("alpha")
     line = [sys.executable, "-m", "confide", "release", str(config)]
@@ -134,7 +135,7 @@ def interrupted(layout: Layout, cluster: Cluster) -> None:
     until(lambda: (s := cluster.status("alpha")) and (s["relaying"] or {}).get("stage") == "ask", "alpha asks")
     assert command.stderr is not None
     assert "ask: is everybody ready?" in command.stderr.readline()
-    command.send_signal(signal.SIGINT)
+    command.send_signal(number)
     _, err = command.communicate(timeout=LIMIT)
     assert "stopped: nothing was begun, and nothing is paid for" in err
     assert command.returncode == 130

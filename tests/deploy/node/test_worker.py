@@ -97,9 +97,27 @@ def test_what_an_event_raises_ends_it_and_is_told() -> None:
     assert m.worker.stop(LIMIT)
 
 
+class Times(SimpleNamespace):
+    """What a system says of the time: seconds since 1970, since its start, and of these the ones in which it slept."""
+
+    CLOCK_BOOTTIME = 7
+
+    def __init__(self, now: SimpleNamespace) -> None:
+        self.time, self.monotonic = lambda: now.since_1970, lambda: now.since_start - now.asleep
+        self.clock_gettime = lambda which: now.since_start if which == self.CLOCK_BOOTTIME else self.monotonic()
+
+
+def test_a_machine_that_slept_knows_what_time_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = SimpleNamespace(since_1970=1e9, since_start=7.0, asleep=0.0)
+    monkeypatch.setattr(worker, "time", Times(now))
+    clock = Clock()
+    now.since_1970, now.since_start, now.asleep = 1e9 + 3600.0, 7.0 + 3600.0, 3600.0
+    assert (clock(), clock.jumped) == (1e9 + 3600.0, 0.0)
+
+
 def test_a_clock_that_is_set_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = SimpleNamespace(since_1970=1e9, since_start=7.0)
-    monkeypatch.setattr(worker, "time", SimpleNamespace(time=lambda: now.since_1970, monotonic=lambda: now.since_start))
+    now = SimpleNamespace(since_1970=1e9, since_start=7.0, asleep=0.0)
+    monkeypatch.setattr(worker, "time", Times(now))
     clock = Clock()
     assert (clock(), clock.jumped) == (1e9, 0.0)
     now.since_start += 2.0

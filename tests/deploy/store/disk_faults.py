@@ -61,7 +61,8 @@ def opened(path: Path) -> SqliteStore:
 class Store:
     """A server's store: one that was closed, one whose process was killed with a log beside it, and none yet."""
 
-    file, own = "store.db", ("! StoreError",)  # its words: a server that hears others is not started again
+    file = "store.db"
+    own = "! StoreError", "! DamagedError"  # its words: a server that hears others is not started again
 
     def __init__(self, folder: Path) -> None:
         self.places = closed, killed, _ = [folder / name for name in ("closed", "killed", "new")]
@@ -140,7 +141,8 @@ def wrong(kept: Store | Record, place: Path, work: Path, fault: str, step: int) 
     acknowledged = lines.count("+")
     reached = status < 0 or any(line.startswith("steps ") and int(line[6:]) > step for line in lines)
     told = [line for line in lines if line.startswith("!")]
-    problems = [line for line in told if not line.startswith(kept.own) or "damaged" in line]
+    lying = "damaged" if fault in disk.FAULTS else "rejoin"  # what cannot be read may be damaged, or not
+    problems = [line for line in told if not line.startswith(kept.own) or lying in line]
     said, status = disk.forked(lambda say: kept.after(place, work / kept.file, acknowledged, say))
     if status:
         problems.append(f"afterwards {said.strip()}")

@@ -31,6 +31,19 @@ def test_nothing_is_lost(library: Path, tmp_path: Path, fault: str, kept: str, e
     assert sum(int(line[6:]) for line in said) >= lives / every
 
 
+@pytest.mark.parametrize("fault", disk.READS)
+@pytest.mark.parametrize(("kept", "every"), [("store", 3), ("record", 1)])
+def test_what_cannot_be_read_is_not_taken_for_damaged(
+    library: Path, tmp_path: Path, fault: str, kept: str, every: int
+) -> None:
+    """To SQLite it is the same."""
+    first = list(disk.READS).index(fault) % every
+    said = disk.under(library, SCRIPT, str(tmp_path), kept, fault, str(every), str(first)).splitlines()
+    wrong = [line for line in said if not line.startswith("lives ")]
+    assert not wrong, "\n".join(wrong)
+    assert sum(int(line[6:]) for line in said) >= (30 if kept == "store" else 1)
+
+
 def test_nothing_is_lost_on_a_small_disk(tmp_path: Path) -> None:
     (small := tmp_path / "disk").mkdir()
     if not disk.mounting_is_allowed(small):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import resource
 import shutil
 import signal
 import sqlite3
@@ -27,6 +28,7 @@ from confide.base.errors import InputError, RunError
 from confide.deploy.store import sqlite, sqlite_file
 from confide.deploy.store.books import TO_ALL, Attempt, Balance, Books, Changes, Flow, Outcome, Pace, Signed, Told
 from confide.deploy.store.sqlite import SqliteStore, StoreError
+from confide.deploy.store.sqlite_file import LostError
 from confide.deploy.store.store import parts
 from confide.privacy import ledger
 from exploring import more
@@ -567,7 +569,7 @@ def books_or_refusal(path: Path) -> Books | None:
     try:
         with SqliteStore.open(path) as store:
             return store.load()
-    except (StoreError, InputError):
+    except (LostError, InputError):  # both end a process with 2: it would be refused again
         return None
 
 
@@ -700,7 +702,7 @@ def test_a_file_that_vanished_is_noticed_before_anything_is_acknowledged(make: M
     for replaced in (False, True):
         if replaced:
             shutil.copy(aside, path.with_name(what))
-        with pytest.raises(StoreError, match="moved or removed while in use; put it back"):
+        with pytest.raises(LostError, match="moved or removed while in use; put it back"):
             store.commit(Changes(seen={0: 2}))
     aside.rename(path.with_name(what))
     store.commit(Changes(seen={0: 3}))
@@ -870,3 +872,22 @@ def test_a_commit_is_one_fsync(tmp_path: Path) -> None:
     times = sum(n == 3 for n in large[1:])
     assert 1 <= times <= 3
     assert sum(large[1:]) - 59 in (3 * times, 3 * times - 1)
+
+
+def test_a_machine_without_descriptors_is_no_mistake_of_the_config(lived: Books, path: Path) -> None:
+    """Nor is a disk on which no file can be made any more. SQLite says of both that it cannot open the file."""
+    limits, held = resource.getrlimit(resource.RLIMIT_NOFILE), list[int]()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        os.close(held.pop())  # for the store, and none for its log
+        with pytest.raises(StoreError, match="nothing before this step is lost"):
+            SqliteStore.open(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in held:
+            os.close(fd)
+    with SqliteStore.open(path) as store:
+        assert store.load().decided == lived.decided

@@ -1,7 +1,7 @@
 """For whom a round with the clients waits: who has a stream, and who was silent in earlier rounds.
 
 Nothing here knows what a client said. So whom a round waits for says no more of the data than the dropouts of earlier
-rounds, which do not depend on data by assumption (docs/design/flows.md, 7).
+rounds, and how long a training took where that is seen: neither depends on data by assumption (docs/design/flows.md 7).
 """
 
 from __future__ import annotations

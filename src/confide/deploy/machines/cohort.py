@@ -118,6 +118,8 @@ class Cohort:
         self.said: dict[int, bytes] = {}
         self.gone = set(left_out)
         self.late: set[int] = set()
+        self._answered: dict[int, float] = {}  # in this phase, and when
+        self._held_up: dict[int, float] = {}  # seconds that phases with answers enough waited for each
         self._attendance, self._repeat = desk.attendance, NEVER
         now, kept = desk.now, desk.books.transcript
         stored = Kept.decode(kept) if kept else None
@@ -210,11 +212,34 @@ class Cohort:
         while not self.done and self._complete:
             self._close(now)
 
-    def give_up(self) -> None:
+    def give_up(self, now: float) -> None:
         """The round is over before its sum is there."""
-        if not self.done and (self._enough or self.late):
-            late = self.unheard
+        if self.done:
+            return
+        self._count(now)
+        slow = self._too_slow(now)
+        if self._enough or self.late or slow:
+            late = self.unheard | slow
             self._attendance.settle(set(self.attempt.sample) - late.union(self.waiting_for), late)
+
+    def _count(self, now: float) -> None:
+        """For whom this phase has waited, and how long: since those who are enough for a sum had answered."""
+        times = self._answered | dict.fromkeys(self.waiting_for, now)
+        if len(self._answered) >= self.terms.quorum:
+            enough = sorted(self._answered.values())[self.terms.quorum - 1]
+            for client, at in times.items():
+                self._held_up[client] = self._held_up.get(client, 0.0) + max(0.0, at - enough)
+        self._answered = {}
+
+    def _too_slow(self, now: float) -> set[int]:
+        """Without whom this round would not have been over later than neighbours wait for it.
+
+        Each phase can end in time, and all of them together too late: a client that takes its time in every one of
+        them would cost its unit every round. It counts as silent. Where a round takes `adapt` in any case, nobody is.
+        """
+        clocks, longest = self.terms.clocks, max(self._held_up.values(), default=0.0)
+        over = now - self.opened - (clocks.neighbours if clocks.tick < clocks.adapt else NEVER)
+        return {client for client, t in self._held_up.items() if t > longest - over} if 0.0 < over < longest else set()
 
     @property
     def _complete(self) -> bool:
@@ -246,6 +271,7 @@ class Cohort:
         if client not in self.survivors:
             self.survivors.add(client)
             self.total = words.copy() if self.total is None else np.add(self.total, words, out=self.total)
+            self._answered[client] = now
         self.look(now)
 
     def _reply(self, now: float, client: int, message: messages.Reply) -> None:
@@ -261,14 +287,17 @@ class Cohort:
         except RefusedError:
             self.refusals[Reason.SECURE] += 1
             return
+        self._answered.setdefault(client, now)
         self.look(now)
 
     def _close(self, now: float) -> None:
         """End the phase with whoever has answered."""
         self.late.update(self.waiting_for)
+        self._count(now)
         self._end(now)
         if self.sum is not None:
             self.ready = min(self.ready, now)
+            self.late |= self._too_slow(now)
             self._attendance.settle(set(self.attempt.sample) - self.late, self.late)
 
     def _end(self, now: float) -> None:

@@ -262,7 +262,7 @@ class Rounds:
             desk.ports.log("skipped", round=to, why=str(why))
         else:
             desk.ports.log("skipped", round=to, why=str(why), waited=len(cohort.unheard))
-            cohort.give_up()
+            cohort.give_up(desk.now)
         for neighbour in self.present:
             neighbour.say()
             neighbour.later()

@@ -40,6 +40,7 @@ class Dialer:
         connected, disconnected: what was sent before `connected` is lost, so a machine says everything again.
         differs: the fields of the plan in which the two sides differ, whenever it is tried again.
         life: of this process, see `lives`.
+        clock: by which this node's rounds go.
 
     Attributes:
         why: the stream is not there; "" while it is.
@@ -58,6 +59,7 @@ class Dialer:
         differs: Callable[[list[str]], None],
         limits: Limits = LIMITS,
         life: bytes = LIFE,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         if not server.addresses:
             raise InputError("addresses", [], "a server is reached at one address at least")
@@ -67,7 +69,7 @@ class Dialer:
         self.ahead: float | None = None
         self.counts: Counter[str] = Counter()
         self._credentials, self._server, self._common = credentials, server, common
-        self._receive, self._limits, self._life = receive, limits, life
+        self._receive, self._limits, self._life, self._clock = receive, limits, life, clock
         self._connected, self._disconnected, self._differs = connected, disconnected, differs
         self._stream: Stream | None = None
         self._shown = b""  # the certificate of the server at its other end
@@ -166,7 +168,7 @@ class Dialer:
                     raise ClosingError(StatusCode.UNAUTHENTICATED, why, "refused")
                 self._believe(agreed.certificate)
                 self._shown = agreed.certificate
-                self.ahead = agreed.time - time.time()
+                self.ahead = agreed.time - self._clock()
             case theirs:
                 await stream.say(handshake.encode(common.differs))
                 lines = await asyncio.to_thread(common.lines, theirs)

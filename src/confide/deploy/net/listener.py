@@ -44,6 +44,7 @@ class Listener:
         connected: called again without `disconnected` when a newer stream takes an older one's place.
         differs: (node, lines): a peer has another plan or protocol.
         two: (node, who): two processes have this node's keys; called whenever that shows.
+        clock: by which this node's rounds go.
 
     Attributes:
         counts: what was refused or dropped, by a word.
@@ -61,10 +62,12 @@ class Listener:
         differs: Callable[[Node, list[str]], None],
         two: Callable[[Node, str], None],
         limits: Limits = LIMITS,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.port = 0
         self._address, self._credentials, self._common, self._limits = address, credentials, common, limits
+        self._clock = clock
         self._door, self._receive = door, receive
         self._connected, self._disconnected, self._differs, self._two = connected, disconnected, differs, two
         self._open: dict[Node, _Open] = {}
@@ -237,7 +240,7 @@ class Listener:
         hello: Hello = await stream.expect(Hello)
         common, own = self._common, self._credentials.own
         if common.agrees(hello):
-            await stream.say(handshake.encode(common.agreed(own, hello.nonce, dialer, time.time())))
+            await stream.say(handshake.encode(common.agreed(own, hello.nonce, dialer, self._clock())))
             return hello.life
         await stream.say(handshake.encode(common.differs))
         stream.joiner.largest = LARGEST_ANSWER

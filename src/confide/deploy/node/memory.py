@@ -14,9 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from confide.base.errors import InputError, RunError
+from confide.base.errors import InputError, PassingError, RunError
 
 _TRIM, _MMAP, _ARENAS = -1, -3, -8  # <malloc.h> of glibc
+_KINDS: Final = {kind.__name__: kind for kind in (InputError, PassingError, RunError)}
 KEPT: Final = 1 << 25  # bytes: a buffer that is longer goes back at once
 
 
@@ -57,11 +58,9 @@ def apart(work: Callable[[], None]) -> None:
     with open(answer, "rb") as file:
         raw = file.read()
     os.waitpid(child, 0)
-    said = json.loads(raw) if raw else ["the process that reads the ledger failed, see the log"]
-    if len(said) == 3:
-        raise InputError(*said)
+    said = json.loads(raw) if raw else ["RunError", "the process that reads the ledger failed, see the log"]
     if said:
-        raise RunError(*said)
+        raise _KINDS[said[0]](*said[1:])
 
 
 def _said(work: Callable[[], None]) -> list[str]:
@@ -69,7 +68,8 @@ def _said(work: Callable[[], None]) -> list[str]:
     try:
         work()
     except InputError as e:
-        return [e.field, str(e.value), e.remedy]
-    except RunError as e:
-        return [str(e)]
+        kind = PassingError if isinstance(e, PassingError) else InputError
+        return [kind.__name__, e.field, str(e.value), e.remedy]
+    except (RunError, OSError, MemoryError) as e:
+        return [RunError.__name__, str(e)]
     return []

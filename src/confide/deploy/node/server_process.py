@@ -258,6 +258,7 @@ class ServerProcess(NodeProcess):
             lambda: self._observer.log("disconnected", to=name),
             lambda lines: self._observer.observe("differs", {"with": name, "what": lines}),
             setup.limits,
+            clock=self._clock,
         )
         self._dialers[m].start()
 
@@ -297,7 +298,7 @@ class ServerProcess(NodeProcess):
 
         return Listener(
             self.setup.config.listen, self.setup.listening, self.setup.common, self._door, self._receive,
-            connected, disconnected, differs, self._two, self.setup.limits,
+            connected, disconnected, differs, self._two, self.setup.limits, self._clock,
         )  # fmt: skip
 
     def _two(self, node: Node, who: str) -> None:

@@ -9,12 +9,14 @@ import sys
 
 from confide import deploy
 from confide.base import signals
+from confide.base.descriptors import open_standard
 from confide.base.exits import exit_code
 
 
 def main(arguments: list[str]) -> int:
     """The exit code."""
     signals.starting()
+    open_standard()
     return run(*arguments)
 
 

@@ -20,18 +20,26 @@ LONGEST: Final = 3600.0  # seconds without a look at the clock
 
 
 class Clock:
-    """Seconds since 1970 as of the start, then by the monotonic clock: one that is set later changes nothing."""
+    """Seconds since 1970 as of the start, then those that pass: a clock that is set later changes nothing.
+
+    Those in which the machine sleeps pass too, which Linux's monotonic clock does not count: a laptop that was closed
+    over night would be a night behind the rounds, and refuse them all.
+    """
 
     def __init__(self) -> None:
-        self._begin, self._mark = time.time(), time.monotonic()
+        self._begin, self._mark = time.time(), _passed()
 
     def __call__(self) -> float:
-        return self._begin + (time.monotonic() - self._mark)
+        return self._begin + (_passed() - self._mark)
 
     @property
     def jumped(self) -> float:
         """By how much the machine's clock was set since."""
         return time.time() - self()
+
+
+def _passed() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Worker:

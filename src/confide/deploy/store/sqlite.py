@@ -27,7 +27,15 @@ from confide.base.validation import whole
 from confide.deploy.store import sqlite_file
 from confide.deploy.store.books import TABLES, TO_ALL, Books, Changes, Entry, as_bytes, as_vector
 from confide.deploy.store.kept import Key, Table, flat
-from confide.deploy.store.sqlite_file import StoreError, closed_on_error, inodes, transaction, translated
+from confide.deploy.store.sqlite_file import (
+    DamagedError,
+    LostError,
+    StoreError,
+    closed_on_error,
+    inodes,
+    transaction,
+    translated,
+)
 from confide.deploy.store.store import At, nowhere, parts
 from confide.plans.plan import Plan
 from confide.privacy.ledger import Header, Promise, link, verify_lines
@@ -77,7 +85,7 @@ class SqliteStore(Closing):
         with translated(path):
             row = next(iter(self._rows("identity")), None)
             if row is None:
-                raise StoreError(path, "is missing", "identity", 0)
+                raise DamagedError(path, "is missing", "identity", 0)
         self.plan = _plan(path, row[1])
         self.server: int = row[2]
         self.dataset: str = row[3]
@@ -114,6 +122,17 @@ class SqliteStore(Closing):
         it is, and cannot commit.
         """
         path = Path(os.path.realpath(path))  # the log stands beside the file itself, not beside a link to it
+        try:
+            return cls._open(path, plan, server, look)
+        except DamagedError as e:
+            sqlite_file.check_readable(path)
+            try:
+                return cls._open(path, plan, server, look)
+            except DamagedError:
+                raise LostError(path, e.problem, e.table, e.row, sqlite_file.REJOIN) from e
+
+    @classmethod
+    def _open(cls, path: Path, plan: Plan | None, server: int | None, look: bool) -> SqliteStore:
         with closed_on_error(sqlite_file.connect(path, lambda db, new: cls(path, db)._fill_new(new), look=look)) as db:
             store = cls(path, db)
             if plan is not None and plan.hash != store.plan.hash:
@@ -198,7 +217,7 @@ class SqliteStore(Closing):
             self._check(changes, rows, draft)
             if inodes(self.path) != self._files:
                 remedy = "put it back and start again; nothing of this step was written"
-                raise StoreError(self.path, "the file or its log was moved or removed while in use", remedy=remedy)
+                raise LostError(self.path, "the file or its log was moved or removed while in use", remedy=remedy)
             self._marks = None  # until SQLite has answered, also if Ctrl-C comes in between
             with transaction(self._db):
                 for part, present in parts(changes).items():
@@ -322,7 +341,7 @@ class SqliteStore(Closing):
         return entries, _Marks(Books.fresh(self.start, self.neighbours), book.head, len(entries), tip, {})
 
     def _fail(self, table: str, row: object, problem: str) -> NoReturn:
-        raise StoreError(self.path, problem, table, row)
+        raise DamagedError(self.path, problem, table, row)
 
 
 def _plan(path: Path, text: str) -> Plan:

@@ -17,13 +17,14 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from confide.base.errors import BusyError, InputError, RunError
+from confide.base.errors import BusyError, FinalError, InputError, RunError
 from confide.base.files import sync_folder
 from confide.deploy.store.books import TABLES
 
 APPLICATION = 0x636F6E66  # "conf", in the header of every store
 WAL_PAGES = 2**14  # 64 MiB of log before it is written back: that costs three more fsyncs than a plain commit
 REJOIN = "keep the file, and rejoin with a new store (`confide server CONFIG --rejoin`): a copy publishes rounds twice"
+AGAIN = "check the disk, then start again: nothing before this step is lost"
 _EXISTS = "exists; a store is never overwritten, name another"
 
 VERSION: Final = max(table.since for table in TABLES)
@@ -45,10 +46,18 @@ _Made = dict[tuple[str, str], str | None]  # (kind, name) -> the statement that 
 class StoreError(RunError):
     """The store cannot be used or written: which table and row, what is wrong, and what to do."""
 
-    def __init__(self, path: Path, problem: str, table: str = "", row: object = None, remedy: str = REJOIN) -> None:
-        self.table, self.row, self.remedy = table, row, remedy
+    def __init__(self, path: Path, problem: str, table: str = "", row: object = None, remedy: str = AGAIN) -> None:
+        self.problem, self.table, self.row, self.remedy = problem, table, row, remedy
         where = f"{table}, row {row}: " if row is not None else f"{table}: " if table else ""
         super().__init__(f"{path}: {where}{problem}; {remedy}")
+
+
+class DamagedError(StoreError):
+    """It does not read as it was written. A disk that fails is no other thing to SQLite."""
+
+
+class LostError(StoreError, FinalError):
+    """It was damaged when it was read again, too, or it was moved away: to start again as it is would help nobody."""
 
 
 def create(path: Path, fill: Fill) -> None:
@@ -145,6 +154,14 @@ def inodes(path: Path) -> list[tuple[int, int]]:
     return found
 
 
+def check_readable(path: Path) -> None:
+    """Whether its bytes can be read at all. No connection to it may be open, see `_check_ours`."""
+    for file in (path, side_files(path)[0]):
+        with translated(path), suppress(FileNotFoundError), open(file, "rb") as raw:
+            while raw.read(2**20):
+                pass
+
+
 def _check_ours(path: Path) -> None:
     """Is it there, ours and writable? Never opened but through SQLite: closing it would undo this process's locks."""
     try:
@@ -156,8 +173,13 @@ def _check_ours(path: Path) -> None:
     # Immutable: no lock, no log, nothing is written. Without its log a store may look damaged, and be whole with it.
     with suppress(sqlite3.DatabaseError), _closed(_connect(path, "ro&immutable=1")) as db:
         _check_application(path, db)
-    if not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
+    if not _permitted(path):
         raise InputError("store", str(path), "the file and its folder must be writable; change their permissions")
+
+
+def _permitted(path: Path) -> bool:
+    file = os.access(path, os.R_OK | os.W_OK) or not os.path.lexists(path)
+    return file and os.access(path.parent, os.W_OK | os.X_OK)
 
 
 def _check_application(path: Path, db: sqlite3.Connection) -> None:
@@ -216,7 +238,7 @@ def _check_log(path: Path, db: sqlite3.Connection) -> None:
                     ended = ended or size > 0
     if lost:
         db.execute("PRAGMA user_version = -1")  # or the next start would believe what is left
-        raise StoreError(path, "its log (-wal) is damaged: steps that had left are lost")
+        raise DamagedError(path, "its log (-wal) is damaged: steps that had left are lost")
     empty_log(db)
 
 
@@ -244,7 +266,7 @@ def _version(path: Path, db: sqlite3.Connection) -> int:
         remedy = f"was made by a newer confide (version {version}; this one reads {VERSION}); use that"
         raise InputError("store", str(path), remedy)
     if version < 1:
-        raise StoreError(path, "was found damaged")
+        raise DamagedError(path, "was found damaged")
     return version
 
 
@@ -260,9 +282,9 @@ def _check_pages(path: Path, db: sqlite3.Connection, version: int) -> None:
     """SQLite's own check, and that tables and triggers are those of this version."""
     found = [row[0] for row in db.execute("PRAGMA integrity_check(1)")]
     if found != ["ok"]:
-        raise StoreError(path, f"is damaged ({' '.join(found[0].split())})")
+        raise DamagedError(path, f"is damaged ({' '.join(found[0].split())})")
     if _made(db) != _expected(version):
-        raise StoreError(path, "its tables or triggers were changed", "sqlite_master")
+        raise DamagedError(path, "its tables or triggers were changed", "sqlite_master")
 
 
 @cache
@@ -315,11 +337,15 @@ def translated(path: Path) -> Iterator[None]:
             remedy = "make room, and it goes on: nothing of this step was written, nothing before it is lost"
             raise StoreError(path, "the disk is full", remedy=remedy) from e
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+            if _permitted(path):  # then SQLite could not make its log, and does not say why
+                remedy = "see that the disk has room, and the machine descriptors; nothing before this step is lost"
+                raise StoreError(path, f"cannot be opened or written ({e})", remedy=remedy) from e
             remedy = f"cannot be opened or written ({e}); change the permissions of the file and its folder"
             raise InputError("store", str(path), remedy) from e
         if code == sqlite3.SQLITE_IOERR:
-            remedy = "check the disk, then start again: nothing before this step is lost"
-            raise StoreError(path, f"the disk refused ({e})", remedy=remedy) from e
-        raise StoreError(path, f"is damaged ({e})") from e
+            raise StoreError(path, f"the disk refused ({e})") from e
+        raise DamagedError(path, f"is damaged ({e})") from e
+    except OSError as e:  # of what is read beside SQLite
+        raise StoreError(path, f"the disk refused ({e.strerror or e})") from e
     except UnicodeDecodeError as e:  # SQLite quotes the damaged name of a table
-        raise StoreError(path, "is damaged (a name that is not text)") from e
+        raise DamagedError(path, "is damaged (a name that is not text)") from e
