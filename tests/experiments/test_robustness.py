@@ -18,7 +18,7 @@ def x() -> r.Robustness:
         short.setattr(r, "ROUNDS", 12)
         short.setattr(r, "DIES", (2, 10))
         made = r.Robustness(1, 0)
-        assert made.survivors.keys() == made.settling.keys() == r.LOOKS.keys()
+        assert set(made.survivors) == set(made.settling) == set(r.NETWORKS)
         return made
 
 
@@ -50,8 +50,8 @@ def test_one_server_that_fails_leaves_what_was_learnt_before(x: r.Robustness) ->
 def test_the_figure_and_its_data(x: r.Robustness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(r, "DIES", (2, 10))
     names = {Path(file).name for file in r.figure_j(x, tmp_path)}
-    assert {"j_robustness.png", "j_robustness.svg", "j_robustness.csv"} <= names
-    table = pl.read_csv(tmp_path / "j_robustness.csv")
+    assert {"robustness.png", "robustness.svg", "robustness.pdf", "robustness.csv"} <= names
+    table = pl.read_csv(tmp_path / "robustness.csv")
     assert table["absent"].to_list() == [*r.ABSENT]
 
 
