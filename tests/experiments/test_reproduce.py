@@ -466,7 +466,8 @@ def test_which_figures_a_name_makes() -> None:
     assert ids("regression", "classification") == "abcehd"
     assert ids("privacy") == "i"
     assert ids("equal-privacy") == "fg"
-    assert ids("all") == "abcehdifg"
+    assert ids("robustness") == "j"
+    assert ids("all") == "abcehdifgj"
 
 
 @pytest.mark.parametrize(("quick", "expected"), [(True, (300, 4)), (False, (1000, 20))])
