@@ -139,6 +139,10 @@ def _figures(
         z = q.EqualPrivacy.sized(quick, asked, seed)
         yield "(f) released models at equal privacy", 60, lambda: q.figure_f(z, folder)
         yield "(g) individual models at equal privacy", 1, lambda: q.figure_g(z, folder)
+        from confide.experiments import architectures as k
+
+        t = k.Architectures(min(z.repeats, 20), seed)
+        yield "(k) one server, a tree, a graph, clients alone", 4, lambda: (k.figure_k(t, folder), k.claims_k(t))
     if {"robustness", "all"} & set(names):
         from confide.experiments import robustness as j
 
