@@ -254,7 +254,7 @@ def test_names_sizes_and_interruption(monkeypatch: pytest.MonkeyPatch, tmp_path:
     def told(*names: str) -> list[str]:
         return [what for what, _, _ in module._figures(names, 1, 1, 0, Path("x"), None)]
 
-    assert told("equal-privacy") == told("all")[-2:] == [q.RELEASED, q.INDIVIDUAL]
+    assert told("equal-privacy")[:2] == [q.RELEASED, q.INDIVIDUAL]
     assert not {q.RELEASED, q.INDIVIDUAL} & {*told("regression", "classification")}
     assert q.EqualPrivacy.sized(True, None, 3) == q.EqualPrivacy(q.FEW, 10, 3)
     assert q.EqualPrivacy.sized(False, None, 0) == q.EqualPrivacy(q.EPSILONS, 60, 0)

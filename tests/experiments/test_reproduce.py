@@ -462,13 +462,14 @@ def test_which_figures_a_name_makes() -> None:
         return [what.partition(":")[0] for what, _, _ in module._figures(names, 1, 1, 0, Path("x"), None)]
 
     regression, clicks = ["figure_2", "figure_3a, figure_3b", "figure_4", "consensus_step"], ["figure_5"]
-    short, equal = ["equal_privacy_in_short"], ["equal_privacy_released", "equal_privacy_individual"]
+    equal = ["equal_privacy_released", "equal_privacy_individual", "architectures"]
     assert told("regression") == regression
     assert told("classification") == clicks
     assert told("regression", "classification") == regression + clicks
-    assert told("privacy") == short
+    assert told("privacy") == ["equal_privacy_in_short"]
     assert told("equal-privacy") == equal
-    assert told("all") == regression + clicks + short + equal
+    assert told("robustness") == ["robustness"]
+    assert told("all") == [*regression, *clicks, "equal_privacy_in_short", *equal, "robustness"]
 
 
 @pytest.mark.parametrize(("quick", "expected"), [(True, (300, 4)), (False, (1000, 20))])

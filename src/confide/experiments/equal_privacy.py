@@ -42,6 +42,7 @@ from confide.rounds.schemes import Scheme, scheme
 P, K, N, M = 10, 20, 20, 5  # servers, clients of each, samples of each, features of the logistic problems
 MU, ROUNDS, DELTA = 0.5, 60, 1e-5
 RELEASED, INDIVIDUAL = "equal_privacy_released", "equal_privacy_individual"  # the pictures
+LABEL = rf"$\epsilon$ at $\delta = 10^{{{math.log10(DELTA):.0f}}}$"
 EPSILONS, FEW = (1.0, 2.0, 4.38, 10.0, 20.0), (2.0, 10.0)  # 4.38, 10: rho 0.5 and 2, docs/design/privacy.md, 3
 USUAL = 10.0  # the epsilon of a claim about one budget; in both grids
 
@@ -400,7 +401,7 @@ def _panels(x: EqualPrivacy, which: str) -> Figure:
         figures.plain_log(axes, x.epsilons)
         axes.set_title(task.title)
     panels[0].set_ylabel("MSD [dB]")
-    panels[1].set_xlabel(rf"$\epsilon$ at $\delta = 10^{{{math.log10(DELTA):.0f}}}$")
+    panels[1].set_xlabel(LABEL)
     figures.legend_below(figure, panels[0].get_legend_handles_labels()[0], 4)
     return figure
 
