@@ -70,7 +70,7 @@ def report(tmp_path: Path) -> dict[str, Any]:
             "holds": False,
             "numbers": {"loss": {"value": 3.21, "at_least": 10.0, "unit": "dB"}},
         },
-        {"name": "ring", "holds": None},
+        {"name": "ring", "holds": None, "numbers": {"another": {"value": 7.5, "at_most": 9.0, "unit": ""}}},
     ]
     claims = [
         claim("a1", figure="2", verdict="holds unless the own message is clean", readings=readings),
@@ -123,6 +123,7 @@ def test_every_claim_is_told_once_below_its_figure(report: dict[str, Any], tmp_p
         "e1: not decided",
         "own message clean",
         "3.21 dB (≥ 10)",
+        "7.5 (≤ 9)",  # a reading has columns of its own
         "Verdicts on the claims about learning: holds 2, does not hold 1, not decided 1.",
     ):
         assert page.text.count(verdict) == 1, verdict

@@ -40,7 +40,7 @@ LOOKS = dict(zip(NETWORKS, shades(len(NETWORKS)), strict=True))
 CAPTION = (
     "Squared error of the released model at equal true epsilon: the same 200 clients with one server, a tree of ten "
     "servers, a random graph of ten, and each on its own in a regular graph of degree 4. Noise between servers is "
-    "shared; bands are 95% over repetitions on one drawn problem."
+    "shared; where tree and graph coincide, the graph is in front; bands are 95% over repetitions on one drawn problem."
 )
 
 

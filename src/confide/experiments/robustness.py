@@ -38,8 +38,9 @@ NETWORKS = ("one server", "tree", "graph")
 LOOKS = dict(zip(NETWORKS, shades(len(NETWORKS)), strict=True))
 CAPTION = (
     "What is lost when servers fail, without noise: one server, a tree and a random graph of ten serve the same "
-    "clients. Left: rounds until the models are within 3 dB of their end, where every server is absent now and then. "
-    "Right: mean error of the servers that are left when one fails for good, with its 95% band over repetitions."
+    "clients. Left: rounds until the models are within 3 dB of their end, where every server is absent now and then; "
+    f"no mark where that takes more than {ROUNDS}. Right: mean error of the servers that are left when one fails for "
+    "good, with its 95% band over repetitions."
 )
 
 

@@ -103,16 +103,17 @@ def _article(said: Said) -> str:
 
 
 def _value(value: Any) -> str:
-    """Tables in tables, rows with the same columns as one table, lists in a row, numbers short."""
+    """Tables in tables, rows as one table with the columns of them all, lists in a row, numbers short."""
     if isinstance(value, Mapping):
         rows = (f"<tr><th>{escape(_words(k))}</th><td>{_value(v)}</td></tr>" for k, v in value.items())
         return f"<table>{''.join(rows)}</table>"
     if isinstance(value, list | tuple) and value and all(isinstance(row, Mapping) for row in value):
-        head = "".join(f"<th>{escape(_words(column))}</th>" for column in value[0])
-        rows = ("".join(f"<td>{_value(row.get(column, ''))}</td>" for column in value[0]) for row in value)
+        columns = dict.fromkeys(column for row in value for column in row)
+        head = "".join(f"<th>{escape(_words(column))}</th>" for column in columns)
+        rows = ("".join(f"<td>{_value(row.get(column, ''))}</td>" for column in columns) for row in value)
         return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_value, value))
+        return ", ".join(map(_value, value)) or "none"
     if isinstance(value, float):
         return f"{value:.4g}"
     return escape({None: "none", True: "yes", False: "no"}.get(value, str(value)))
