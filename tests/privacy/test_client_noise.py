@@ -55,6 +55,8 @@ def test_every_round_is_a_fresh_query_behind_so_many_draws(threat: str) -> None:
 
 def test_where_clients_may_vanish_the_targets_own_draw_counts() -> None:
     assert {spend(threat, dropout=True).rho for threat in SEEN} == {spend("own-server").rho}
+    unit = replace(CLIENT, level="unit")
+    assert [spend("own-server", unit, dropout=may).exact for may in (False, True)] == [True, False]
 
 
 def test_one_client_a_round_is_alone_with_its_draw() -> None:

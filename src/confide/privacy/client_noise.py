@@ -56,7 +56,7 @@ def by_clients(scheme: Scheme, s: Sensitivity, rounds: int, threat: Threat, blan
         copies=charged,
         released=np.zeros(rounds),  # a function of the updates as well
         dim=s.dim,
-        exact=threat.own_server and not s.participation.by_chance and s.attained(False),
+        exact=threat.own_server and not dropout and not s.participation.by_chance and s.attained(False),
     )
     always = Worst([course], law.pure, sigma)
     part, still = s.participation, np.zeros(rounds)
