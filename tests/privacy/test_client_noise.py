@@ -94,6 +94,20 @@ def test_a_cap_and_chance() -> None:
         assert drawn.epsilon == pytest.approx(np.nanmin(shortest), rel=0.01)
 
 
+@pytest.mark.parametrize("part", ["all", "cap:2", "random:0.25", "amplified:0.25"])
+def test_too_little_noise_is_refused(part: str) -> None:
+    thin = scheme("homomorphic", 0.1, noise="gaussian", sigma_client=1e-160)
+    with pytest.raises(InputError, match="epsilon overflows"):
+        account(thin, RING, replace(CLIENT, participation=part), rounds=T, threat="own-server", secure=False)
+
+
+def test_who_drops_out_is_said_where_all_draws_count() -> None:
+    says = {may: " ".join(spend("links", dropout=may).assumptions) for may in (False, True)}
+    assert "no client that was drawn drops out" in says[False]
+    assert "since clients may drop out" in says[True]
+    assert "no client that was drawn drops out" not in says[True]
+
+
 def test_one_example_of_a_batch() -> None:
     one = replace(CLIENT, level="example", batch=4)
     assert spend("own-server", one).mu_gdp == pytest.approx(spend("own-server").mu_gdp / 4)
