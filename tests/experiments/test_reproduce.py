@@ -465,8 +465,9 @@ def test_which_figures_a_name_makes() -> None:
     assert ids("classification") == "d"
     assert ids("regression", "classification") == "abcehd"
     assert ids("privacy") == "i"
-    assert ids("equal-privacy") == "fg"
-    assert ids("all") == "abcehdifg"
+    assert ids("equal-privacy") == "fgk"
+    assert ids("robustness") == "j"
+    assert ids("all") == "abcehdifgkj"
 
 
 @pytest.mark.parametrize(("quick", "expected"), [(True, (300, 4)), (False, (1000, 20))])

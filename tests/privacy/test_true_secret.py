@@ -306,7 +306,7 @@ def test_predict_applies_the_released_model(tmp_path: Path, command: Any) -> Non
     frame, _ = predict(tmp_path / "run", tmp_path / "mine.csv")
     x = pl.read_csv(tmp_path / "mine.csv")["x"].to_numpy()
     w = run.released[0]
-    np.testing.assert_allclose(frame["prediction"], x * w[0] + w[1], rtol=1e-12)
+    np.testing.assert_allclose(frame["prediction"], x * w[0] + w[1], rtol=1e-12, atol=1e-12 * np.abs(w).sum())
     with pytest.raises(InputError, match=r"^server = 0: no server's own model was released"):
         predict(tmp_path / "run", tmp_path / "mine.csv", server=0)
 

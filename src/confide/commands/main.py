@@ -35,7 +35,9 @@ err = Console(stderr=True, highlight=False)
 def reproduce(
     experiment: Annotated[
         list[str] | None,
-        typer.Argument(help="regression, classification, privacy, equal-privacy or all; by default the first three."),
+        typer.Argument(
+            help="regression, classification, privacy, equal-privacy, robustness or all; by default the first three."
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option(help="4 repetitions of 300 rounds.")] = False,
     repeats: Annotated[int | None, typer.Option(help="Repetitions (20).")] = None,

@@ -17,7 +17,7 @@ from confide.experiments.page import write_page
 from confide.problems.reading import scan_table
 
 DEFAULT = ("regression", "classification", "privacy")
-NAMES = (*DEFAULT, "equal-privacy", "all")
+NAMES = (*DEFAULT, "equal-privacy", "robustness", "all")
 Figure = Callable[[], tuple[list[str], list[Claim]]]
 
 
@@ -139,3 +139,12 @@ def _figures(
         z = q.EqualPrivacy.sized(quick, asked, seed)
         yield "(f) released models at equal privacy", 60, lambda: q.figure_f(z, folder)
         yield "(g) individual models at equal privacy", 1, lambda: q.figure_g(z, folder)
+        from confide.experiments import architectures as k
+
+        t = k.Architectures(min(z.repeats, 20), seed)
+        yield "(k) one server, a tree, a graph, clients alone", 4, lambda: (k.figure_k(t, folder), k.claims_k(t))
+    if {"robustness", "all"} & set(names):
+        from confide.experiments import robustness as j
+
+        u = j.Robustness(min(repeats, 8), seed)
+        yield "(j) robustness", 20, lambda: (j.figure_j(u, folder), j.claims_j(u))
