@@ -301,6 +301,29 @@ def test_plan_auto_compares_by_formula_and_by_runs(command: Callable[..., Outcom
     assert "  3  moderate " in out
 
 
+@pytest.mark.parametrize("scheme", ["own-clean", "per-link"])
+def test_a_plan_of_graphs_that_take_turns_is_about_all_of_them(
+    command: Callable[..., Outcome], tmp_path: Path, scheme: str
+) -> None:
+    """In a matching of three servers one has no neighbour, keeps all and is told nothing: the first alone is no run."""
+    turns = CONFIG.replace("units = 4", "units = 3").replace('"ring"', '"ring"\nmatchings = true')
+    (tmp_path / "turns.toml").write_text(turns)
+    code, out, _ = command("plan", "turns.toml", "--epsilon", 3, "--scheme", scheme, "--release", "none", "--json")
+    planned = json.loads(out)
+    assert code == 0
+    named = f'[scheme]\nname = "{scheme}"\n'
+    (tmp_path / "planned.toml").write_text(
+        turns.replace("sigma = 3.0", f"sigma = {planned['sigma']!r}").replace("[scheme]\n", named)
+    )
+    _, out, _ = command("account", "planned.toml", "--json")
+    (links,) = [a for a in json.loads(out)["accounts"] if a["threat"] == "links"]
+    assert links["epsilon"] == pytest.approx(3, rel=1e-6)
+    (tmp_path / "absent.toml").write_text(turns.replace("matchings = true", "matchings = true\nunit_failure = 0.1"))
+    given = ("plan", "absent.toml", "--epsilon", 3, "--scheme", scheme, "--release", "none")
+    code, _, err = command(*given)
+    assert (code, "what a unit that misses a round keeps has no bound" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

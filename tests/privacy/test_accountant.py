@@ -27,7 +27,7 @@ from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Sensitivity
 from confide.privacy.sum_noise import SumNoise
 from confide.rounds.clipping import clip
-from confide.rounds.schemes import Scheme, scheme
+from confide.rounds.schemes import Noise, Place, Scheme, scheme
 from own_schemes import CORRELATED
 from work import lines, peak_bytes
 
@@ -257,6 +257,42 @@ def test_the_worst_target_is_found(name: str, threat: str) -> None:
         against = g.neighbours(p).tolist() if near else sorted(words.colluders(words.threat(threat)))
         worst = max(worst, account_by_rows(rounds, ONE, colluders=against, targets=[p]).mu_gdp or 0.0)
     assert found.mu_gdp == pytest.approx(worst, rel=1e-10)
+
+
+# Turns in which a server has no neighbour
+
+
+def _sent(s: Scheme, graphs: list[Graph], rounds: int, target: int, push: float) -> float:
+    """mu^2 of all messages that somebody receives, where data push psi of the target in every round alike."""
+    P = graphs[0].P
+    moved, drawn, rows = np.zeros(P), np.zeros((P, P * rounds)), []
+    for j in range(rounds):
+        g, z = graphs[j % len(graphs)], s.sigma * np.eye(P * rounds)[j * P : (j + 1) * P]
+        moved[target] += push
+        rows += [np.append(moved[p], (drawn + z)[p]) for p in range(P) if g.degrees[p]]
+        moved, drawn = g.A @ moved, g.A @ drawn + (g.A - np.diag(s.carries(g))) @ z
+    view = np.array(rows)
+    mean, noise = view[:, 0], view[:, 1:]
+    return float(mean @ np.linalg.pinv(noise @ noise.T, rcond=1e-11) @ mean)
+
+
+@pytest.mark.parametrize("topology", ["ring:3", "ring:5", "star:4", "path:4"])
+@pytest.mark.parametrize("name", ["shared", "partial:0.5", "own-clean", "homomorphic"])
+def test_a_message_that_nobody_receives_is_counted_and_then_the_number_is_a_bound_only(
+    name: str, topology: str
+) -> None:
+    graphs, s, T = Graph.parse(topology).matchings(), gauss(name, 0.7), 6
+    found = account(s, graphs, ONE, rounds=T)
+    attained = max(_sent(s, graphs, T, p, ONE.single) for p in range(graphs[0].P))
+    assert found.mu_gdp is not None
+    assert attained <= found.mu_gdp**2 * (1 + 1e-9)
+    assert not found.exact or attained == pytest.approx(found.mu_gdp**2)
+
+
+def test_so_it_is_by_the_rows_of_a_scheme_with_memory() -> None:
+    s = Scheme("memory", "gaussian", (Noise(Place.SERVER, 0.7, (1.0, -0.5)),))
+    ring = Graph.ring(3)
+    assert [account(s, graphs, ONE, rounds=6).exact for graphs in ([ring], ring.matchings())] == [True, False]
 
 
 # The privacy loss itself

@@ -55,6 +55,8 @@ def test_every_round_is_a_fresh_query_behind_so_many_draws(threat: str) -> None:
 
 def test_where_clients_may_vanish_the_targets_own_draw_counts() -> None:
     assert {spend(threat, dropout=True).rho for threat in SEEN} == {spend("own-server").rho}
+    unit = replace(CLIENT, level="unit")
+    assert [spend("own-server", unit, dropout=may).exact for may in (False, True)] == [True, False]
 
 
 def test_one_client_a_round_is_alone_with_its_draw() -> None:
@@ -90,6 +92,20 @@ def test_a_cap_and_chance() -> None:
         moments = T * np.log1p(0.25 * np.expm1((orders - 1) * orders / (2 * S**2)))
         shortest = (moments + np.log(1e5) + (orders - 1) * np.log1p(-1 / orders) - np.log(orders)) / (orders - 1)
         assert drawn.epsilon == pytest.approx(np.nanmin(shortest), rel=0.01)
+
+
+@pytest.mark.parametrize("part", ["all", "cap:2", "random:0.25", "amplified:0.25"])
+def test_too_little_noise_is_refused(part: str) -> None:
+    thin = scheme("homomorphic", 0.1, noise="gaussian", sigma_client=1e-160)
+    with pytest.raises(InputError, match="epsilon overflows"):
+        account(thin, RING, replace(CLIENT, participation=part), rounds=T, threat="own-server", secure=False)
+
+
+def test_who_drops_out_is_said_where_all_draws_count() -> None:
+    says = {may: " ".join(spend("links", dropout=may).assumptions) for may in (False, True)}
+    assert "no client that was drawn drops out" in says[False]
+    assert "since clients may drop out" in says[True]
+    assert "no client that was drawn drops out" not in says[True]
 
 
 def test_one_example_of_a_batch() -> None:

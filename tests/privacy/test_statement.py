@@ -166,6 +166,15 @@ def test_a_consensus_shows_every_model_to_who_listens() -> None:
     assert [a.threat for a in hidden.accounts] == ["own-server"]
 
 
+def test_an_epsilon_of_0_does_not_say_that_nothing_is_seen() -> None:
+    """So much noise that delta alone covers what is learnt; local servers send nothing at all."""
+    loud, silent = scheme("shared", 1e6, noise="gaussian"), scheme("local-only")
+    shown = ["\n".join(lines(statement(s, RING, UNIT, rounds=3).to_dict())) for s in (loud, silent)]
+    assert account(loud, RING, UNIT, rounds=3).epsilon == account(silent, RING, UNIT, rounds=3).epsilon == 0.0
+    assert ["nothing of it is" in text for text in shown] == [False, True]
+    assert "noise in messages" in shown[0]
+
+
 def test_rows_name_the_assumptions_that_not_all_share() -> None:
     noisy = scheme("homomorphic", 30.0, noise="gaussian")
     made = statement(noisy, RING, UNIT, rounds=3, release="centroid:0.5")

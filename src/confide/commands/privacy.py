@@ -323,7 +323,7 @@ def _paper(asked: Asked, sigma: float, epsilon: float | None, as_json: bool) -> 
 
 
 def _from_config(path: Path) -> tuple[Any, Any, int, Measure | None]:
-    """Graph, sensitivity, rounds and a measure by short runs."""
+    """Graphs that take turns, sensitivity, rounds and a measure by short runs."""
     from dataclasses import replace
 
     from confide.engines.driver import simulate
@@ -343,20 +343,23 @@ def _from_config(path: Path) -> tuple[Any, Any, int, Measure | None]:
     if x.algorithm.scheme.sigma_client:
         remedy = "is no noise of servers, which is what a plan sizes; set 0, and `confide account` prices it"
         raise InputError("scheme.sigma_client", x.algorithm.scheme.sigma_client, remedy)
-    s = price_run(x.problem, x.graph, x.algorithm, x.rounds, x.seed, x.privacy).sensitivity
+    privacy = x.privacy
+    s = price_run(x.problem, x.graph, x.algorithm, x.rounds, x.seed, privacy).sensitivity
 
     def measure(sized: Calibrated) -> tuple[float, float]:
+        algorithm = replace(x.algorithm, scheme=sized.scheme)
+        price_run(x.problem, x.graph, algorithm, x.rounds, x.seed, privacy)  # refused where a run has no price
         done = simulate(
             x.problem,
             x.graph,
-            replace(x.algorithm, scheme=sized.scheme),
+            algorithm,
             rounds=x.rounds,
             repeats=min(x.repeats, 8),
             seed=x.seed,
         )
         return float(done.levels("centroid_msd").mean()), float(done.levels("individual_msd").mean())
 
-    return x.graph[0], s, x.rounds, measure
+    return x.graph, s, x.rounds, measure
 
 
 def _account_of(paths: list[Path], options: Asked, rows: str | None, as_json: bool, given: set[str]) -> None:

@@ -154,13 +154,14 @@ class Law:
 
 
 def _gaussian_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
-    with np.errstate(over="ignore"):  # so little noise that nothing is finite, which whoever adds up sees
+    # So little noise that nothing is finite, nor 0 times it under a cap, which whoever adds up sees.
+    with np.errstate(over="ignore", invalid="ignore"):
         return Spent(copies * (deviation / sigma) ** 2 / 2.0)  # a square of either alone may vanish
 
 
 def _laplace_cost(deviation: Floats, sigma: float, copies: Floats | float) -> Spent:
     """Of an epsilon the rho is at most epsilon^2 / 2, and at most epsilon: D_a <= epsilon <= a epsilon."""
-    with np.errstate(over="ignore"):  # likewise
+    with np.errstate(over="ignore", invalid="ignore"):  # likewise
         each = deviation / (sigma / ROOT)
         return Spent(copies * np.minimum(each**2 / 2.0, each), copies * each)
 

@@ -145,6 +145,11 @@ class Question:
     def released(self) -> bool:
         return not isinstance(self.release.release, words.Nothing)
 
+    def heard(self, p: int) -> bool:
+        """Whether somebody receives the message of p in every round; it is counted also where p has no neighbour."""
+        to_all = self.P == 1 or self.scheme.exchange is not Exchange.GRAPH or self.scheme.by_link
+        return to_all or all(g.degrees[p] for g in self.graphs[: self.rounds])
+
     def blank(self, **told: Any) -> Account:
         """The answer, but for its numbers."""
         s, adversary = self.sensitivity, self.threat.adversary
@@ -269,7 +274,7 @@ def _course(t: Target, asked: Question, s: Sensitivity, blank: Account) -> Bound
         if centroid:
             shares = Shares(math.sqrt(P - known) * release.share(P) / q, release.share(P) / q)
     # per-link's own noise is assumed known, which no data attains.
-    hidden = Place.OWN in scheme.places
+    seen_whole = Place.OWN not in scheme.places and asked.heard(t.p)
     return Course(
         blank=replace(blank, target=t.p, assumptions=tuple(notes)),
         law=law,
@@ -281,7 +286,7 @@ def _course(t: Target, asked: Question, s: Sensitivity, blank: Account) -> Bound
         shares=shares,
         hidden=P - known,
         dim=s.dim,
-        exact=isinstance(s.participation, words.Always) and not hidden and s.attained(remembers),
+        exact=isinstance(s.participation, words.Always) and seen_whole and s.attained(remembers),
     )
 
 
@@ -415,7 +420,8 @@ def _end(e: Exposure, p: int, asked: Question, hidden: float) -> Bound:
     if e.leak or (keeps and (shown or hidden == 0.0)):
         why = "leak: the view determines a noiseless function of the data"
         return Leaked(replace(blank, leak=True, assumptions=(why, *blank.assumptions)))
-    return looked_at(e, asked.sensitivity, blank, hidden if keeps else math.inf)
+    found = looked_at(e, asked.sensitivity, blank, hidden if keeps else math.inf)
+    return replace(found, exact=found.exact and asked.heard(p))
 
 
 def looked_at(e: Exposure, s: Sensitivity, blank: Account, hidden: float = math.inf) -> Course:

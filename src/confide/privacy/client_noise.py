@@ -41,6 +41,7 @@ def by_clients(scheme: Scheme, s: Sensitivity, rounds: int, threat: Threat, blan
         notes.append(
             f"of the noisy updates only sums are seen: {shares} of L = {L} draws count in each"
             + (", since clients may drop out" if dropout else ", the curious client's own not" if shares < L else "")
+            + ("" if dropout or L == 1 else "; no client that was drawn drops out")
         )
     blank = replace(
         blank, by="clients", law=f"{law.words} noise of every client on its own update", assumptions=tuple(notes)
@@ -56,7 +57,7 @@ def by_clients(scheme: Scheme, s: Sensitivity, rounds: int, threat: Threat, blan
         copies=charged,
         released=np.zeros(rounds),  # a function of the updates as well
         dim=s.dim,
-        exact=threat.own_server and not s.participation.by_chance and s.attained(False),
+        exact=threat.own_server and not dropout and not s.participation.by_chance and s.attained(False),
     )
     always = Worst([course], law.pure, sigma)
     part, still = s.participation, np.zeros(rounds)
@@ -67,7 +68,8 @@ def by_clients(scheme: Scheme, s: Sensitivity, rounds: int, threat: Threat, blan
         curve, said = random_curve(
             q=part.rate, added=moved, keep=still, copies=copies, sigma=sigma, noise=law, final=still
         )
-        return ByChance(replace(blank, assumptions=(*notes, *said)), curve, lambda j, releases: 0)
+        chance = ByChance(replace(blank, assumptions=(*notes, *said)), curve, lambda j, releases: 0)
+        return Worst([chance], law.pure, sigma)
 
     return Smallest(str(part), {Random.name: tried(by_chance), "all": always})
 

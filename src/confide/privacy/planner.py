@@ -9,7 +9,7 @@ the schemes are run instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -66,7 +66,7 @@ Measure = Callable[[Calibrated], tuple[float, float]]  # -> (centroid error with
 
 
 def plan(
-    graph: Graph,
+    graph: Graph | Sequence[Graph],
     sensitivity: Sensitivity,
     budget: Budget,
     *,
@@ -83,7 +83,7 @@ def plan(
     With a release the released model decides; without one there are only the individual models.
 
     Args:
-        graph: the servers' graph.
+        graph: the servers' graph, or several that take turns, which need a `measure`.
         sensitivity: how far one client (example, unit) can move its server.
         budget: epsilon at a delta, or rho.
         rounds: T, that the budget pays for.
@@ -105,16 +105,21 @@ def plan(
     >>> plan(Graph.ring(4), Sensitivity(0.1, 1.0, level="unit"), Budget(rho=1.0), rounds=50)[0].name
     'shared'
     """
-    dim = sensitivity.dim or 1
-    measure = measure or by_formula(graph, sensitivity.step, hessian, rounds, dim)
+    graphs, dim = [graph] if isinstance(graph, Graph) else list(graph), sensitivity.dim or 1
+    if measure is None:
+        if len(graphs) > 1:
+            raise InputError(
+                "graph", len(graphs), "the formula is about one graph; graphs that take turns are measured"
+            )
+        measure = by_formula(graphs[0], sensitivity.step, hessian, rounds, dim)
 
     def sized(name: str, share: float = 0.5) -> Calibrated:
         return calibrate(
-            name, graph, sensitivity, budget, rounds=rounds, noise=noise, threat=threat, release=release, share=share
+            name, graphs, sensitivity, budget, rounds=rounds, noise=noise, threat=threat, release=release, share=share
         )
 
     def of_release(c: Calibrated) -> float:
-        return dim * c.release.hidden(graph.P, 0) ** 2  # all shares
+        return dim * c.release.hidden(graphs[0].P, 0) ** 2  # all shares
 
     found = []
     for name in CANDIDATES if scheme == "auto" else (scheme,):
@@ -130,7 +135,7 @@ def plan(
             found.append(Option(name, reason=str(e)))
             continue
         said = statement(
-            c.scheme, graph, sensitivity, rounds=rounds, noise=noise, release=c.release, delta=budget.delta
+            c.scheme, graphs, sensitivity, rounds=rounds, noise=noise, release=c.release, delta=budget.delta
         )  # fmt: skip
         found.append(Option(name, c, centroid + of_release(c), individual, statement=said))
 

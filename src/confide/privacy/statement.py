@@ -210,7 +210,7 @@ def _cells(a: dict[str, Any], notes: list[int], common: int) -> tuple[str, str, 
     released = RELEASE.search(a["adversary"])
     if a["by"] == "messages" and released and isinstance(words.release(released[2]), Centroid):
         protects = "noise in messages and release"
-    if a["epsilon"] == 0.0:
+    if a["epsilon"] == 0.0 and not a["rho"]:  # so much noise that delta covers it is seen
         protects = "nothing of it is seen"
     marks = f" [{','.join(map(str, own))}]" if own else ""
     detected = f"{rounded_up(100.0 * a['success_at_1_percent'], 3)}%"
