@@ -20,17 +20,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from confide.base.arrays import Floats
-from confide.engines.driver import simulate
 from confide.experiments.claims import Claim, Condition, Outcome, all_hold
-from confide.experiments.equal_privacy import DELTA, LABEL, MU, ROUNDS, K, N, P, Task, bounded_regression
+from confide.experiments.equal_privacy import DELTA, LABEL, ROUNDS, K, P, Task, bounded_regression, trained
 from confide.figures import figures
 from confide.figures.look import COLUMN, shades, style
 from confide.graph.graph import Graph
 from confide.plans.privacy import Budget
 from confide.plans.words import Centroid
 from confide.privacy.calibrate import calibrate
-from confide.rounds.algorithm import GFL
-from confide.rounds.clipping import Clip
 
 EPSILONS = (1.0, 4.38, 20.0)
 CLIENTS = P * K
@@ -87,28 +84,7 @@ class Architectures:
         silent = graph.P == 1  # no message leaves: the release is all
         budget = Budget(epsilon=epsilon, delta=DELTA)
         c = calibrate("none" if silent else "shared", graph, s, budget, rounds=ROUNDS, release="centroid")
-        algorithm = GFL(
-            scheme=c.scheme,
-            step=MU,
-            sampled=L,
-            local_steps=1,
-            batch=N,
-            replacement=False,
-            clip=Clip("example", task.bound),
-        )
-        run = simulate(
-            task.problem,
-            graph,
-            algorithm,
-            rounds=ROUNDS,
-            repeats=self.repeats,
-            seed=self.seed,
-            evaluate_every=ROUNDS,
-            progress=False,  # `reproduce` tells its own
-        )
-        if run.interrupted:
-            raise KeyboardInterrupt  # half a figure is none
-        centroid = run.metrics["centroid_msd"][:, -1]
+        centroid, _ = trained(task, graph, c.scheme, L, self.repeats, self.seed)
         # The noise of a release is independent of all else: it adds its variance, exactly.
         hidden = c.release.hidden(graph.P, 0) if isinstance(c.release.release, Centroid) else 0.0
         return centroid + task.problem.M * hidden**2

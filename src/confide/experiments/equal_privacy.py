@@ -222,29 +222,27 @@ class EqualPrivacy:
     def _run(self, task: Task, graph: Graph, noise: Scheme) -> tuple[Floats, Floats]:
         key = (task.title, task.bound, graph.weights, noise)
         if key not in self._runs:
-            algorithm = GFL(
-                scheme=noise,
-                step=MU,
-                sampled=K,
-                local_steps=1,
-                batch=N,
-                replacement=False,
-                clip=Clip("example", task.bound),
-            )
-            run = simulate(
-                task.problem,
-                graph,
-                algorithm,
-                rounds=ROUNDS,
-                repeats=self.repeats,
-                seed=self.seed,
-                evaluate_every=ROUNDS,
-                progress=False,  # `reproduce` tells its own
-            )
-            if run.interrupted:
-                raise KeyboardInterrupt  # figures already drawn are kept; half a figure is not
-            self._runs[key] = run.metrics["centroid_msd"][:, -1], run.metrics["individual_msd"][:, -1]
+            self._runs[key] = trained(task, graph, noise, K, self.repeats, self.seed)
         return self._runs[key]
+
+
+def trained(task: Task, graph: Graph, noise: Scheme, sampled: int, repeats: int, seed: int) -> tuple[Floats, Floats]:
+    """Squared errors of the mean and of the single models after all rounds, by repetition; all clients take part."""
+    clip = Clip("example", task.bound)
+    algorithm = GFL(scheme=noise, step=MU, sampled=sampled, local_steps=1, batch=N, replacement=False, clip=clip)
+    run = simulate(
+        task.problem,
+        graph,
+        algorithm,
+        rounds=ROUNDS,
+        repeats=repeats,
+        seed=seed,
+        evaluate_every=ROUNDS,
+        progress=False,  # `reproduce` tells its own
+    )
+    if run.interrupted:
+        raise KeyboardInterrupt  # figures already drawn are kept; half a figure is not
+    return run.metrics["centroid_msd"][:, -1], run.metrics["individual_msd"][:, -1]
 
 
 def figure_f(x: EqualPrivacy, folder: Path) -> tuple[list[str], list[Claim]]:
