@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -72,8 +71,10 @@ def told_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPat
     return monkeypatch
 
 
-def start(kind: str, config: Path, **options: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "confide", kind, str(config)], **options)
+def start(kind: str, config: Path, before: str = ":", **options: Any) -> subprocess.Popen[bytes]:
+    """`before`: what a shell does first; this process has gRPC's threads, and must do nothing between fork and exec."""
+    line = [sys.executable, "-m", "confide", kind, str(config)]
+    return subprocess.Popen(["bash", "-c", f'{before}; exec "$@"', "bash", *line], **options)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ def test_nor_does_it_end_otherwise_where_its_last_words_cannot_be_written(layout
 def test_what_is_printed_goes_into_no_file_where_standard_descriptors_are_closed(layout: Layout, kind: str) -> None:
     """Nor is the end of such a process another one."""
     name = "beta" if kind == "server" else layout.clients("beta")[0]
-    process = start(kind, layout.toml(name), preexec_fn=lambda: os.closerange(0, 3))
+    process = start(kind, layout.toml(name), "exec 0<&- 1>&- 2>&-")
     try:
         if kind == "server":
             until(lambda: answer(layout, process), "it answers")
@@ -231,12 +232,8 @@ def opened(pid: int) -> dict[int, str]:
 def test_a_flood_of_strangers_takes_no_descriptor_and_no_line_of_the_log(layout: Layout, tmp_path: Path) -> None:
     """More connections than the process may have descriptors, half of them with what is no TLS."""
     limit, log = 256, tmp_path / "log"
-
-    def at_most() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-
     with ExitStack() as held, open(log, "wb") as stderr:
-        process = start("server", layout.toml("beta"), stderr=stderr, preexec_fn=at_most)
+        process = start("server", layout.toml("beta"), f"ulimit -n {limit}", stderr=stderr)
         held.callback(process.wait)
         held.callback(process.kill)
         port = until(lambda: answer(layout, process), log.read_text)["port"]
