@@ -57,8 +57,11 @@ def norms(v: Floats, norm: str) -> Floats:
         if plain.all():
             return np.asarray(size)
         largest = np.abs(v).max(axis=-1, keepdims=True)
+        lost = ~plain & (largest > 0.0) & np.isfinite(largest)
+        if not lost.any():  # zeros, as of a client that gives nothing
+            return np.asarray(size)
         again = largest * np.linalg.norm(v / largest, ord=order, axis=-1, keepdims=True)
-    return np.asarray(np.where(plain | (largest == 0.0) | ~np.isfinite(largest), size, again))
+    return np.asarray(np.where(lost, again, size))
 
 
 def clip(v: Floats, bound: float, norm: str = "l2") -> Floats:
