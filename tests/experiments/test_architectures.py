@@ -10,9 +10,7 @@ import polars as pl
 import pytest
 
 from confide.experiments import architectures as k
-from confide.plans.privacy import Budget
 from confide.privacy.accountant import account
-from confide.privacy.calibrate import calibrate
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +33,18 @@ def test_every_network_has_the_epsilon_that_is_asked(x: k.Architectures, name: s
     """Accounted afresh, of what the calibration gave."""
     graph, L = x.graphs[name], 200 // x.graphs[name].P
     s = replace(x.task.sensitivity, sampled=L, clients=L)
-    way = "none" if graph.P == 1 else "shared"
-    c = calibrate(way, graph, s, Budget(epsilon=4.38, delta=k.DELTA), rounds=k.ROUNDS, release="centroid")
+    c = x.sized(name, 4.38)
     spent = account(c.scheme, graph, s, rounds=k.ROUNDS, release=c.release, delta=k.DELTA)
     assert spent.epsilon == pytest.approx(4.38, rel=1e-3)
+
+
+def test_the_noise_of_the_release_is_in_the_error(x: k.Architectures) -> None:
+    """With one server it is all the noise there is."""
+    c, task = x.sized("one server", 4.38), x.served("one server")
+    quiet, _ = k.trained(task, x.graphs["one server"], c.scheme, k.CLIENTS, x.repeats, x.seed)
+    hidden = c.release.hidden(1, 0)
+    assert hidden > 0.0
+    np.testing.assert_allclose(x.errors("one server", 4.38), quiet + task.problem.M * hidden**2)
 
 
 def test_the_picture_and_its_numbers(x: k.Architectures, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from confide.figures.look import COLUMN, shades, style
 from confide.graph.graph import Graph
 from confide.plans.privacy import Budget
 from confide.plans.words import Centroid
-from confide.privacy.calibrate import calibrate
+from confide.privacy.calibrate import Calibrated, calibrate
 
 EPSILONS = (1.0, 4.38, 20.0)
 CLIENTS = P * K
@@ -77,13 +77,16 @@ class Architectures:
             self._errors[name, epsilon] = self._measure(name, epsilon)
         return self._errors[name, epsilon]
 
+    def sized(self, name: str, epsilon: float) -> Calibrated:
+        """The noise of messages and release that this epsilon allows."""
+        graph = self.graphs[name]
+        s = replace(self.task.sensitivity, sampled=CLIENTS // graph.P, clients=CLIENTS // graph.P)
+        way = "none" if graph.P == 1 else "shared"  # of one server no message leaves: the release is all
+        return calibrate(way, graph, s, Budget(epsilon=epsilon, delta=DELTA), rounds=ROUNDS, release="centroid")
+
     def _measure(self, name: str, epsilon: float) -> Floats:
-        task, graph = self.served(name), self.graphs[name]
+        task, graph, c = self.served(name), self.graphs[name], self.sized(name, epsilon)
         L = CLIENTS // graph.P
-        s = replace(task.sensitivity, sampled=L, clients=L)
-        silent = graph.P == 1  # no message leaves: the release is all
-        budget = Budget(epsilon=epsilon, delta=DELTA)
-        c = calibrate("none" if silent else "shared", graph, s, budget, rounds=ROUNDS, release="centroid")
         centroid, _ = trained(task, graph, c.scheme, L, self.repeats, self.seed)
         # The noise of a release is independent of all else: it adds its variance, exactly.
         hidden = c.release.hidden(graph.P, 0) if isinstance(c.release.release, Centroid) else 0.0
