@@ -225,7 +225,7 @@ def _secret(privacy: Privacy, repeats: int) -> RunSecret:
 def _release(releasing: Releasing, states: list[State], models: Floats, seed: int | None) -> Floats | None:
     """Of every repetition; its noise is the seed's, or the operating system's where there is none."""
     from confide.engines.release import seeded
-    from confide.laws.noise import SecretStream
+    from confide.laws.secret_stream import SecretStream
 
     found = []
     for r, state in enumerate(states):
