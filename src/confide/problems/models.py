@@ -38,6 +38,14 @@ class Model(Protocol):
         """What a user wants to read on held-out data; the first is the `test_metric` of a run."""
 
 
+@runtime_checkable
+class Started(Protocol):
+    """A model with initial weights of its own; one without begins at zero."""
+
+    def start(self) -> Floats:
+        """w_0, shape (M,), the same in every call."""
+
+
 @dataclass(frozen=True)
 class GLM(ABC):
     """Shared by `Linear` and `Logistic`; l is the loss of a margin z = u'w."""
