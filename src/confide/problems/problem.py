@@ -14,6 +14,7 @@ from confide.base.errors import InputError
 from confide.base.files import Source
 from confide.problems.federation import Federation
 from confide.problems.models import GLM, Linear, Logistic, Model, Started
+from confide.problems.networks.network import Network
 
 if TYPE_CHECKING:
     from confide.problems.optimum import Quadratic
@@ -52,6 +53,8 @@ class Problem:
                 wrong = d[np.abs(d) != 1.0]
                 if len(wrong):
                     raise InputError("problem.label", float(wrong[0]), "logistic regression needs labels -1 and +1")
+        if isinstance(self.model, Network):
+            self.model.check(self.federation.X, self.federation.d)
 
     @property
     def M(self) -> int:
