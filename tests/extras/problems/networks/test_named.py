@@ -111,14 +111,14 @@ def test_an_entry_point(framework: str, own: Any, tmp_path: Path) -> None:
 )
 def test_an_entry_point_that_is_none(own: Any, name: str, said: str) -> None:
     own("jax")
-    with pytest.raises(confide.InputError, match="problem.model") as error:
+    with pytest.raises(confide.InputError, match=r"problem\.model") as error:
         from_entry_point(name)
     assert said in str(error.value)
 
 
 def test_a_module_that_does_not_load(own: Any) -> None:
     own("jax", "trainable=['c']")
-    with pytest.raises(confide.InputError, match="loading 'my_module' raised InputError: model.trainable = 'c'"):
+    with pytest.raises(confide.InputError, match=r"loading 'my_module' raised InputError: model\.trainable = 'c'"):
         from_entry_point("my_module:network")
 
 
