@@ -78,6 +78,10 @@ class Backend(ABC):
     @abstractmethod
     def einsum(self, formula: str, *x: Array) -> Array: ...
 
+    @abstractmethod
+    def product(self, x: Array, y: Array) -> Array:
+        """Of matrices in the last two axes, in the type of x, which may be narrower; sums are float32 at least."""
+
     # ---- programs
 
     @abstractmethod
