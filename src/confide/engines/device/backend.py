@@ -78,6 +78,14 @@ class Backend(ABC):
     @abstractmethod
     def einsum(self, formula: str, *x: Array) -> Array: ...
 
+    @abstractmethod
+    def copied(self, x: Array) -> Array: ...
+
+    @property
+    def width(self) -> int:
+        """Bytes of a number."""
+        return 8 if self.float in (np.float64, self.xp.float64) else 4
+
     # ---- programs
 
     @abstractmethod
@@ -99,6 +107,9 @@ class Backend(ABC):
     @abstractmethod
     def jit(self, f: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         """Compiled where the framework does; arguments in `donate` may not be used again."""
+
+    @abstractmethod
+    def out_of_memory(self, e: Exception) -> bool: ...
 
     # ---- numbers
 
