@@ -82,6 +82,13 @@ class Backend(ABC):
     def product(self, x: Array, y: Array) -> Array:
         """Of matrices in the last two axes, in the type of x, which may be narrower; sums are float32 at least."""
 
+    def copied(self, x: Array) -> Array: ...
+
+    @property
+    def width(self) -> int:
+        """Bytes of a number."""
+        return 8 if self.float in (np.float64, self.xp.float64) else 4
+
     # ---- programs
 
     @abstractmethod
@@ -103,6 +110,9 @@ class Backend(ABC):
     @abstractmethod
     def jit(self, f: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         """Compiled where the framework does; arguments in `donate` may not be used again."""
+
+    @abstractmethod
+    def out_of_memory(self, e: Exception) -> bool: ...
 
     # ---- numbers
 

@@ -60,6 +60,12 @@ class JaxBackend(Backend):
     def recorded(self, x: Array, n: Array, value: Array) -> Array:
         return jax.lax.dynamic_update_index_in_dim(x, value.astype(x.dtype), n, 0)
 
+    def copied(self, x: Array) -> Array:
+        return jnp.array(x, copy=True)
+
+    def out_of_memory(self, e: Exception) -> bool:
+        return isinstance(e, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(e)
+
     def einsum(self, formula: str, *x: Array) -> Array:
         return jnp.einsum(formula, *x)
 

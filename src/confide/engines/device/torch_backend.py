@@ -54,11 +54,17 @@ class TorchBackend(Backend):
         return torch.take_along_dim(x, at.long(), dim=axis)
 
     def added(self, x: Array, at: Array, values: Array) -> Array:
-        return x.scatter_add(-1, at.long(), values)
+        return x.scatter_add_(-1, at.long(), values)
 
     def recorded(self, x: Array, n: Array, value: Array) -> Array:
         x[n] = value
         return x
+
+    def copied(self, x: Array) -> Array:
+        return x.clone()
+
+    def out_of_memory(self, e: Exception) -> bool:
+        return isinstance(e, torch.OutOfMemoryError) or "not enough memory" in str(e)
 
     def einsum(self, formula: str, *x: Array) -> Array:
         return torch.einsum(formula, *x)
