@@ -82,6 +82,7 @@ class Backend(ABC):
     def product(self, x: Array, y: Array) -> Array:
         """Of matrices in the last two axes, in the type of x, which may be narrower; sums are float32 at least."""
 
+    @abstractmethod
     def copied(self, x: Array) -> Array: ...
 
     @property

@@ -77,9 +77,7 @@ class Rounds(NamedTuple):
         """psi_p = w_p + (1/L) sum of the survivors' updates, (R, P, M); `drawn`; and how many gave data  (6), (7)."""
         b, rule, (w, drawn) = self.b, self.rule, before
         R, p = w.shape[0], b.arange(rule.P)[None]
-        key = s.key(b, Purpose.CLIENTS, i, p)
-        chosen = choose(b, word(b, key[..., None], b.arange(rule.sampled)), t.K[None, :, None])  # L of K
-        c = t.unit[None, :, None] + chosen
+        chosen, c = self.chosen(t, s, i)
         here = survives = c >= 0 if present is None else b.xp.broadcast_to(present[..., None], c.shape)
         if rule.dropout:
             survives = survives & ~self.chance(s, rule.dropout, Purpose.DROPOUT, i, p[..., None], chosen)
@@ -102,6 +100,18 @@ class Rounds(NamedTuple):
         if present is not None:
             psi = b.xp.where(present[..., None], psi, w)
         return psi, drawn, b.xp.sum(b.cast(gives, b.float), axis=(1, 2))
+
+    def chosen(self, t: Tables, s: Streams, i: Array) -> tuple[Array, Array]:
+        """L of the K clients of each unit, (R, P, L), by their numbers in it and in the federation."""
+        b = self.b
+        key = s.key(b, Purpose.CLIENTS, i, b.arange(self.rule.P)[None])
+        found = choose(b, word(b, key[..., None], b.arange(self.rule.sampled)), t.K[None, :, None])
+        return found, t.unit[None, :, None] + found
+
+    def first(self, t: Tables, s: Streams) -> Cohort:
+        """That of a first round in which nobody fails, to try a way of training on."""
+        chosen, c = self.chosen(t, s, self.b.zeros((), self.b.xp.int64) + 1)
+        return self.cohort(t, s, 1, self.b.arange(self.rule.P)[None], chosen, c, c >= 0)
 
     def cohort(self, t: Tables, s: Streams, i: Array, p: Array, chosen: Array, c: Array, gives: Array) -> Cohort:
         """Which rows the chosen clients draw in which step."""

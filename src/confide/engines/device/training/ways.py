@@ -1,4 +1,4 @@
-"""Which way of training a model has on a device."""
+"""Which ways of training a model has on a device."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 
 from confide.engines.device.backend import Backend
+from confide.engines.device.tables import Rule
 from confide.engines.device.training import margins
 from confide.engines.device.training.cohort import Train
 from confide.engines.device.training.direct import direct
+from confide.engines.device.training.forms import by_client, by_unit, fast
+from confide.engines.device.training.gram import fits, gram
 from confide.problems.models import Linear, Logistic, Model
 
 SLOPES: dict[type[Any], margins.Slopes] = {Linear: margins.linear, Logistic: margins.logistic}
@@ -37,7 +40,16 @@ def labels(model: Model) -> type[Any] | None:
     return np.int32 if model.framework == "jax" else np.int64  # type: ignore[attr-defined]
 
 
-def way(b: Backend, model: Any) -> Train:
+def ways(b: Backend, model: Any, rule: Rule) -> dict[str, Train]:
+    """All ways to train the model on this device, by name: the first is the one to take if no other is tried."""
     if closed_form(model):
-        return margins.margins(b, SLOPES[type(model)], float(model.rho))
-    return direct(b, model.flat_loss(), float(model.rho))
+        return {"closed form": margins.margins(b, SLOPES[type(model)], rule.rho)}
+    found = {"direct": direct(b, model.flat_loss(), rule.rho)}
+    description = getattr(model, "description", None)
+    if isinstance(description, MLP) and fits(rule.steps, rule.clip):
+        found = {"Gram form": gram(b, description.sizes, rule.rho), **found}
+    if b.device == "gpu":
+        found = {name: fast(b, train) for name, train in found.items()}
+    by = {f"{name}, unit by unit": by_unit(b, train) for name, train in found.items()}
+    by["direct, client by client"] = by_client(b, found["direct"])
+    return {**found, **by} if b.device == "gpu" else {**by, **found}
