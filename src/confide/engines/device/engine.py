@@ -62,12 +62,14 @@ class DeviceEngine(Engine):
     Attributes:
         framework: "jax" or "torch".
         device: "cpu" or "gpu"; None: a GPU where there is one.
+        half_rows: the data in bfloat16 on the device, and products with them; for networks without a clip.
         way: of training, one of `training.ways`; None: the one that a measurement finds the fastest.
     """
 
     framework: str = "jax"
     device: str | None = None
     way: str | None = None
+    half_rows: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,6 +82,8 @@ class DeviceEngine(Engine):
         self._ways = ways.ways(b, model, self.rule)
         with b.exact(), self._memory():
             self._tables = tables_of(b, self.problem, self.graphs, self.algorithm, self.seed, ways.labels(model))
+            if self.half_rows:
+                self._tables = self._tables._replace(X=b.cast(self._tables.X, b.xp.bfloat16))
 
     def start(self) -> Any:
         return self.states(1)[0]
@@ -94,7 +98,9 @@ class DeviceEngine(Engine):
         seeds = [repetition_seed(self.seed, r) for r in range(repeats)]
         with b.exact(), self._memory():
             self._keys = b.to_device(roots_of(seeds)), b.to_device(table)
-            w = b.to_device(np.zeros((repeats, self.P, self.M)))
+            model = self.problem.model
+            begin = model.start() if hasattr(model, "start") else np.zeros(self.M)
+            w = b.to_device(np.tile(begin, (repeats, self.P, 1)))
             self._choose(w)
             return [Held(b, Carried(w, b.to_device(np.zeros((repeats, clients), np.int32))))]
 

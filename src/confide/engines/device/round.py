@@ -116,10 +116,10 @@ class Rounds(NamedTuple):
     def cohort(self, t: Tables, s: Streams, i: Array, p: Array, chosen: Array, c: Array, gives: Array) -> Cohort:
         """Which rows the chosen clients draw in which step."""
         b, rule = self.b, self.rule
-        key = s.key(b, Purpose.BATCHES, i, p[..., None], chosen)[..., None, None]
+        key = s.key(b, Purpose.BATCHES, i, p[..., None], chosen)
         e, n = b.arange(rule.steps)[:, None], b.arange(rule.batch)
         E, batch, size = (x[c][..., None, None] for x in (t.E, t.batch, t.size))
-        drawn = word(b, key, e * batch + n)
+        drawn = word(b, key[..., None, None], e * batch + n)
         picks = below(b, drawn, size) if rule.replacement else choose(b, drawn, size)
         picks = b.xp.minimum(picks, size - 1)  # what fills up a batch without replacement may lie beyond
         exists = (e < E) & (n < batch)
@@ -127,8 +127,11 @@ class Rounds(NamedTuple):
         slots = b.xp.minimum(b.arange(rule.slots), size[..., 0] - 1)
         rows = t.first[c][..., None] + b.cast(slots, b.xp.int32)
         eta = rule.step / b.cast(E[..., 0, 0], b.float)
-        flat = (rows, b.cast(picks, b.xp.int32), weights, eta, b.cast(gives, b.float))
-        return Cohort(*(b.xp.reshape(x, (-1, *x.shape[2:])) for x in flat))
+        found = Cohort(
+            rows, b.cast(picks, b.xp.int32), weights, eta, b.cast(gives, b.float),
+            *(key, t.first[c], t.size[c], t.E[c], t.batch[c]),
+        )  # fmt: skip
+        return found.each(lambda x: b.xp.reshape(x, (-1, *x.shape[2:])))
 
     def noise(self, s: Streams, i: Array, purpose: Purpose, *ids: Array) -> Array:
         """With standard deviation 1."""

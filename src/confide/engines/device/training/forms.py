@@ -13,7 +13,7 @@ def by_unit(b: Backend, train: Train) -> Train:
     def trained(w: Array, X: Array, d: Array, cohort: Cohort, clip: Clip | None) -> Array:
         def one(done: Array, unit: tuple[Array, Cohort]) -> tuple[Array, Array]:
             own, clients = unit
-            return done, train(own[None], X, d, Cohort(*(a[None] for a in clients)), clip)[0]
+            return done, train(own[None], X, d, clients.each(lambda a: a[None]), clip)[0]
 
         return b.scan(one, b.zeros(()), (w, cohort))[1]
 
@@ -25,9 +25,9 @@ def by_client(b: Backend, train: Train) -> Train:
 
     def trained(w: Array, X: Array, d: Array, cohort: Cohort, clip: Clip | None) -> Array:
         def one(total: Array, clients: Cohort) -> tuple[Array, Array]:
-            return total + train(w, X, d, Cohort(*(a[:, None] for a in clients)), clip), b.zeros(())
+            return total + train(w, X, d, clients.each(lambda a: a[:, None]), clip), b.zeros(())
 
-        turned = Cohort(*(b.xp.swapaxes(a, 0, 1) for a in cohort))
+        turned = cohort.each(lambda a: b.xp.swapaxes(a, 0, 1))
         return b.scan(one, b.xp.zeros_like(w), turned)[0]
 
     return trained
