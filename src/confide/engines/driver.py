@@ -349,7 +349,7 @@ class _Course:
 
 
 def choose_engine(engine: str, problem: Problem, algorithm: GFL) -> str:
-    """The engine of this name, if it runs this; of "auto" a network's framework or the compiled, or else the reference."""
+    """The engine of this name if it runs this; of "auto" a network's framework or the compiled, else the reference."""
     one_of("engine", engine, ENGINES)
     wanted = getattr(problem.model, "framework", "compiled") if engine == "auto" else engine
     why_not = _unable(wanted, problem, algorithm)
