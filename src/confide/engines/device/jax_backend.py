@@ -69,6 +69,16 @@ class JaxBackend(Backend):
     def einsum(self, formula: str, *x: Array) -> Array:
         return jnp.einsum(formula, *x)
 
+    def product(self, x: Array, y: Array) -> Array:
+        return jnp.matmul(x, y.astype(x.dtype), preferred_element_type=jnp.promote_types(x.dtype, jnp.float32))
+
+    def apart(self, parts: list[Array]) -> list[Array]:
+        found: list[Array] = jax.lax.optimization_barrier(parts)
+        return found
+
+    def rows(self, x: Array, at: Array) -> Array:
+        return x.at[at].get(mode="promise_in_bounds")
+
     def vmap(self, f: Callable[..., Any], axes: Any = 0) -> Callable[..., Any]:
         mapped: Callable[..., Any] = jax.vmap(f, axes)
         return mapped

@@ -69,6 +69,16 @@ class TorchBackend(Backend):
     def einsum(self, formula: str, *x: Array) -> Array:
         return torch.einsum(formula, *x)
 
+    def product(self, x: Array, y: Array) -> Array:
+        found = torch.matmul(x, y.to(x.dtype))
+        return found if x.dtype == self.float else found.to(self.float)
+
+    def apart(self, parts: list[Array]) -> list[Array]:
+        return parts
+
+    def rows(self, x: Array, at: Array) -> Array:
+        return x[at]
+
     def vmap(self, f: Callable[..., Any], axes: Any = 0) -> Callable[..., Any]:
         mapped: Callable[..., Any] = torch.func.vmap(f, axes)
         return mapped
