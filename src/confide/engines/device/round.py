@@ -14,6 +14,7 @@ from confide.engines.device.tables import Rule, Tables
 from confide.engines.device.training.cohort import Cohort, Train
 from confide.rounds.schemes import Exchange, Place
 
+FEW = 4096  # products, of one repetition, that are added one by one
 MEASURES = ("centroid_msd", "individual_msd", "disagreement", "residual", "uncancelled", "participants", "size")
 """Of a round and a repetition, as in `Recording`; `size` is the states' squared norm."""
 
@@ -164,7 +165,7 @@ class Rounds(NamedTuple):
             flows = flows * b.cast(b.xp.concatenate([up, none], axis=1)[:, t.edge_of[g]], b.float)
             own_place = b.arange(rule.P)[:, None] == b.arange(rule.P)
             flows = b.xp.where(own_place, -b.xp.sum(flows, axis=-1, keepdims=True), flows)
-        moved = b.einsum("pm,rmq->rpq" if up is None else "rpm,rmq->rpq", flows, message)
+        moved = self.mixed(flows, message)
         return own, plus(own + moved, left)
 
     def noise_of_servers(self, t: Tables, s: Streams, i: Array, g: Array, up: Array | None) -> Noises:
@@ -174,7 +175,7 @@ class Rounds(NamedTuple):
             sent = sigma * self.noise(s, i, Purpose.SERVER_NOISE, b.arange(rule.P)[None])
         if (sigma := rule.sigma(Place.EDGE)) and t.edges.shape[1]:
             shared = self.noise(s, i, Purpose.PAIR_NOISE, t.edges[g][None, :, 0], t.edges[g][None, :, 1])
-            sent = plus(b.einsum("pe,req->rpq", sigma * t.ends[g], shared), sent)
+            sent = plus(self.mixed(sigma * t.ends[g], shared), sent)
         return sent, None if sent is None or rule.scheme.carry == 1.0 else t.share[g][:, None] * sent, None
 
     def noise_of_links(self, t: Tables, s: Streams, i: Array, g: Array, up: Array | None) -> Noises:
@@ -185,12 +186,22 @@ class Rounds(NamedTuple):
             kept = t.share[g][:, None] * sigma * self.noise(s, i, Purpose.LINK_NOISE, p, p)
         if (sigma := rule.sigma(Place.LINK)) and t.edges.shape[1]:
             noise = sigma * self.noise(s, i, Purpose.LINK_NOISE, t.sender[g][None], t.receiver[g][None])
-            kept = plus(b.einsum("pe,req->rpq", t.kept[g], noise), kept)
+            kept = plus(self.mixed(t.kept[g], noise), kept)
             flows = t.received[g] - t.kept[g]
             if up is not None:
                 flows = flows * b.cast(b.xp.concatenate([up, up], axis=1), b.float)[:, None]
-            left = b.einsum("pe,req->rpq" if up is None else "rpe,req->rpq", flows, noise)
+            left = self.mixed(flows, noise)
         return None, kept, left
+
+    def mixed(self, weights: Array, x: Array) -> Array:
+        """sum_m weights_pm x_m, (R, P, M), with weights of all repetitions or of each.
+
+        Products of matrices may be cut into blocks by how many repetitions there are: few numbers are added one by one.
+        """
+        b = self.b
+        if weights.shape[-2] * weights.shape[-1] * self.rule.M <= FEW:
+            return b.xp.sum(weights[..., None] * x[:, None], axis=2)
+        return b.einsum("pm,rmq->rpq" if weights.ndim == 2 else "rpm,rmq->rpq", weights, x)
 
     # ---- what is recorded
 
