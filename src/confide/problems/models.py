@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from confide.base.arrays import Bools, Floats, Ints
 from confide.base.errors import InputError
-from confide.base.validation import number, whole
+from confide.base.validation import number, one_of, whole
 
 
 @runtime_checkable
@@ -106,7 +106,8 @@ class Regression(ABC):
 
     def smoothness_of_each(self, X: Floats) -> Floats:
         """The same, row by row."""
-        return np.asarray(self.curvature_bound * np.einsum("nm,nm->n", X, X) + 2 * self.rho)
+        squares = np.einsum("nm,nm->n", X, X, dtype=np.float64)  # X may be float32
+        return np.asarray(self.curvature_bound * squares + 2 * self.rho)
 
 
 @dataclass(frozen=True)
@@ -322,6 +323,19 @@ def named(name: str, rho: float = 0.0) -> BuiltIn | None:
     if kind == "softmax" and colon and re.fullmatch("[1-9][0-9]{0,8}", classes) and int(classes) > 1:
         return Softmax(rho, classes=int(classes))
     return None
+
+
+def chosen(key: str, rho: float, classes: int | None) -> BuiltIn:
+    """The model that a config names in `problem.model`, of so many classes where it has any.
+
+    Raises:
+        InputError: there is no such model, or it has no classes.
+    """
+    if one_of("problem.model", key, (Linear.name, Logistic.name, "softmax")) == "softmax":
+        return Softmax(rho, classes=classes)  # type: ignore[arg-type]  # None is refused there
+    if classes is not None:
+        raise InputError("problem.classes", classes, 'only model = "softmax" has classes; leave it out')
+    return Linear(rho) if key == Linear.name else Logistic(rho)
 
 
 def is_built_in(model: Model) -> TypeGuard[BuiltIn]:

@@ -30,7 +30,7 @@ class Problem:
         spec: name and parameters that make this problem again (saved with a run).
         notes: what every output must say of it, such as "synthetic".
         features: how the columns of X were made from a table (`confide predict` reads it), or None.
-        private: whether the data are somebody's; only what confide made from a seed is not.
+        private: whether the data are somebody's; what confide made from a seed, or everybody has, is not.
         undeclared: what was computed from everybody's rows before any noise (scaling, categories, a split of the whole
             table), each with what to declare instead: an epsilon does not cover it, so an accounted run is refused.
         source: the file that the data were read from, as it was then; no output has its digest.
