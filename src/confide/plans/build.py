@@ -131,7 +131,7 @@ def _assembled(
 
 def model_of(problem: Problem, algorithm: GFL) -> Model:
     """What a plan says of a problem: nothing of its data, but why they have no price."""
-    model, built_in = problem.model, algorithm.local is sgd
+    model, built_in = problem.model, algorithm.on(problem.model).local is sgd
     declared = isinstance(model, GLM) and getattr(model, "convex", False) is True
     return Model(
         kind=model.name if is_built_in(model) and built_in else OWN,

@@ -10,14 +10,20 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.base.arrays import Bools, Floats, Ints
 from confide.base.errors import InputError
+from confide.base.lazy import lazy
 from confide.base.validation import number, one_of, whole
+
+if TYPE_CHECKING:
+    from confide.problems.networks.constructors import jax as jax
+    from confide.problems.networks.constructors import save as save
+    from confide.problems.networks.constructors import torch as torch
 
 
 @runtime_checkable
@@ -365,3 +371,7 @@ def _whole(d: Floats) -> Ints:
 def _sigmoid(z: Floats) -> Floats:
     e = np.exp(-np.abs(z))  # never overflows
     return np.where(z >= 0, 1.0, e) / (1.0 + e)
+
+
+NETWORKS: Final = ("jax", "save", "torch")
+__getattr__, _ = lazy(__name__, dict.fromkeys(NETWORKS, "confide.problems.networks.constructors"))

@@ -14,6 +14,7 @@ from confide.base.errors import InputError
 from confide.base.files import Source
 from confide.problems.federation import Federation
 from confide.problems.models import Linear, Model, Regression, Started
+from confide.problems.networks.network import Network
 
 if TYPE_CHECKING:
     from confide.problems.optimum import Quadratic
@@ -53,6 +54,8 @@ class Problem:
                 if len(wrong):
                     remedy = f"the labels of this model are {self.model.labels}"
                     raise InputError("problem.label", float(wrong[0]), remedy)
+        if isinstance(self.model, Network):
+            self.model.check(self.federation.X, self.federation.d)
 
     @property
     def M(self) -> int:

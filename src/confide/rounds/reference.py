@@ -207,6 +207,7 @@ def prepare(
 
     With a secret, noise comes from it, and all other draws where it says so.
     """
+    algorithm = algorithm.on(problem.model)
     E, batch = algorithm.settle(problem.federation, seed)
     fixed = algorithm.arithmetic == "fixed"
     arith: Arithmetic
