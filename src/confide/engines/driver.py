@@ -35,6 +35,8 @@ from confide.engines.run import (
 )
 from confide.graph.graph import Graph, check_turns
 from confide.plans import words
+from confide.problems.models import OWN
+from confide.problems.own import Own
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import State
@@ -113,6 +115,7 @@ def simulate(
         from confide.privacy.data_ledger import note_unaccounted
 
         note_unaccounted(problem)
+    work: Engine | None = None
     try:
         work = engine_named(name)(problem, graphs, algorithm, rounds, seed, cap, secret=secret)
         if unstable is not None:
@@ -124,6 +127,8 @@ def simulate(
     except BaseException:
         if paid is not None:  # nothing has been computed
             paid.end(0)
+        if work is not None:
+            work.close()
         raise
     began = time.perf_counter()
     with _bar(progress, rounds, repeats, price) as tick:
@@ -142,6 +147,7 @@ def simulate(
         notes += (f"budget: stopped before round {rounds + 1} of {planned}, which would have passed it",)
     if algorithm.aggregation is not None and (doubt := algorithm.aggregation.doubt(algorithm.sampled)):
         notes += (doubt,)
+    notes += work.notes
     notes += () if paid is None else paid.notes
     notes += () if unended is None else (unended,)
     metrics = course.metrics()
@@ -269,6 +275,12 @@ class _Course:
     evaluations: dict[str, Floats] = field(default_factory=dict)
 
     def run(self, threads: int, tick: Callable[[int], None]) -> None:
+        try:
+            self._run(threads, tick)
+        finally:
+            self.engine.close()
+
+    def _run(self, threads: int, tick: Callable[[int], None]) -> None:
         chunk = 1
         with ThreadPoolExecutor(min(threads, len(self.states))) as pool:
             while self.done < self.rounds and self.broke is None:
@@ -289,6 +301,7 @@ class _Course:
                     tick(last)
                     self.done = last
                 except KeyboardInterrupt:
+                    self.engine.close()
                     for t in tasks:
                         t.cancel()
                     wait(tasks)
@@ -346,10 +359,16 @@ def choose_engine(engine: str, problem: Problem, algorithm: GFL) -> str:
     why_not = unable(problem, algorithm)
     if engine == "compiled" and why_not is not None:
         raise InputError("engine", engine, f"{why_not}; use 'reference'")
+    if isinstance(problem.model, Own):  # the reference round, with a pool
+        return OWN
     return engine if engine != "auto" else "reference" if why_not else "compiled"
 
 
 def engine_named(name: str) -> type[Engine]:
+    if name == OWN:
+        from confide.engines.own import OwnEngine
+
+        return OwnEngine
     if name == "compiled":
         from confide.engines.compiled import CompiledEngine
 

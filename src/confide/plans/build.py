@@ -15,6 +15,7 @@ from confide.graph import Graph
 from confide.plans.plan import Clients, Clocks, Deployment, Learning, Model, Network, Plan, Unit
 from confide.plans.privacy import Privacy
 from confide.problems.models import GLM, Linear, Logistic
+from confide.problems.own import Own
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import on_grid
@@ -128,7 +129,8 @@ def _assembled(
 
 def model_of(problem: Problem, algorithm: GFL) -> Model:
     """What a plan says of a problem: nothing of its data, but why they have no price."""
-    model, built_in = problem.model, algorithm.local is sgd
+    model = problem.model
+    built_in = algorithm.local is sgd and not isinstance(model, Own)
     known = type(model) in (Linear, Logistic)
     declared = isinstance(model, GLM) and getattr(model, "convex", False) is True
     return Model(

@@ -189,6 +189,7 @@ _IN_CONFIG = {  # the objects' names for a setting, where the config has another
     "step": "algorithm.step",
     "clip": "algorithm.clip",
     "batch": "algorithm.batch",
+    **{name: f"problem.{name}" for name in ("train", "train_config", "train_log")},
 }
 
 
@@ -337,7 +338,19 @@ def load(path: str | Path, changes: Sequence[str] = ()) -> Config:
         content = content.get("config") if isinstance(content, dict) else None
         if not isinstance(content, dict):
             raise InputError("config", str(path), "holds no config; give a TOML file, or a run.json made from one")
+        _check_loads_nothing(content, changes)
     return parse(content, changes)
+
+
+def _check_loads_nothing(content: Mapping[str, Any], changes: Sequence[str]) -> None:
+    """A record of a run may come from anybody: what code a run loads, its user says."""
+    problem = content.get("problem")
+    if isinstance(problem, dict):
+        said = {change.partition("=")[0].strip() for change in changes}
+        for key in registry.named(problem.get("name", "regression")).entry_points & problem.keys():
+            if (name := f"problem.{key}") not in said:
+                remedy = f"names code, which a run.json does not make confide load; say it yourself, --set {name}=..."
+                raise InputError(name, problem[key], remedy)
 
 
 def parse(content: Mapping[str, Any], changes: Sequence[str] = ()) -> Config:

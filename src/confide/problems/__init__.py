@@ -12,6 +12,7 @@ from confide.base.lazy import lazy
 if TYPE_CHECKING:
     from confide.problems.click_log import clicks as clicks
     from confide.problems.gaussian import regression as regression
+    from confide.problems.own import own as own
     from confide.problems.problem import Problem as Problem
     from confide.problems.problem_config import ProblemConfig as ProblemConfig
     from confide.problems.user_table import table as table
@@ -20,6 +21,7 @@ _HOME = {
     "Problem": "confide.problems.problem",
     "ProblemConfig": "confide.problems.problem_config",
     "clicks": "confide.problems.click_log",
+    "own": "confide.problems.own",
     "regression": "confide.problems.gaussian",
     "table": "confide.problems.user_table",
 }

@@ -213,7 +213,7 @@ def _of_problem(config: Config, features: int | None, rho: float | None) -> Mode
     if rho is not None and not known:
         raise InputError("--rho", rho, "is part of the problem's own model; only linear and logistic take another")
     ridge = float(found.rho) if rho is None else number("--rho", rho, 0.0)
-    length = M if features is None else positive_int("--features", features)
+    length = found.dimension(M if features is None else positive_int("--features", features))
     return Model(found.name, length, ridge) if isinstance(found, GLM) and known else Model(OWN, length, built_in=False)
 
 

@@ -44,15 +44,19 @@ class TrainingProcess(Closing):
     name: "module:function".
     folder: where the module is looked for, after everything that is installed.
     output: the file for what the function writes; nowhere if there is none.
+    environment: of the process; that of now if it is not given.
 
     Attributes:
         timeout: seconds that a training may take.
     """
 
-    def __init__(self, name: str, folder: Path, output: Path | None = None) -> None:
+    def __init__(
+        self, name: str, folder: Path, output: Path | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.timeout = LOADING
         self._name, self._folder, self._output = name, folder, output
-        self._environment = dict(os.environ)  # of now: what the client sets for itself later is not meant for it
+        # Of now: what the client sets for itself later is not meant for it.
+        self._environment = dict(os.environ if environment is None else environment)
         self._busy, self._guard, self._closed = threading.Lock(), threading.Lock(), False
         self._start()
 
