@@ -149,7 +149,7 @@ def drive(
         return same + (first.last["psi"] - second.last["psi"]) if sent and ids[1] == unit.p else same
 
     first, second = world(e, unit, one, rounds, given), world(e, unit, other, rounds, matching)
-    w = v = first.start(np.zeros((P, e.problem.M)))
+    w = v = first.start(np.tile(e.problem.start, (P, 1)))
     value, psi, kept = first.arithmetic.value, [], []
     with np.errstate(over="ignore", invalid="ignore"):
         for i in range(1, rounds + 1):
@@ -302,7 +302,7 @@ def loudness(e: Experiment, s: Sensitivity, unit: Unit) -> float:
     scheme, made = e.algorithm.scheme, world(e, unit, Side(pairs(e, s, unit)[0].one), MEASURED)
     if scheme.sigma == 0.0 or scheme.exchange == Exchange.NOTHING:
         return 1.0
-    w, found = made.start(np.zeros((e.graph[0].P, e.problem.M))), []
+    w, found = made.start(np.tile(e.problem.start, (e.graph[0].P, 1))), []
     for i in range(1, MEASURED + 1):
         done, graph = made.round(i, w), e.graph[(i - 1) % len(e.graph)]
         sender = links(graph)[0] if scheme.by_link else np.arange(graph.P)

@@ -59,7 +59,7 @@ class CompiledEngine(Engine):
         self._drawn: dict[int, tuple[int, Counts]] = {}  # under a cap, by repetition: after which round, how often each
 
     def start(self) -> Floats:
-        return np.zeros((self.P, self.M))
+        return np.tile(self.problem.start, (self.P, 1))
 
     def advance(self, repetition: int, w: Floats, first: int, last: int, out: Recording) -> int:
         if not hasattr(self._own, "scratch"):

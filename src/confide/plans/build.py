@@ -44,6 +44,9 @@ def of_run(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: in
     Raises:
         InputError: nothing bounds a client's influence, or the settings contradict each other.
     """
+    if algorithm.arithmetic == "fixed" and problem.start.any():
+        remedy = "a plan in fixed point begins at zero, and this model has initial weights of its own; use float"
+        raise InputError("algorithm.arithmetic", algorithm.arithmetic, remedy)
     E, batch = algorithm.settle(problem.federation, seed)
     units = [
         Unit(_counted(E[first:last], batch[first:last]))
@@ -130,7 +133,7 @@ def _assembled(
 def model_of(problem: Problem, algorithm: GFL) -> Model:
     """What a plan says of a problem: nothing of its data, but why they have no price."""
     model = problem.model
-    built_in = algorithm.local is sgd and not isinstance(model, Own)
+    built_in = algorithm.on(model).local is sgd and not isinstance(model, Own)
     known = type(model) in (Linear, Logistic)
     declared = isinstance(model, GLM) and getattr(model, "convex", False) is True
     return Model(

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.base.arrays import Floats
+from confide.base.lazy import lazy
 from confide.base.validation import number
+
+if TYPE_CHECKING:
+    from confide.problems.networks.constructors import jax as jax
+    from confide.problems.networks.constructors import torch as torch
 
 
 @runtime_checkable
@@ -36,6 +41,14 @@ class Model(Protocol):
 
     def metrics(self, w: Floats, X: Floats, d: Floats) -> dict[str, float]:
         """What a user wants to read on held-out data; the first is the `test_metric` of a run."""
+
+
+@runtime_checkable
+class Started(Protocol):
+    """A model with initial weights of its own; one without begins at zero."""
+
+    def start(self) -> Floats:
+        """w_0, shape (M,), the same in every call."""
 
 
 @dataclass(frozen=True)
@@ -174,3 +187,7 @@ def auc(score: Floats, positive: NDArray[np.bool_]) -> float:
 def _sigmoid(z: Floats) -> Floats:
     e = np.exp(-np.abs(z))  # never overflows
     return np.where(z >= 0, 1.0, e) / (1.0 + e)
+
+
+NETWORKS: Final = ("jax", "torch")
+__getattr__, _ = lazy(__name__, dict.fromkeys(NETWORKS, "confide.problems.networks.constructors"))

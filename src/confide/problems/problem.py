@@ -13,7 +13,8 @@ from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.files import Source
 from confide.problems.federation import Federation
-from confide.problems.models import GLM, Linear, Logistic, Model
+from confide.problems.models import GLM, Linear, Logistic, Model, Started
+from confide.problems.networks.network import Network
 
 if TYPE_CHECKING:
     from confide.problems.optimum import Quadratic
@@ -52,11 +53,24 @@ class Problem:
                 wrong = d[np.abs(d) != 1.0]
                 if len(wrong):
                     raise InputError("problem.label", float(wrong[0]), "logistic regression needs labels -1 and +1")
+        if isinstance(self.model, Network):
+            self.model.check(self.federation.X, self.federation.d)
 
     @property
     def M(self) -> int:
         """Numbers in a model."""
         return self.model.dimension(self.federation.M)
+
+    @cached_property
+    def start(self) -> Floats:
+        """w_0, the public model that every server begins with, shape (M,): the model's own, or zeros."""
+        if not isinstance(self.model, Started):
+            return np.zeros(self.M)
+        start = np.asarray(self.model.start(), dtype=np.float64)
+        if start.shape != (self.M,) or not np.isfinite(start).all():
+            remedy = f"its start() must give {self.M} finite numbers"
+            raise InputError("problem.model", type(self.model).__name__, remedy)
+        return start
 
     @cached_property
     def optimum(self) -> Floats | None:

@@ -212,6 +212,7 @@ def prepare(
 
     With a secret, noise comes from it, and all other draws where it says so.
     """
+    algorithm = algorithm.on(problem.model)
     E, batch = algorithm.settle(problem.federation, seed)
     fixed = algorithm.arithmetic == "fixed"
     arith: Arithmetic
@@ -226,8 +227,9 @@ def prepare(
             raise InputError("algorithm.step", algorithm.step, remedy)
         if algorithm.aggregation is not None:
             bound += algorithm.encoding().noise * arith.client_quantum
+        start = float(np.abs(problem.start).max())
         for g in graphs:
-            check_range(arith, algorithm.scheme, g, bound, rounds)
+            check_range(arith, algorithm.scheme, g, bound, rounds, start)
     else:
         arith = FloatArithmetic(algorithm.sampled)
 
