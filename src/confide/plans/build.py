@@ -134,16 +134,28 @@ def model_of(problem: Problem, algorithm: GFL) -> Model:
     """What a plan says of a problem: nothing of its data, but why they have no price."""
     model = problem.model
     built_in = algorithm.on(model).local is sgd and not isinstance(model, Own)
-    known = type(model) in (Linear, Logistic)
+    known = isinstance(model, Network) or type(model) in (Linear, Logistic)
     declared = isinstance(model, GLM) and getattr(model, "convex", False) is True
     return Model(
-        kind=model.name if isinstance(model, GLM) and known and built_in else "own",
+        kind=model.name if isinstance(model, GLM | Network) and known and built_in else "own",
         length=problem.M,
         ridge=float(model.rho) if built_in else 0.0,  # a function of one's own has its regulariser inside
         convex="" if known or not declared else type(model).__name__,
         built_in=built_in,
         undeclared=problem.undeclared,
+        start=start_of(model),
     )
+
+
+def start_of(model: AnyModel) -> Start | None:
+    """What a plan says of where a model begins, which it does not hold itself."""
+    if not isinstance(model, Started):
+        return None
+    largest = float(np.abs(model.start()).max())
+    if isinstance(model, Network):
+        frozen = tensors.digest(model.frozen) if model.frozen else ""
+        return Start(tensors.digest(tensors.of_start(model)), largest, frozen)
+    return Start(tensors.digest(tensors.of_start(model)), largest) if largest else None
 
 
 def _counted(E: Ints, batch: Ints) -> tuple[Clients, ...]:

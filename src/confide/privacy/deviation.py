@@ -16,13 +16,14 @@ from confide.plans.words import ClippingAlone, ConvexGlm, PublicPoint, Regularis
 from confide.privacy import monotone
 from confide.privacy.closed_forms import covers
 from confide.privacy.rounding import Rounding
-from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.sensitivity import OF_NETWORKS, Sensitivity
 from confide.problems.models import GLM
 from confide.problems.problem import Problem
 from confide.rounds.arithmetic import FixedArithmetic, check_range
 from confide.rounds.schemes import Exchange
 
 BLOCK: Final = 1 << 18  # rows that are checked at a time
+CONVEX: Final = ("linear", "logistic")  # kinds of models
 
 
 def sensitivity(plan: Plan) -> Sensitivity:
@@ -52,7 +53,13 @@ def sensitivity(plan: Plan) -> Sensitivity:
         clip=a.clip.kind,
         regulariser=a.model.ridge,
         rounding=rounding(plan),
+        network=network(a),
     )
+
+
+def network(a: Learning) -> bool:
+    """Whether the gradients are those of a user's network."""
+    return a.model.kind == "network"
 
 
 def arithmetic(plan: Plan) -> FixedArithmetic | None:
@@ -69,7 +76,8 @@ def largest(plan: Plan, grid: FixedArithmetic) -> float:
     """
     noise = 0 if plan.secure is None else plan.secure.encoding(plan.algorithm.update_bound, grid.fraction_bits).noise
     update = plan.algorithm.update_bound + noise * grid.client_quantum
-    return max(check_range(grid, plan.scheme, graph, update, plan.rounds) for graph in plan.graph.graphs)
+    start = plan.algorithm.model.largest_start
+    return max(check_range(grid, plan.scheme, graph, update, plan.rounds, start) for graph in plan.graph.graphs)
 
 
 def rounding(plan: Plan) -> Rounding | None:
@@ -126,10 +134,10 @@ def _check_proof(plan: Plan) -> None:
                 raise InputError("privacy.proof", str(proof), f"the model's regulariser is rho = {model.ridge:g}")
         case ConvexGlm():
             _needs_built_in(a, str(proof))
-            if model.kind == "own" and not model.convex:
+            if model.kind not in CONVEX and not model.convex:
                 remedy = (
                     "holds for a convex loss of u'w: exactly the linear and the logistic model, or a GLM that declares "
-                    "convex = True; this model does not"
+                    f"convex = True; {'a network has none. ' + OF_NETWORKS if network(a) else 'this model does not'}"
                 )
                 raise InputError("privacy.proof", str(proof), remedy)
             if proof.convexity > 2.0 * model.ridge * (1 + 1e-12):

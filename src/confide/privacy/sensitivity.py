@@ -11,6 +11,7 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +23,12 @@ from confide.plans import words
 from confide.privacy import monotone
 from confide.privacy.rounding import Rounding
 from confide.rounds import clipping
+
+
+OF_NETWORKS: Final = (
+    "What remains: level 'unit'; a scheme with carry 0, such as shared; noise inside the secure sum (secure.sigma); or, "
+    "with a regulariser and clipped examples, proof regulariser:RHO"
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ class Sensitivity:
         clip: "example" or "update"; some proofs hold only for per-example clipping.
         regulariser: rho of the model; where examples are clipped its decay is outside of the clip.
         rounding: the grid of fixed point; None is the real numbers.
+        network: the gradients are those of a user's network, in single precision.
 
     Raises:
         InputError: a number is out of its range, or the proof does not hold for this step, clip or level.
@@ -66,6 +74,7 @@ class Sensitivity:
     clip: str = "example"
     regulariser: float = 0.0
     rounding: Rounding | None = None
+    network: bool = False
 
     def __post_init__(self) -> None:
         for name, word in {  # text is parsed once, here
@@ -196,6 +205,11 @@ class Sensitivity:
                 f"with carry > 0 the other clients start from another model, so their updates change too; level "
                 f"'{self.level}' needs a proof (regulariser, convex-glm, public-point), or use level 'unit'"
             )
+            if self.network:
+                remedy = (
+                    "with carry > 0 the other clients start from another model, and no convexity bounds by how much "
+                    f"more a network's updates then differ. {OF_NETWORKS}"
+                )
             raise InputError("proof", str(self.proof), remedy)
         if isinstance(self.proof, words.Regulariser) and remembers:
             # (B / rho)(1 - g): the geometric sum of E clipped steps, each shrunk by those after it.
@@ -267,6 +281,11 @@ class Sensitivity:
             )
         if self.level is words.Level.EXAMPLE:
             found.append(f"the example is in every mini-batch of {self.batch}, once (drawn without replacement)")
+            if self.network:
+                found.append(
+                    "the gradient of an example is computed from it and the model alone, its rounding in single "
+                    "precision too: no layer and no kernel mixes the numbers of a mini-batch"
+                )
             if not (self.credits_batch or self.monotone):
                 found.append("several local steps without convex-glm: 1/batch is not credited")
         decays = (self.clip == "example" and self.regulariser > 0.0) or self.contraction < 1.0
