@@ -36,8 +36,8 @@ from confide.engines.run import (
 from confide.graph.graph import Graph, check_turns
 from confide.plans import words
 from confide.problems.models import OWN
-from confide.problems.own import Own
 from confide.problems.problem import Problem
+from confide.problems.train_function import Own
 from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import State
 from confide.rounds.reference import check_failures

@@ -20,8 +20,8 @@ from confide.base.durable_files import create_file
 from confide.base.errors import InputError
 from confide.engines.run import RECORD, Run, versions
 from confide.graph.graph import Graph
-from confide.problems.own import Own
 from confide.problems.problem import Problem
+from confide.problems.train_function import Own
 
 SAME: Final = "same_data.json"
 BLOCK: Final = 1 << 16  # rows at a time: data may be mapped from a file

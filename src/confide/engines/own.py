@@ -27,7 +27,7 @@ from confide.base.errors import InputError, RunError
 from confide.deploy.machines import own_training
 from confide.deploy.node.training_process import TrainingProcess
 from confide.engines.plain import PlainEngine
-from confide.problems.own import Own
+from confide.problems.train_function import Own
 from confide.rounds.local import LocalTask
 
 ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # each process has a core

@@ -9,14 +9,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from confide.base.arrays import Ints
 from confide.base.errors import InputError
 from confide.graph import Graph
-from confide.plans.plan import Clients, Clocks, Deployment, Learning, Model, Network, Plan, Unit
+from confide.plans.plan import Clients, Clocks, Deployment, Learning, Model, Network, Plan, Start, Unit
 from confide.plans.privacy import Privacy
-from confide.problems.models import GLM, Linear, Logistic
-from confide.problems.own import Own
+from confide.problems import start
+from confide.problems.models import GLM, OWN, Started, is_built_in
+from confide.problems.models import Model as AnyModel
+from confide.problems.networks import network as networks
+from confide.problems.networks import tensors
 from confide.problems.problem import Problem
+from confide.problems.train_function import Own
 from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import on_grid
 from confide.rounds.local import sgd
@@ -134,13 +140,12 @@ def model_of(problem: Problem, algorithm: GFL) -> Model:
     """What a plan says of a problem: nothing of its data, but why they have no price."""
     model = problem.model
     built_in = algorithm.on(model).local is sgd and not isinstance(model, Own)
-    known = isinstance(model, Network) or type(model) in (Linear, Logistic)
     declared = isinstance(model, GLM) and getattr(model, "convex", False) is True
     return Model(
-        kind=model.name if isinstance(model, GLM | Network) and known and built_in else "own",
+        kind=model.name if built_in and (is_built_in(model) or isinstance(model, networks.Network)) else OWN,
         length=problem.M,
         ridge=float(model.rho) if built_in else 0.0,  # a function of one's own has its regulariser inside
-        convex="" if known or not declared else type(model).__name__,
+        convex="" if is_built_in(model) or not declared else type(model).__name__,
         built_in=built_in,
         undeclared=problem.undeclared,
         start=start_of(model),
@@ -148,14 +153,13 @@ def model_of(problem: Problem, algorithm: GFL) -> Model:
 
 
 def start_of(model: AnyModel) -> Start | None:
-    """What a plan says of where a model begins, which it does not hold itself."""
+    """What a plan says of where a model begins; the weights themselves are in a file."""
     if not isinstance(model, Started):
         return None
-    largest = float(np.abs(model.start()).max())
-    if isinstance(model, Network):
-        frozen = tensors.digest(model.frozen) if model.frozen else ""
-        return Start(tensors.digest(tensors.of_start(model)), largest, frozen)
-    return Start(tensors.digest(tensors.of_start(model)), largest) if largest else None
+    found, network = start.tensors(model), isinstance(model, networks.Network)
+    largest = float(np.abs(start.flat(found)).max())
+    frozen = tensors.digest(model.frozen) if isinstance(model, networks.Network) and model.frozen else ""
+    return Start(tensors.digest(found), largest, frozen) if network or largest else None
 
 
 def _counted(E: Ints, batch: Ints) -> tuple[Clients, ...]:

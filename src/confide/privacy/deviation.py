@@ -11,19 +11,18 @@ from typing import Final, assert_never
 import numpy as np
 
 from confide.base.errors import InputError
-from confide.plans.plan import Learning, Plan
+from confide.plans.plan import NETWORK, Learning, Plan
 from confide.plans.words import ClippingAlone, ConvexGlm, PublicPoint, Regulariser
 from confide.privacy import monotone
 from confide.privacy.closed_forms import covers
 from confide.privacy.rounding import Rounding
-from confide.privacy.sensitivity import OF_NETWORKS, Sensitivity
-from confide.problems.models import GLM
+from confide.privacy.sensitivity import WITHOUT, Sensitivity
+from confide.problems.models import GLM, Linear, Logistic
 from confide.problems.problem import Problem
 from confide.rounds.arithmetic import FixedArithmetic, check_range
 from confide.rounds.schemes import Exchange
 
 BLOCK: Final = 1 << 18  # rows that are checked at a time
-CONVEX: Final = ("linear", "logistic")  # kinds of models
 
 
 def sensitivity(plan: Plan) -> Sensitivity:
@@ -53,13 +52,8 @@ def sensitivity(plan: Plan) -> Sensitivity:
         clip=a.clip.kind,
         regulariser=a.model.ridge,
         rounding=rounding(plan),
-        network=network(a),
+        network=a.model.kind == NETWORK,
     )
-
-
-def network(a: Learning) -> bool:
-    """Whether the gradients are those of a user's network."""
-    return a.model.kind == "network"
 
 
 def arithmetic(plan: Plan) -> FixedArithmetic | None:
@@ -134,10 +128,10 @@ def _check_proof(plan: Plan) -> None:
                 raise InputError("privacy.proof", str(proof), f"the model's regulariser is rho = {model.ridge:g}")
         case ConvexGlm():
             _needs_built_in(a, str(proof))
-            if model.kind not in CONVEX and not model.convex:
+            if model.kind not in (Linear.name, Logistic.name) and not model.convex:
                 remedy = (
-                    "holds for a convex loss of u'w: exactly the linear and the logistic model, or a GLM that declares "
-                    f"convex = True; {'a network has none. ' + OF_NETWORKS if network(a) else 'this model does not'}"
+                    "holds for a convex loss of one margin u'w: exactly the linear and the logistic model, or a GLM "
+                    f"that declares convex = True; this model does not. {WITHOUT}"
                 )
                 raise InputError("privacy.proof", str(proof), remedy)
             if proof.convexity > 2.0 * model.ridge * (1 + 1e-12):

@@ -24,10 +24,9 @@ from confide.privacy import monotone
 from confide.privacy.rounding import Rounding
 from confide.rounds import clipping
 
-
-OF_NETWORKS: Final = (
-    "What remains: level 'unit'; a scheme with carry 0, such as shared; noise inside the secure sum (secure.sigma); or, "
-    "with a regulariser and clipped examples, proof regulariser:RHO"
+WITHOUT: Final = (
+    "What holds for any loss: a scheme with carry 0, such as shared; level 'unit'; proof 'regulariser:RHO' with "
+    "clipped examples; noise inside secure sums"
 )
 
 
@@ -208,7 +207,7 @@ class Sensitivity:
             if self.network:
                 remedy = (
                     "with carry > 0 the other clients start from another model, and no convexity bounds by how much "
-                    f"more a network's updates then differ. {OF_NETWORKS}"
+                    f"more a network's updates then differ. {WITHOUT}"
                 )
             raise InputError("proof", str(self.proof), remedy)
         if isinstance(self.proof, words.Regulariser) and remembers:

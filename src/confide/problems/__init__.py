@@ -12,16 +12,16 @@ from confide.base.lazy import lazy
 if TYPE_CHECKING:
     from confide.problems.click_log import clicks as clicks
     from confide.problems.gaussian import regression as regression
-    from confide.problems.own import own as own
     from confide.problems.problem import Problem as Problem
     from confide.problems.problem_config import ProblemConfig as ProblemConfig
+    from confide.problems.train_function import own as own
     from confide.problems.user_table import table as table
 
 _HOME = {
     "Problem": "confide.problems.problem",
     "ProblemConfig": "confide.problems.problem_config",
     "clicks": "confide.problems.click_log",
-    "own": "confide.problems.own",
+    "own": "confide.problems.train_function",
     "regression": "confide.problems.gaussian",
     "table": "confide.problems.user_table",
 }

@@ -13,7 +13,7 @@ from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.files import Source
 from confide.problems.federation import Federation
-from confide.problems.models import GLM, Linear, Logistic, Model, Started
+from confide.problems.models import Linear, Model, Regression, Started
 from confide.problems.networks.network import Network
 
 if TYPE_CHECKING:
@@ -48,11 +48,12 @@ class Problem:
     source: Source | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.model, Logistic):
+        if isinstance(self.model, Regression):
             for d in (self.federation.d, *(() if self.test is None else (self.test[1],))):
-                wrong = d[np.abs(d) != 1.0]
+                wrong = d[~self.model.readable(d)]
                 if len(wrong):
-                    raise InputError("problem.label", float(wrong[0]), "logistic regression needs labels -1 and +1")
+                    remedy = f"the labels of this model are {self.model.labels}"
+                    raise InputError("problem.label", float(wrong[0]), remedy)
         if isinstance(self.model, Network):
             self.model.check(self.federation.X, self.federation.d)
 
@@ -74,8 +75,8 @@ class Problem:
 
     @cached_property
     def optimum(self) -> Floats | None:
-        """w^o of (1), to 1e-10, or None where it is unknown: a model of the user's own, or no unique optimum."""
-        if not isinstance(self.model, GLM):
+        """w^o of (1), to 1e-10, or None where it is unknown: another model, none that is unique, too costly."""
+        if not isinstance(self.model, Regression):
             return None
         from confide.problems.optimum import NoUniqueOptimumError, solve
 

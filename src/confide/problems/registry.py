@@ -17,8 +17,8 @@ from pydantic import Field
 from confide.base.errors import InputError
 from confide.problems.click_log import ClicksConfig
 from confide.problems.gaussian import RegressionConfig
-from confide.problems.own import OwnConfig
 from confide.problems.problem_config import ProblemConfig
+from confide.problems.train_function_config import OwnConfig
 from confide.problems.user_table import TableConfig
 
 BUILT_IN: Final = (RegressionConfig, ClicksConfig, TableConfig, OwnConfig)

@@ -17,17 +17,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
 
 import numpy as np
-from pydantic import Field
+from numpy.typing import NDArray
 
 from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.validation import positive, positive_int
+from confide.problems import start
 from confide.problems.federation import Federation
+from confide.problems.networks import tensors
 from confide.problems.problem import Problem
-from confide.problems.problem_config import ProblemConfig
+
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Own:
         config: what the function is told, with {unit} and {client} in its texts for their numbers, from 0.
         timeout: seconds that a training may take.
         log: file for what the function prints; nowhere if there is none.
+        weights: safetensors file of where it begins, its tensors in the order of their names; at zero without one.
     """
 
     train: str
@@ -46,6 +51,7 @@ class Own:
     config: Mapping[str, Any] = field(default_factory=dict)
     timeout: float = 600.0
     log: Path | None = None
+    weights: Path | None = None
     name: ClassVar[str] = "own"
     rho: ClassVar[float] = 0.0  # a function of one's own has its regulariser inside
 
@@ -56,6 +62,16 @@ class Own:
     def told(self, unit: int, client: int) -> dict[str, Any]:
         """The `[train_config]` of one client."""
         return {key: _filled(value, unit, client) for key, value in self.config.items()}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Where it begins, by name."""
+        return {"w": np.zeros(self.length)} if self.weights is None else tensors.read(self.weights)
+
+    def start(self) -> Floats:
+        found = start.flat(self.arrays())
+        if len(found) != self.length:
+            raise InputError("problem.weights", str(self.weights), f"has {len(found)} numbers, the model {self.length}")
+        return found
 
     def dimension(self, features: int) -> int:
         return self.length
@@ -71,41 +87,16 @@ class Own:
         return {}
 
 
-class OwnConfig(ProblemConfig):
-    one_release: ClassVar = True
-    labels: ClassVar = frozenset({"train_config"})
-    sized_by: ClassVar = ("units", "clients", "length")
-    entry_points: ClassVar = frozenset({"train"})
-    name: Literal["own"] = Field("own", description="a train function of your own, as a deployed client has it")
-    units: int = Field(description="P")
-    clients: int = Field(description="K, of each unit")
-    length: int = Field(description="M, numbers in the model")
-    train: str = Field(description="package.module:function(weights, round, config) -> update")
-    train_config: dict[str, Any] = Field(
-        {}, description="[problem.train_config]: given to the function; {unit} and {client} in a text become numbers"
-    )
-    train_timeout: float = Field(600.0, description="seconds of a training, then zeros")
-    train_log: str | None = Field(None, description="file for what the train function writes; nowhere by default")
-
-    def make(self, seed: int) -> Problem:
-        return own(**self.model_dump(exclude={"name"}))
-
-    def memory(self) -> int:
-        return 8 * self.units * max(self.clients, self.length)
-
-    def without_data(self) -> tuple[Own, int]:
-        return Own(self.train, self.length), self.length
-
-
 def own(
     train: str,
     *,
     units: int,
     clients: int,
     length: int,
-    train_config: Mapping[str, Any] | None = None,
+    train_config: Mapping[str, Any] = NOTHING,
     train_timeout: float = 600.0,
     train_log: str | Path | None = None,
+    weights: str | Path | None = None,
 ) -> Problem:
     """A train function of your own, to be simulated as it will be deployed: in processes of its own.
 
@@ -117,18 +108,22 @@ def own(
         train_config: what the function is told; {unit} and {client} in its texts become their numbers.
         train_timeout: seconds that a training may take; one that takes longer is killed and counts as zeros.
         train_log: file for what the function prints; nowhere by default.
+        weights: safetensors file with the initial weights, all of which are trained; zeros by default.
 
     Returns:
         A problem on somebody's data, of which nothing is known: clip = "update" bounds what a client adds.
     """
     P, K = positive_int("problem.units", units), positive_int("problem.clients", clients)
-    log = None if train_log is None else Path(train_log)
     nothing = np.zeros((P * K, 1))
     return Problem(
         Federation(nothing, nothing[:, 0], np.arange(P * K + 1), np.arange(P + 1) * K),
-        Own(train, length, dict(train_config or {}), float(train_timeout), log),
+        Own(train, length, dict(train_config), float(train_timeout), _path(train_log), _path(weights)),
         spec={"name": "own", "train": train, "units": P, "clients": K, "length": length},
     )
+
+
+def _path(name: str | Path | None) -> Path | None:
+    return None if name is None else Path(name)
 
 
 def _filled(value: Any, unit: int, client: int) -> Any:
