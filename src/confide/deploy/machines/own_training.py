@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-import re
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from confide.base.arrays import Floats
-from confide.base.errors import DataError, InputError, RunError
+from confide.base.entry_points import loaded
+from confide.base.errors import InputError, RunError
 from confide.base.validation import positive
 from confide.rounds.clipping import Clip, clip
 
@@ -81,20 +80,7 @@ def called(name: str) -> Trainer:
 
 
 def _loaded(name: str) -> Callable[..., Any]:
-    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
-        raise InputError("train", name, "must be written package.module:function")
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(import_module(module), function)
-    except ModuleNotFoundError as e:
-        what = f"there is no module {e.name!r}" if e.name else "a module is missing"
-        raise InputError("train", name, f"{what}; install it, or put it beside the client's TOML") from None
-    except AttributeError:
-        raise InputError("train", name, f"module {module!r} could be loaded but gives no {function!r}") from None
-    except (ImportError, SyntaxError) as e:
-        raise InputError("train", name, f"loading {module!r} raised {type(e).__name__}: {e}") from e
-    except (Exception, SystemExit) as e:  # it may have looked at the data
-        raise DataError("train", name, f"loading {module!r} raised {type(e).__name__}: {e}") from e
+    found: Callable[..., Any] = loaded("train", name, "the client's TOML")
     if not callable(found):
         raise InputError("train", name, f"is a {type(found).__name__}, not a function")
     try:
@@ -103,7 +89,7 @@ def _loaded(name: str) -> Callable[..., Any]:
         raise InputError("train", name, "must take three arguments: weights, round, config") from None
     except ValueError:
         pass  # a compiled function without a signature
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def checked(name: str, update: object, shape: tuple[int, ...]) -> Floats:

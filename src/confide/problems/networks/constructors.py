@@ -47,7 +47,7 @@ def jax(
         InputError: JAX is not installed, or the network cannot be trained as it is.
     """
     given = {"metrics": metrics, "trainable": trainable, "classes": classes, "rho": rho, "seed": seed}
-    found: JaxNetwork = _home("jax").JaxNetwork(init, loss, weights=weights, optimizer=optimizer, **given)
+    found: JaxNetwork = home("jax").JaxNetwork(init, loss, weights=weights, optimizer=optimizer, **given)
     return found
 
 
@@ -80,11 +80,12 @@ def torch(
         InputError: PyTorch is not installed, or the network cannot be trained as it is.
     """
     given = {"metrics": metrics, "trainable": trainable, "classes": classes, "rho": rho, "seed": seed}
-    found: TorchNetwork = _home("torch").TorchNetwork(module, loss, weights=weights, optimizer=optimizer, **given)
+    found: TorchNetwork = home("torch").TorchNetwork(module, loss, weights=weights, optimizer=optimizer, **given)
     return found
 
 
-def _home(framework: str) -> Any:
+def home(framework: str) -> Any:
+    """The module that speaks with a framework, if that is installed."""
     try:
         return import_module(f"confide.problems.networks.from_{framework}")
     except ModuleNotFoundError as e:

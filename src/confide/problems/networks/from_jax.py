@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from confide.base.errors import InputError
+from confide.problems.networks import constructors
+from confide.problems.networks.built_in import Description
 from confide.problems.networks.network import STATISTICS, Array, Network, chosen, padded, seed_of
 
 Batch = tuple[Any, Any]  # features (B, F), labels (B,)
@@ -48,7 +50,7 @@ class JaxNetwork(Network):
         self._loss, self._user_metrics = loss, metrics
         kinds = _flax_kinds(params)
         found, self._tree = jax.tree_util.tree_flatten_with_path(params)
-        self._constants: list[Any] = []  # leaves in the tree's order; of those that are trained, the dtype
+        self._constants: list[Any] = []  # leaves in the tree's order
         self._names: list[str] = []
         arrays: dict[str, Any] = {}
         parameters: list[str] = []  # by default
@@ -72,11 +74,13 @@ class JaxNetwork(Network):
         frozen = {name: np.asarray(a) for name, a in arrays.items() if name not in set(trained)}
         given = {name: np.asarray(arrays[name]) for name in trained}
         super().__init__(given, frozen, classes=classes, rho=rho, weights=weights, optimizer=optimizer)
-        self._dtypes = {name: jnp.float32 if a.dtype == np.float64 else a.dtype for name, a in given.items()}
-        for at, name in enumerate(self._names):
-            if name in self.frozen:
-                a = self.frozen[name]
-                self._constants[at] = jnp.asarray(a, jnp.float32 if a.dtype == np.float64 else a.dtype)
+        self._dtypes = {name: _narrow(a.dtype) for name, a in (given | frozen).items()}
+
+    @cached_property
+    def _leaves(self) -> list[Any]:
+        """Of the user's pytree, those that are frozen as they are."""
+        found = zip(self._names, self._constants, strict=True)
+        return [jnp.asarray(self.frozen[n], self._dtypes[n]) if n in self.frozen else leaf for n, leaf in found]
 
     def params(self, w: Any) -> Any:
         """The user's pytree with these weights."""
@@ -85,7 +89,7 @@ class JaxNetwork(Network):
             size = int(np.prod(shape, dtype=np.int64))
             pieces[name] = w[first : first + size].reshape(shape).astype(self._dtypes[name])
             first += size
-        leaves = [pieces.get(name, leaf) for name, leaf in zip(self._names, self._constants, strict=True)]
+        leaves = [pieces.get(name, leaf) for name, leaf in zip(self._names, self._leaves, strict=True)]
         return jax.tree_util.tree_unflatten(self._tree, leaves)
 
     def flat_loss(self) -> Callable[[Any, Any, Any], Any]:
@@ -145,6 +149,23 @@ class JaxNetwork(Network):
         return {name: jnp.asarray(a) for name, a in self.named(w).items()}
 
 
+def built_in(description: Description, start: Mapping[str, Array], **more: Any) -> JaxNetwork:
+    """A built-in network with these initial weights."""
+
+    def loss(w: Any, batch: Batch) -> Any:
+        a = description.outputs(jnp, w, batch[0])
+        truth = jnp.take_along_axis(a, batch[1][:, None], axis=-1)[:, 0]
+        return jnp.mean(jax.nn.logsumexp(a, axis=-1) - truth)
+
+    def metrics(w: Any, batch: Batch) -> dict[str, Any]:
+        return {"error": jnp.mean(description.outputs(jnp, w, batch[0]).argmax(-1) != batch[1])}
+
+    def init(key: Any) -> dict[str, Any]:
+        return {name: jnp.asarray(a) for name, a in start.items()}
+
+    return constructors.jax(init, loss, metrics=metrics, classes=description.classes, **more)
+
+
 def path_root(path: Any) -> str:
     return str(jax.tree_util.keystr(path[:1], simple=True))
 
@@ -188,3 +209,7 @@ def _refuse_layers(params: Any) -> None:
         for x in jax.tree_util.tree_leaves(params, is_leaf=lambda x: isinstance(x, normal)):
             if isinstance(x, normal):
                 raise InputError("model.parameters", "equinox.nn.BatchNorm", STATISTICS)
+
+
+def _narrow(dtype: Any) -> Any:
+    return jnp.float32 if dtype == np.float64 else dtype

@@ -15,6 +15,8 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from confide.base.errors import InputError
+from confide.problems.networks import constructors
+from confide.problems.networks.built_in import Description
 from confide.problems.networks.network import STATISTICS, Array, Network, chosen, seed_of
 
 
@@ -54,11 +56,15 @@ class TorchNetwork(Network):
             optimizer=optimizer,
         )
         self._dtypes = {n: torch.float32 if arrays[n].dtype == torch.float64 else arrays[n].dtype for n in trained}
-        self._constants: dict[str, dict[str, Any]] = {}  # by device
         self._frozen_dtypes = {n: torch.float32 if p.dtype == torch.float64 else p.dtype for n, p in frozen.items()}
 
     def labels(self, d: Array) -> Array:
         return d.astype(np.float32 if self.classes is None else np.int64)  # as PyTorch's losses ask
+
+    @cached_property
+    def _constants(self) -> dict[str, dict[str, Any]]:
+        """What is frozen, by device."""
+        return {}
 
     def params(self, w: Any) -> dict[str, Any]:
         """All parameters and buffers of the module with these weights, on their device."""
@@ -131,6 +137,25 @@ class TorchNetwork(Network):
             return np.concatenate([p.detach().numpy().ravel() for p in params.values()])
 
         return step
+
+
+def built_in(description: Description, start: Mapping[str, Array], **more: Any) -> TorchNetwork:
+    """A built-in network with these initial weights."""
+
+    class Described(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            for name, a in start.items():
+                layer, _, which = name.partition(".")
+                if layer not in self._modules:
+                    self.add_module(layer, torch.nn.Module())
+                self._modules[layer].register_parameter(which, torch.nn.Parameter(torch.from_numpy(a.copy())))
+
+        def forward(self, X: Any) -> Any:
+            return description.outputs(torch, dict(self.named_parameters()), X)
+
+    loss = torch.nn.functional.cross_entropy
+    return constructors.torch(Described(), loss, classes=description.classes, **more)
 
 
 def _made(make: Any, seed: int) -> Any:

@@ -9,8 +9,10 @@ import fnmatch
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from confide.base.randomness import below, choose, words
 from confide.base.validation import number, positive_int, whole
 
 if TYPE_CHECKING:
+    from confide.problems.networks.built_in import Description
     from confide.rounds.local import LocalTask
 
 Array = NDArray[Any]
@@ -51,7 +54,9 @@ class Network(ABC):
         classes: labels are whole numbers below it, given to the loss as integers; None where they are floats.
         tensors: what is trained, sorted by name: their order in w.
         optimizer: of a local step, or None: the paper's SGD.
+        initial: what is trained, as it is at first, by name.
         frozen: arrays that stay as they are, by name.
+        description: of a built-in network, which an engine may know a faster way for; None of any other.
     """
 
     framework: ClassVar[str]
@@ -73,14 +78,30 @@ class Network(ABC):
         self.optimizer = optimizer
         if not trained:
             raise InputError("model.parameters", "none", "nothing is trained: give arrays of floats that may change")
-        if weights is not None:
-            from confide.problems.networks.tensors import fitting
-
-            found = fitting(weights, trained, frozen)
-            trained, frozen = {n: found[n] for n in trained}, {n: found.get(n, a) for n, a in frozen.items()}
+        self.description: Description | None = None
         self.tensors = tuple(Tensor(n, tuple(trained[n].shape)) for n in sorted(trained))
+        self.initial = {t.name: trained[t.name] for t in self.tensors}
         self.frozen = dict(frozen)
-        self._start = np.concatenate([np.asarray(trained[t.name], np.float64).ravel() for t in self.tensors])
+        if weights is not None:
+            self._read(weights)
+
+    def _read(self, weights: str | Path) -> None:
+        from confide.problems.networks.tensors import fitting
+
+        found = fitting(weights, self.initial, self.frozen)
+        self.initial = {name: found[name] for name in self.initial}
+        self.frozen = {name: found.get(name, a) for name, a in self.frozen.items()}
+
+    def changed(self, *, weights: str | Path | None = None, rho: float | None = None) -> Self:
+        """Another one like it: with the initial weights of a file, or another regulariser."""
+        other = copy(self)
+        for name in [n for n in vars(other) if isinstance(getattr(type(other), n, None), cached_property)]:
+            del vars(other)[name]
+        if weights is not None:
+            other._read(weights)
+        if rho is not None:
+            other.rho = number("problem.rho", rho, 0.0)
+        return other
 
     @abstractmethod
     def flat_loss(self) -> Callable[[Any, Any, Any], Any]:
@@ -110,16 +131,17 @@ class Network(ABC):
         """Of the optimiser with a state that begins anew: (w, gradient) -> the next w."""
 
     def dimension(self, features: int) -> int:
-        return len(self._start)
+        return sum(tensor.size for tensor in self.tensors)
 
     def start(self) -> Floats:
         """The initial weights, (M,)."""
-        return self._start.copy()
+        return np.concatenate([np.asarray(self.initial[t.name], np.float64).ravel() for t in self.tensors])
 
     def named(self, w: Array) -> dict[str, Array]:
         """The trained tensors of a flat vector, by name, as views."""
-        if w.shape != self._start.shape:
-            raise InputError("weights", w.shape, f"the network has {len(self._start)} numbers")
+        M = self.dimension(0)
+        if w.shape != (M,):
+            raise InputError("weights", w.shape, f"the network has {M} numbers")
         ends = np.cumsum([t.size for t in self.tensors])
         return {t.name: w[end - t.size : end].reshape(t.shape) for t, end in zip(self.tensors, ends, strict=True)}
 
@@ -173,7 +195,7 @@ class Network(ABC):
                 remedy = f"labels are the whole numbers 0 to {self.classes - 1} of model.classes"
                 raise InputError("problem.label", float(wrong[0]), remedy)
         n = min(CHECKED, len(X))
-        w, rows, labels = next(self._parts(self._start, X[:n], d[:n], n))
+        w, rows, labels = next(self._parts(self.start(), X[:n], d[:n], n))
         self._scalar(w, rows[:1], labels[:1])
         whole_batch = self._scalar(w, rows, labels)
         if self._scalar(w, rows, labels) != whole_batch:
