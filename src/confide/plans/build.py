@@ -14,7 +14,7 @@ import numpy as np
 from confide.base.arrays import Ints
 from confide.base.errors import InputError
 from confide.graph import Graph
-from confide.plans.plan import Clients, Clocks, Deployment, Learning, Model, Network, Plan, Start, Unit
+from confide.plans.plan import NETWORK, Clients, Clocks, Deployment, Learning, Model, Network, Plan, Start, Unit
 from confide.plans.privacy import Privacy
 from confide.problems import start
 from confide.problems.models import GLM, OWN, Started, is_built_in
@@ -138,16 +138,20 @@ def _assembled(
 
 def model_of(problem: Problem, algorithm: GFL) -> Model:
     """What a plan says of a problem: nothing of its data, but why they have no price."""
-    model = problem.model
-    built_in = algorithm.on(model).local is sgd and not isinstance(model, Own)
+    return of_model(problem.model, problem.M, algorithm.on(problem.model).local is sgd, problem.undeclared)
+
+
+def of_model(model: AnyModel, length: int, sgd: bool, undeclared: tuple[str, ...] = ()) -> Model:
+    """The same of a model with so many numbers; `sgd`: clients take confide's own local step with its gradients."""
+    built_in, network = sgd and not isinstance(model, Own), isinstance(model, networks.Network)
     declared = isinstance(model, GLM) and getattr(model, "convex", False) is True
     return Model(
-        kind=model.name if built_in and (is_built_in(model) or isinstance(model, networks.Network)) else OWN,
-        length=problem.M,
+        kind=NETWORK if network and built_in else model.name if is_built_in(model) and built_in else OWN,
+        length=length,
         ridge=float(model.rho) if built_in else 0.0,  # a function of one's own has its regulariser inside
         convex="" if is_built_in(model) or not declared else type(model).__name__,
         built_in=built_in,
-        undeclared=problem.undeclared,
+        undeclared=undeclared,
         start=start_of(model),
     )
 

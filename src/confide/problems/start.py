@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.base.arrays import Floats
-from confide.problems.models import Started
+from confide.problems.models import Model, Started
+from confide.problems.networks import tensors as safetensors
 from confide.problems.networks.network import Network
 
 FILE: Final = "start.safetensors"
+FROZEN: Final = "frozen.safetensors"
 
 
 @runtime_checkable
@@ -25,11 +28,21 @@ class Named(Protocol):
 
 def tensors(model: Started) -> Mapping[str, NDArray[Any]]:
     """The initial weights by name, in the precision that they have."""
-    if isinstance(model, Network):  # float32 inside its framework
-        return {name: a.astype(np.float32) for name, a in model.named(model.start()).items()}
+    if isinstance(model, Network):
+        return model.initial
     if isinstance(model, Named):
         return model.arrays()
     return {"w": model.start()}
+
+
+def write(model: Model, folder: Path) -> list[Path]:
+    """The files of a model's start, those of what is trained and of what is not."""
+    found = {FILE: tensors(model)} if isinstance(model, Started) else {}
+    if isinstance(model, Network) and model.frozen:
+        found[FROZEN] = model.frozen
+    for name, arrays in found.items():
+        safetensors.write(folder / name, arrays)
+    return [folder / name for name in found]
 
 
 def flat(found: Mapping[str, NDArray[Any]]) -> Floats:
