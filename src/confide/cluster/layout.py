@@ -235,7 +235,7 @@ class Layout:
         }
         problem, told = self.config.problem, ""
         if isinstance(problem, OwnConfig):
-            own = problem.without_data()[0].told(self.number(unit), int(node.rpartition("-c")[2]))
+            own = problem.told(self.number(unit), int(node.rpartition("-c")[2]))
             general |= {"train": problem.train, "dataset": f"{node} {self.dataset}"}
             told = f"\n[train_config]\n{_table(own)}"
         else:

@@ -32,6 +32,10 @@ class OwnConfig(ProblemConfig):
     def make(self, seed: int) -> Problem:
         return own(**self.model_dump(exclude={"name"}))
 
+    def told(self, unit: int, client: int) -> dict[str, Any]:
+        """The `[train_config]` of one client."""
+        return Own(self.train, self.length, self.train_config).told(unit, client)
+
     def memory(self) -> int:
         return 8 * self.units * max(self.clients, self.length)
 
