@@ -53,7 +53,7 @@ def test_a_snippet_runs_and_prints_what_the_page_says(
     assert os.listdir() == ["snippet.py"]  # nothing is written behind the reader's back
 
 
-APART = ("train_", "rehearse", "stale_flows")  # the first two: `test_examples.py`
+APART = ("train_", "rehearse", "stale_flows", "lora")  # `test_examples.py`, here and in `extras`
 EXAMPLES = [p for p in sorted((ROOT / "examples").glob("*.py")) if not p.stem.startswith(APART)]
 
 

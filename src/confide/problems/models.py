@@ -22,6 +22,7 @@ from confide.base.validation import number, whole
 
 if TYPE_CHECKING:
     from confide.problems.networks.constructors import jax as jax
+    from confide.problems.networks.constructors import save as save
     from confide.problems.networks.constructors import torch as torch
 
 
@@ -358,5 +359,5 @@ def _sigmoid(z: Floats) -> Floats:
     return np.where(z >= 0, 1.0, e) / (1.0 + e)
 
 
-NETWORKS: Final = ("jax", "torch")
+NETWORKS: Final = ("jax", "save", "torch")
 __getattr__, _ = lazy(__name__, dict.fromkeys(NETWORKS, "confide.problems.networks.constructors"))

@@ -1,4 +1,4 @@
-"""`confide.models.jax` and `confide.models.torch`: a network of the user's own as a model.
+"""`confide.models.jax`, `torch` and `save`: a network of the user's own as a model, and what it learned as a file.
 
 The frameworks are imported when one of them is called.
 """
@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
+from confide.base.arrays import Floats
 from confide.base.errors import InputError
+from confide.problems.networks import tensors
 
 if TYPE_CHECKING:
     from confide.problems.networks.from_jax import JaxNetwork
     from confide.problems.networks.from_torch import TorchNetwork
+    from confide.problems.networks.network import Network
 
 
 def jax(
@@ -82,6 +87,30 @@ def torch(
     given = {"metrics": metrics, "trainable": trainable, "classes": classes, "rho": rho, "seed": seed}
     found: TorchNetwork = home("torch").TorchNetwork(module, loss, weights=weights, optimizer=optimizer, **given)
     return found
+
+
+class Learned(Protocol):
+    def learned(self) -> Floats:
+        """One model, (M,)."""
+
+
+def save(network: Network, weights: Learned | Floats | str | Path, path: str | Path) -> None:
+    """Write a network with these weights as a safetensors file: all its tensors by name, the frozen ones too.
+
+    Args:
+        weights: a `Run` (what it released, or the mean of the servers' models), a vector of (M,) numbers, or the
+            `model.npz` that a deployment released.
+
+    Raises:
+        InputError: the weights are not this network's, or the file cannot be written.
+    """
+    if isinstance(weights, str | Path):
+        from confide.problems import model_file
+
+        w, _ = model_file.read(weights)
+    else:
+        w = weights if isinstance(weights, np.ndarray) else weights.learned()
+    tensors.write(path, network.whole(w))
 
 
 def home(framework: str) -> Any:

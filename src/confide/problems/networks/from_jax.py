@@ -18,7 +18,7 @@ import numpy as np
 from confide.base.errors import InputError
 from confide.problems.networks import constructors
 from confide.problems.networks.built_in import Description
-from confide.problems.networks.network import STATISTICS, Array, Network, chosen, padded, seed_of
+from confide.problems.networks.network import STATISTICS, Array, Network, chosen, first_line, padded, seed_of
 
 Batch = tuple[Any, Any]  # features (B, F), labels (B,)
 
@@ -46,17 +46,17 @@ class JaxNetwork(Network):
         except InputError:
             raise
         except Exception as e:
-            raise InputError("model.init", type(e).__name__, f"init(key) raised: {e}") from e
+            raise InputError("model.init", type(e).__name__, f"init(key) raised: {first_line(e)}") from e
         self._loss, self._user_metrics = loss, metrics
         kinds = _flax_kinds(params)
         found, self._tree = jax.tree_util.tree_flatten_with_path(params)
-        self._constants: list[Any] = []  # leaves in the tree's order
+        self._leaves: list[Any] = []  # in the tree's order
         self._names: list[str] = []
         arrays: dict[str, Any] = {}
         parameters: list[str] = []  # by default
         for path, leaf in found:
             name, kind = _name(path, kinds)
-            self._constants.append(leaf)
+            self._leaves.append(leaf)
             self._names.append(name)
             if not isinstance(leaf, jax.Array | np.ndarray) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 continue
@@ -77,24 +77,23 @@ class JaxNetwork(Network):
         self._dtypes = {name: _narrow(a.dtype) for name, a in (given | frozen).items()}
 
     @cached_property
-    def _leaves(self) -> list[Any]:
-        """Of the user's pytree, those that are frozen as they are."""
-        found = zip(self._names, self._constants, strict=True)
-        return [jnp.asarray(self.frozen[n], self._dtypes[n]) if n in self.frozen else leaf for n, leaf in found]
+    def held(self) -> dict[str, Any]:
+        with jax.ensure_compile_time_eval():  # this may be asked for while a function is traced
+            return {name: jnp.asarray(a, self._dtypes[name]) for name, a in self.frozen.items()}
 
-    def params(self, w: Any) -> Any:
+    def params(self, w: Any, held: Any = None) -> Any:
         """The user's pytree with these weights."""
-        pieces, first = {}, 0
-        for name, shape in self.tensors:
-            size = int(np.prod(shape, dtype=np.int64))
-            pieces[name] = w[first : first + size].reshape(shape).astype(self._dtypes[name])
-            first += size
+        pieces, first = dict(self.held if held is None else held), 0
+        for tensor in self.tensors:
+            piece = w[first : first + tensor.size].reshape(tensor.shape)
+            pieces[tensor.name] = piece.astype(self._dtypes[tensor.name])
+            first += tensor.size
         leaves = [pieces.get(name, leaf) for name, leaf in zip(self._names, self._leaves, strict=True)]
         return jax.tree_util.tree_unflatten(self._tree, leaves)
 
-    def flat_loss(self) -> Callable[[Any, Any, Any], Any]:
-        def mean_loss(w: Any, X: Any, d: Any) -> Any:
-            return jnp.asarray(self._loss(self.params(w), (X, d))).astype(w.dtype)
+    def flat_loss(self) -> Callable[..., Any]:
+        def mean_loss(w: Any, X: Any, d: Any, held: Any = None) -> Any:
+            return jnp.asarray(self._loss(self.params(w, held), (X, d))).astype(w.dtype)
 
         return mean_loss
 
@@ -102,21 +101,22 @@ class JaxNetwork(Network):
     def _compiled(self) -> dict[str, Callable[..., Any]]:
         mean_loss = self.flat_loss()
 
-        def single(w: Any, x: Any, d: Any) -> Any:
-            return mean_loss(w, x[None], d[None])
+        def single(w: Any, x: Any, d: Any, held: Any) -> Any:
+            return mean_loss(w, x[None], d[None], held)
 
         found: dict[str, Callable[..., Any]] = {
-            "losses": jax.vmap(single, (None, 0, 0)),
-            "gradients": jax.vmap(jax.grad(single), (None, 0, 0)),
+            "losses": jax.vmap(single, (None, 0, 0, None)),
+            "gradients": jax.vmap(jax.grad(single), (None, 0, 0, None)),
         }
         if self._user_metrics is not None:
             metrics = self._user_metrics
-            found["metrics"] = lambda w, X, d: dict(metrics(self.params(w), (X, d)))
+            found["metrics"] = lambda w, X, d, held: dict(metrics(self.params(w, held), (X, d)))
         return {name: jax.jit(function) for name, function in found.items()}
 
     def _batch(self, w: Array, X: Array, d: Array) -> Array:
-        again = jax.jit(lambda *of: self._loss(self.params(of[0]), of[1:]))  # traced anew: a random loss shows
-        return np.asarray(again(w, X, d))
+        # Traced anew each time, so that a random loss shows.
+        loss = jax.jit(lambda w, X, d, held: self._loss(self.params(w, held), (X, d)))
+        return np.asarray(loss(w, X, d, self.held))
 
     def _losses(self, w: Array, X: Array, d: Array) -> Array:
         return self._each("losses", w, X, d)
@@ -126,13 +126,13 @@ class JaxNetwork(Network):
 
     def _each(self, which: str, w: Array, X: Array, d: Array) -> Array:
         more = [(0, padded(len(X)) - len(X)), (0, 0)]
-        found = self._compiled[which](w, np.pad(X, more, "edge"), np.pad(d, more[:1], "edge"))
+        found = self._compiled[which](w, np.pad(X, more, "edge"), np.pad(d, more[:1], "edge"), self.held)
         return np.asarray(found)[: len(X)]
 
     def _metrics(self, w: Array, X: Array, d: Array) -> dict[str, float]:
         if self._user_metrics is None:
             return {}
-        return {name: float(value) for name, value in self._compiled["metrics"](w, X, d).items()}
+        return {name: float(value) for name, value in self._compiled["metrics"](w, X, d, self.held).items()}
 
     def _stepper(self, w: Array) -> Callable[[Array, Array], Array]:
         state = self.optimizer.init(self._split(w))

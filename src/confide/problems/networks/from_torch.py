@@ -17,7 +17,7 @@ from torch.func import functional_call, grad, vmap
 from confide.base.errors import InputError
 from confide.problems.networks import constructors
 from confide.problems.networks.built_in import Description
-from confide.problems.networks.network import STATISTICS, Array, Network, chosen, seed_of
+from confide.problems.networks.network import STATISTICS, Array, Network, chosen, first_line, seed_of
 
 
 class TorchNetwork(Network):
@@ -56,38 +56,34 @@ class TorchNetwork(Network):
             optimizer=optimizer,
         )
         self._dtypes = {n: torch.float32 if arrays[n].dtype == torch.float64 else arrays[n].dtype for n in trained}
-        self._frozen_dtypes = {n: torch.float32 if p.dtype == torch.float64 else p.dtype for n, p in frozen.items()}
+        self._held_dtypes = {n: torch.float32 if p.dtype == torch.float64 else p.dtype for n, p in frozen.items()}
+
+    def whole(self, w: Array) -> dict[str, Array]:
+        """Without buffers that PyTorch does not keep either."""
+        kept = self._module.state_dict().keys()
+        return {name: a for name, a in super().whole(w).items() if name in kept}
 
     def labels(self, d: Array) -> Array:
         return d.astype(np.float32 if self.classes is None else np.int64)  # as PyTorch's losses ask
 
     @cached_property
-    def _constants(self) -> dict[str, dict[str, Any]]:
-        """What is frozen, by device."""
-        return {}
+    def held(self) -> dict[str, Any]:
+        return {n: torch.from_numpy(a.copy()).to(self._held_dtypes[n]) for n, a in self.frozen.items()}
 
-    def params(self, w: Any) -> dict[str, Any]:
-        """All parameters and buffers of the module with these weights, on their device."""
-        place = str(w.device)
-        if place not in self._constants:
-            self._constants[place] = {
-                n: torch.from_numpy(a.copy()).to(w.device, self._frozen_dtypes[n]) for n, a in self.frozen.items()
-            }
-        pieces, first = {}, 0
+    def params(self, w: Any, held: Any = None) -> dict[str, Any]:
+        """All parameters and buffers of the module with these weights."""
+        pieces, first = dict(self.held if held is None else held), 0
         for tensor in self.tensors:
             piece = w[first : first + tensor.size].reshape(tensor.shape)
             pieces[tensor.name] = piece.to(self._dtypes[tensor.name])
             first += tensor.size
-        return self._constants[place] | pieces
+        return pieces
 
-    def flat_loss(self) -> Callable[[Any, Any, Any], Any]:
-        def mean_loss(w: Any, X: Any, d: Any) -> Any:
-            return self._loss(self._outputs(w, X), d).to(w.dtype)
+    def flat_loss(self) -> Callable[..., Any]:
+        def mean_loss(w: Any, X: Any, d: Any, held: Any = None) -> Any:
+            return self._loss(functional_call(self._module, self.params(w, held), (X,)), d).to(w.dtype)
 
         return mean_loss
-
-    def _outputs(self, w: Any, X: Any) -> Any:
-        return functional_call(self._module, self.params(w), (X,))
 
     @cached_property
     def _each(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -119,7 +115,7 @@ class TorchNetwork(Network):
     def _metrics(self, w: Array, X: Array, d: Array) -> dict[str, float]:
         weights, rows, labels = _tensors(w, X, d)
         with torch.no_grad():
-            outputs = self._outputs(weights, rows)
+            outputs = functional_call(self._module, self.params(weights), (rows,))
             if self._user_metrics is not None:
                 return {name: float(value) for name, value in self._user_metrics(outputs, labels).items()}
             if self.classes is not None and outputs.shape == (len(X), self.classes):
@@ -167,7 +163,7 @@ def _made(make: Any, seed: int) -> Any:
             torch.default_generator.manual_seed(seed)
             module = make()
     except Exception as e:
-        raise InputError("model.module", type(e).__name__, f"making the module raised: {e}") from e
+        raise InputError("model.module", type(e).__name__, f"making the module raised: {first_line(e)}") from e
     if not isinstance(module, torch.nn.Module):
         raise InputError("model.module", type(module).__name__, "the function must return an nn.Module")
     return module

@@ -104,11 +104,17 @@ class Network(ABC):
         return other
 
     @abstractmethod
-    def flat_loss(self) -> Callable[[Any, Any, Any], Any]:
+    def flat_loss(self) -> Callable[..., Any]:
         """In the framework, pure: (w of shape (M,), X of shape (B, F), d of shape (B,)) -> mean loss of the batch.
 
-        The regulariser is not in it.
+        The regulariser is not in it. A fourth argument is `held`, which a compiled program should be handed and not
+        have inside; without it the loss takes it by itself, on the framework's default device.
         """
+
+    @property
+    @abstractmethod
+    def held(self) -> dict[str, Any]:
+        """What is frozen, in the framework."""
 
     @abstractmethod
     def _batch(self, w: Array, X: Array, d: Array) -> Array:
@@ -144,6 +150,10 @@ class Network(ABC):
             raise InputError("weights", w.shape, f"the network has {M} numbers")
         ends = np.cumsum([t.size for t in self.tensors])
         return {t.name: w[end - t.size : end].reshape(t.shape) for t, end in zip(self.tensors, ends, strict=True)}
+
+    def whole(self, w: Array) -> dict[str, Array]:
+        """All tensors with these weights, in their own types: what a file of the network holds."""
+        return self.frozen | {name: a.astype(self.initial[name].dtype) for name, a in self.named(w).items()}
 
     def labels(self, d: Array) -> Array:
         """As the loss is given them."""
@@ -208,7 +218,9 @@ class Network(ABC):
             mean = float(np.mean(self._losses(w, rows, labels)))
             finite = bool(np.isfinite(self._gradients(w, rows, labels)).all())
         except Exception as e:
-            raise InputError("model.loss", type(e).__name__, f"cannot be taken example by example: {e}") from e
+            raise InputError(
+                "model.loss", type(e).__name__, f"cannot be taken example by example: {first_line(e)}"
+            ) from e
         if abs(mean - whole_batch) > CLOSE * max(1.0, abs(mean)):
             remedy = (
                 f"must be the mean of the losses of its examples, which is {mean:g}: use a mean, not a sum, and no "
@@ -224,7 +236,7 @@ class Network(ABC):
         except InputError:
             raise
         except Exception as e:
-            remedy = f"raised on a batch of {len(X)} rows of {X.shape[1]} features: {e}"
+            remedy = f"raised on a batch of {len(X)} rows of {X.shape[1]} features: {first_line(e)}"
             raise InputError("model.loss", type(e).__name__, remedy) from e
         if found.shape != ():
             remedy = f"has this shape for a batch of {len(X)} examples; it must be one number, their mean loss"
@@ -251,6 +263,11 @@ def chosen(patterns: Sequence[str] | None, names: Sequence[str], by_default: Seq
             some = ", ".join(sorted(names)[:8]) + (", ..." if len(names) > 8 else "")
             raise InputError("model.trainable", pattern, f"matches no parameter; there are {some}")
     return [name for name in names if any(fnmatch.fnmatchcase(name, p) for p in patterns)]
+
+
+def first_line(error: Exception) -> str:
+    """What a framework says; the rest of its words are a traceback."""
+    return next(iter(str(error).strip().splitlines()), "no word about it")
 
 
 def seed_of(seed: object) -> int:
