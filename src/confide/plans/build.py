@@ -50,9 +50,6 @@ def of_run(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: in
     Raises:
         InputError: nothing bounds a client's influence, or the settings contradict each other.
     """
-    if algorithm.arithmetic == "fixed" and problem.start.any():
-        remedy = "a plan in fixed point begins at zero, and this model has initial weights of its own; use float"
-        raise InputError("algorithm.arithmetic", algorithm.arithmetic, remedy)
     E, batch = algorithm.settle(problem.federation, seed)
     units = [
         Unit(_counted(E[first:last], batch[first:last]))
