@@ -53,7 +53,7 @@ TABLE: dict[str, Any] = {
     "rounds": 4,
     "graph": {"topology": "path"},
     "problem": {
-        "name": "own", "units": 2, "clients": 3, "length": 3, "train": "mine:train",
+        "name": "own", "units": 2, "clients": 3, "length": 3, "train": "owners_rounds:train",
         "train_config": {"goal": 2.0, "who": {"names": ["{unit}-{client}"]}},
     },
     "algorithm": {
@@ -67,7 +67,7 @@ TABLE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "owners_rounds.py").write_text(MODULE)
     (tmp_path / "broken.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -84,10 +84,10 @@ def test_it_is_what_a_deployment_computes_and_costs() -> None:
     told = lambda p, k: {"goal": 2.0, "who": {"names": [f"{p}-{k}"]}}  # noqa: E731
     sys.path.append(str(Path.cwd()))
     try:
-        deployed = rehearse(plan, train="mine:train", train_config=told)
+        deployed = rehearse(plan, train="owners_rounds:train", train_config=told)
     finally:
         sys.path.remove(str(Path.cwd()))
-        sys.modules.pop("mine", None)
+        sys.modules.pop("owners_rounds", None)
     run = confide.simulate(**(e._asdict() | {"privacy": None}))
     assert np.array_equal(run.models[0], deployed.models)
     assert any("24 trainings" in note for note in run.notes)
@@ -100,17 +100,17 @@ def test_it_is_what_a_deployment_computes_and_costs() -> None:
 
 
 def test_a_training_that_fails_counts_as_zeros_and_is_told() -> None:
-    e = experiment(train="mine:fails", train_timeout=3.0 * SCALE)
+    e = experiment(train="owners_rounds:fails", train_timeout=3.0 * SCALE)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         run = confide.simulate(**(e._asdict() | {"rounds": 2, "privacy": None}))
     told = {str(w.message) for w in seen if issubclass(w.category, TrainingWarning)}
     assert told == {
-        "the process of mine:fails ended by SIGABRT",
-        f"mine:fails did not end in {3.0 * SCALE:g} s and was killed",
-        "mine:fails returned NaN or infinity: the training diverged",
-        "mine:fails returned shape (1,); the weights have (3,)",
-        "mine:fails: numbers of an update end as zero: one is beyond 1e100, and the bound leaves nothing of those "
+        "the process of owners_rounds:fails ended by SIGABRT",
+        f"owners_rounds:fails did not end in {3.0 * SCALE:g} s and was killed",
+        "owners_rounds:fails returned NaN or infinity: the training diverged",
+        "owners_rounds:fails returned shape (1,); the weights have (3,)",
+        "owners_rounds:fails: numbers of an update end as zero: one is beyond 1e100, and the bound leaves nothing of those "
         "beside it",
     }
     assert sum("counted as zeros" in note for note in run.notes) == 3
@@ -129,10 +129,10 @@ def test_a_capped_client_is_not_asked() -> None:
 @pytest.mark.parametrize(
     ("train", "kind", "said"),
     [
-        ("mine:absent", InputError, "gives no 'absent'"),
+        ("owners_rounds:absent", InputError, "gives no 'absent'"),
         ("absent:train", InputError, "there is no module 'absent'"),
         ("broken:train", DataError, "raised ZeroDivisionError"),
-        ("train", InputError, "package.module:function"),
+        ("train", InputError, "package.module:name"),
     ],
 )
 def test_what_cannot_be_loaded_is_said_before_the_first_round(train: str, kind: type, said: str) -> None:
@@ -155,12 +155,12 @@ def test_only_the_users_own_config_names_code(folder: Path) -> None:
     with pytest.raises(InputError, match="names code") as e:
         config.load(folder / "run.json")
     assert e.value.field == "problem.train"
-    changes = ["problem.train=mine:train", "problem.units=1", "problem.clients=1", "problem.length=1"]
-    assert config.load(folder / "run.json", changes).problem.train == "mine:train"  # type: ignore[attr-defined]
+    changes = ["problem.train=owners_rounds:train", "problem.units=1", "problem.clients=1", "problem.length=1"]
+    assert config.load(folder / "run.json", changes).problem.train == "owners_rounds:train"  # type: ignore[attr-defined]
 
 
 def test_ctrl_c_ends_the_pool(folder: Path) -> None:
-    text = config.parse(TABLE | {"problem": TABLE["problem"] | {"train": "mine:hangs", "train_log": "said"}})
+    text = config.parse(TABLE | {"problem": TABLE["problem"] | {"train": "owners_rounds:hangs", "train_log": "said"}})
     code = (
         "import json, confide, sys; from confide.plans import config; "
         "confide.simulate(**config.parse(json.load(open('config'))).build()._asdict())"

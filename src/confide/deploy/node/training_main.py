@@ -80,6 +80,10 @@ def main(arguments: list[str]) -> int:
             except InputError as e:
                 pipe.say(_refused(e))
                 return 0
+            except Exception as e:  # it has looked at the data: its words may hold values, and are for the owner's file
+                traceback.print_exception(e)
+                pipe.say(_refused(DataError("model", name, f"raised {type(e).__name__} on its data; see train_log")))
+                return 0
             pipe.say(Ready(found.bad, found.rows))
         elif train is not None:
             pipe.say(*_answer(name, train, question, np.frombuffer(weights, "<f8")))

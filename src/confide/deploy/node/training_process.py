@@ -153,7 +153,7 @@ class TrainingProcess(Closing):
             try:
                 with _opened(self._output) as output:
                     self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                        [*line, self._name, str(self._folder)],
+                        [*line, self._kind, self._name, str(self._folder)],
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=output,
