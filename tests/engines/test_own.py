@@ -110,8 +110,8 @@ def test_a_training_that_fails_counts_as_zeros_and_is_told() -> None:
         f"owners_rounds:fails did not end in {3.0 * SCALE:g} s and was killed",
         "owners_rounds:fails returned NaN or infinity: the training diverged",
         "owners_rounds:fails returned shape (1,); the weights have (3,)",
-        "owners_rounds:fails: numbers of an update end as zero: one is beyond 1e100, and the bound leaves nothing of those "
-        "beside it",
+        "owners_rounds:fails: numbers of an update end as zero: one is beyond 1e100, and the bound leaves nothing of "
+        "those beside it",
     }
     assert sum("counted as zeros" in note for note in run.notes) == 3
     assert "training failed 2 times more, for other reasons" in run.notes

@@ -13,7 +13,7 @@ from confide import problems
 from confide.base.errors import InputError
 from confide.plans.config import Config, load, parse
 from confide.problems import registry
-from confide.problems.gaussian import RegressionConfig
+from confide.problems.gaussian_config import RegressionConfig
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from confide.base.validation import whole
 from confide.benchmarks.timing import best
-from confide.laws.noise import SecretStream, discrete_gaussian, discrete_laplace
+from confide.laws.noise import discrete_gaussian, discrete_laplace
+from confide.laws.secret_stream import SecretStream
 
 EXPONENTS: Final = (0, 10, 20, 30, 40)  # of the scales, in quanta: each die more is a word more for every sample
 

@@ -61,7 +61,7 @@ class CompiledEngine(Engine):
     def start(self) -> Floats:
         return np.tile(self.problem.start, (self.P, 1))
 
-    def advance(self, repetition: int, w: Floats, first: int, last: int, out: Recording) -> int:
+    def advance(self, repetition: int, w: Floats, first: int, last: int, out: Recording) -> tuple[int, int] | None:
         if not hasattr(self._own, "scratch"):
             self._own.scratch, self._own.words = self._scratch(), self._words()
         row = kernel.Out._make([*(array[repetition] for array in out[:-1]), out.every])  # the fields of `Recording`
@@ -72,7 +72,7 @@ class CompiledEngine(Engine):
         )
         if self.rule.cap:
             self._drawn[repetition] = broke or last, drawn
-        return broke
+        return (broke, repetition) if broke else None
 
     def _drawn_before(self, repetition: int, source: kernel.Source, first: int) -> Counts:
         """How often each client was drawn before this round: a function of the seed, so that a run may go back."""

@@ -22,7 +22,7 @@ from confide.base.validation import either, whole
 from confide.graph.graph import Graph, check_turns
 from confide.plans.privacy import Privacy
 from confide.problems import registry
-from confide.problems.gaussian import RegressionConfig
+from confide.problems.gaussian_config import RegressionConfig
 from confide.problems.problem import Problem
 from confide.problems.problem_config import ProblemConfig
 from confide.rounds.algorithm import GFL, Failures, PerClient

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from confide.base.errors import InputError
 from confide.problems.click_log import ClicksConfig
-from confide.problems.gaussian import RegressionConfig
+from confide.problems.gaussian_config import RegressionConfig
 from confide.problems.problem_config import ProblemConfig
 from confide.problems.train_function_config import OwnConfig
 from confide.problems.user_table import TableConfig

@@ -43,7 +43,7 @@ from confide.deploy.machines.client_messages import (
 from confide.deploy.machines.training import built_in
 from confide.deploy.store.record import Owner, Record
 from confide.graph.graph import Graph
-from confide.laws.noise import SecretStream
+from confide.laws.secret_stream import SecretStream
 from confide.plans.plan import Plan
 from confide.problems.federation import Federation
 from confide.problems.models import Linear, Logistic

@@ -35,7 +35,8 @@ from confide.base.wire import MalformedError
 from confide.deploy.machines import client_messages as messages
 from confide.deploy.machines.training import Trainer
 from confide.deploy.store.record import LAST_ROUND, Owner, Record
-from confide.laws.noise import SecretStream, discrete_gaussian
+from confide.laws.noise import discrete_gaussian
+from confide.laws.secret_stream import SecretStream
 from confide.plans.plan import Clocks, Plan
 from confide.plans.words import cap
 from confide.secure import client as secure
