@@ -53,7 +53,7 @@ def test_a_snippet_runs_and_prints_what_the_page_says(
     assert os.listdir() == ["snippet.py"]  # nothing is written behind the reader's back
 
 
-APART = ("train_", "rehearse", "stale_flows")  # the first two: `test_examples.py`
+APART = ("train_", "rehearse", "stale_flows", "lora")  # `test_examples.py`, here and in `extras`
 EXAMPLES = [p for p in sorted((ROOT / "examples").glob("*.py")) if not p.stem.startswith(APART)]
 
 
@@ -93,6 +93,21 @@ def test_the_table_of_the_examples(
     out = tmp_path / "p.csv"
     assert command("predict", tmp_path / "run", "examples/patients.csv", "--out", out)[0] == 0
     assert len(out.read_text().splitlines()) > 100
+
+
+def test_the_digits_of_the_examples(
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    code, printed, _ = command("simulate", "examples/digits.toml", "--out", tmp_path / "run")
+    assert code == 0
+    assert "the digits are public" in printed
+    run = Run.load(tmp_path / "run")
+    assert run.model["name"] == "softmax:10"
+    assert run.privacy is not None
+    assert run.privacy["statement"]["unprotected"] == []
+    assert run.final["test_error"] is not None
+    assert run.final["test_error"] < 0.5
 
 
 COMMANDS = [
