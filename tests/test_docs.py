@@ -84,6 +84,21 @@ def test_the_table_of_the_examples(
     assert len(out.read_text().splitlines()) > 100
 
 
+def test_the_digits_of_the_examples(
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    code, printed, _ = command("simulate", "examples/digits.toml", "--out", tmp_path / "run")
+    assert code == 0
+    assert "the digits are public" in printed
+    run = Run.load(tmp_path / "run")
+    assert run.model["name"] == "softmax:10"
+    assert run.privacy is not None
+    assert run.privacy["statement"]["unprotected"] == []
+    assert run.final["test_error"] is not None
+    assert run.final["test_error"] < 0.5
+
+
 COMMANDS = [
     line
     for page in PAGES
