@@ -15,7 +15,7 @@ from confide.plans.config import Config, load, parse
 from confide.problems import registry
 from confide.problems.gaussian_config import RegressionConfig
 
-NAMES = ["regression", "clicks", "table", "digits", "arrays"]
+NAMES = ["regression", "clicks", "table", "digits", "arrays", "own"]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -83,7 +83,7 @@ def test_a_config_names_a_problem_of_ones_own(installed: Path) -> None:
     [
         ({"name": "waves", "reading": 4}, "problem.reading = 4: unknown key; did you mean 'problem.readings'?"),
         ({"name": "waves", "noise": "x"}, "problem.noise = 'x': input should be a valid number"),
-        ({"name": "wave"}, "problem.name = 'wave': known: regression, clicks, table, digits, arrays, broken"),
+        ({"name": "wave"}, "problem.name = 'wave': known: regression, clicks, table, digits, arrays, own, broken"),
         ({"name": "other"}, "problem.name = 'other': own_problem:Waves must be .* name: Literal\\[\"other\"\\]"),
         ({"name": "function"}, "problem.name = 'function': math:sqrt must be a confide.problems.ProblemConfig"),
         ({"name": "gone"}, "problem.name = 'gone': loading own_problem:Gone raised AttributeError"),

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from confide.base.errors import DataError, InputError
+
+_NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def names_code(value: object) -> bool:
+    """Whether it is written as such a name.
+
+    >>> names_code("mine:network"), names_code("softmax:10")
+    (True, False)
+    """
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 def loaded(field: str, name: object, beside: str) -> Any:
@@ -20,7 +31,7 @@ def loaded(field: str, name: object, beside: str) -> Any:
         DataError: the module raised something; it may have looked at the data.
         InputError: there is no such thing: which module, and why.
     """
-    if not isinstance(name, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
+    if not isinstance(name, str) or not names_code(name):
         raise InputError(field, name, "must be written package.module:name")
     module, _, attribute = name.partition(":")
     try:

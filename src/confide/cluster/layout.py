@@ -18,14 +18,18 @@ import os
 import random
 import shutil
 import socket
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, time
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
 
+from confide.base.entry_points import names_code
 from confide.base.errors import InputError
 from confide.base.files import write_text
 from confide.cluster.try_out import deployable
@@ -37,6 +41,9 @@ from confide.plans.build import model_of, of_deployment
 from confide.plans.config import Config, Experiment, named_as_in_config, parse
 from confide.plans.plan import Plan
 from confide.privacy.price import Price, agreed
+from confide.problems import start
+from confide.problems.features import toml_key
+from confide.problems.train_function_config import OwnConfig
 
 RECORD, PLAN, SERVER = "cluster.json", "plan.json", "one"
 FORMAT: Final = 1
@@ -205,6 +212,8 @@ class Layout:
             "patience": 60.0,
             "grace": 5.0,
         }
+        if self.plan.algorithm.model.start is not None:
+            general["weights"] = f"../../{start.FILE}"
         text = _table(general | dict(options))
         for org in self.units:
             files = {"certificate": f"../../pki/{org}/ca.crt", "crl": f"../../pki/{org}/crl.pem"}
@@ -220,12 +229,29 @@ class Layout:
             "node": f"../../pki/{unit}/client-{node.rpartition('-')[2]}",
             "record": "record",
             "ledger": "spent.jsonl",
-            "data": "data.npz",
             "authority": f"../../pki/{unit}/ca.crt",
             "crl": f"../../pki/{unit}/crl.pem",
             "grace": 5.0,
         }
-        return f"{_table(general | dict(options))}\n[server]\n{self._peer(node, unit, via)}"
+        problem, told = self.config.problem, ""
+        if isinstance(problem, OwnConfig):
+            own = problem.told(self.number(unit), int(node.rpartition("-c")[2]))
+            general |= {"train": problem.train, "dataset": f"{node} {self.dataset}"}
+            told = f"\n[train_config]\n{_table(own)}"
+        else:
+            general["data"] = "data.npz"
+            if self.code is not None:
+                general["model"] = self.code
+            if self.plan.algorithm.model.start is not None and self.plan.algorithm.model.start.frozen:
+                general["weights"] = f"../../{start.FROZEN}"
+        return f"{_table(general | dict(options))}{told}\n[server]\n{self._peer(node, unit, via)}"
+
+    @property
+    def code(self) -> str | None:
+        """What the config's problem names that is to be loaded at the clients, "module:name"."""
+        problem = self.config.problem
+        named = (getattr(problem, key) for key in sorted(problem.entry_points))
+        return next((name for name in named if names_code(name)), None)
 
     def _peer(self, dialing: str, unit: str, via: Via) -> str:
         address = via.get((dialing, unit), self.address(unit))
@@ -233,8 +259,16 @@ class Layout:
 
 
 def _table(values: Mapping[str, Any]) -> str:
-    """JSON's strings, numbers and lists are TOML's."""
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    """JSON's strings, numbers and lists are TOML's; a table in it is written in one line."""
+    return "".join(f"{toml_key(key)} = {_value(value)}\n" for key, value in values.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{toml_key(key)} = {_value(x)}" for key, x in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return value.isoformat() if isinstance(value, date | time) else json.dumps(value)
 
 
 def lay_out(
@@ -311,9 +345,27 @@ def fill(
         found.place(unit).mkdir(parents=True)
         for k, node in enumerate(found.clients(unit)):
             found.place(node).mkdir(mode=0o700)
-            X, y = federation.client(p, k)
-            np.savez(found.place(node) / "data.npz", allow_pickle=False, X=X, y=y)
+            if not isinstance(config.problem, OwnConfig):
+                X, y = federation.client(p, k)
+                np.savez(found.place(node) / "data.npz", allow_pickle=False, X=X, y=y)
+            if found.code is not None:
+                _copy_module(found.code, found.place(node))
+    if plan.algorithm.model.start is not None:
+        start.write(e.problem.model, folder)
     return found
+
+
+def _copy_module(code: str, place: Path) -> None:
+    """The user's module beside a client's TOML; what is installed needs no copy."""
+    name = code.partition(":")[0].partition(".")[0]
+    spec = find_spec(name)
+    if spec is None or spec.origin is None or Path(spec.origin).is_relative_to(sysconfig.get_path("purelib")):
+        return
+    origin = Path(spec.origin)
+    if origin.name == "__init__.py":
+        shutil.copytree(origin.parent, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(origin, place)
 
 
 def _announce(folder: Path, org: str, clients: int) -> Any:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from confide.problems.handwriting import digits as digits
     from confide.problems.problem import Problem as Problem
     from confide.problems.problem_config import ProblemConfig as ProblemConfig
+    from confide.problems.train_function import own as own
     from confide.problems.user_table import table as table
 
 _HOME = {
@@ -24,6 +25,7 @@ _HOME = {
     "arrays": "confide.problems.array_file",
     "clicks": "confide.problems.click_log",
     "digits": "confide.problems.handwriting",
+    "own": "confide.problems.train_function",
     "regression": "confide.problems.gaussian",
     "table": "confide.problems.user_table",
 }

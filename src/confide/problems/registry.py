@@ -20,9 +20,10 @@ from confide.problems.click_log import ClicksConfig
 from confide.problems.gaussian_config import RegressionConfig
 from confide.problems.handwriting import DigitsConfig
 from confide.problems.problem_config import ProblemConfig
+from confide.problems.train_function_config import OwnConfig
 from confide.problems.user_table import TableConfig
 
-BUILT_IN: Final = (RegressionConfig, ClicksConfig, TableConfig, DigitsConfig, ArraysConfig)
+BUILT_IN: Final = (RegressionConfig, ClicksConfig, TableConfig, DigitsConfig, ArraysConfig, OwnConfig)
 GROUP: Final = "confide.problems"
 
 

@@ -43,7 +43,14 @@ def built_in(
     return network
 
 
-def from_entry_point(name: str, *, weights: str | Path | None = None, rho: float | None = None) -> Network:
+def from_entry_point(
+    name: str,
+    *,
+    weights: str | Path | None = None,
+    rho: float | None = None,
+    field: str = "problem.model",
+    beside: str = "the config",
+) -> Network:
     """The network that "package.module:name" is, or that this function without arguments returns.
 
     Only for names from the user's own config.
@@ -51,18 +58,19 @@ def from_entry_point(name: str, *, weights: str | Path | None = None, rho: float
     Args:
         weights: a safetensors file with the initial weights, in place of the network's own.
         rho: in place of the network's own.
+        field, beside: the key that names it, and the file in whose folder the module may lie.
     """
-    found = loaded("problem.model", name, "the config")
+    found = loaded(field, name, beside)
     if not isinstance(found, Network) and callable(found):
         try:
             found = found()
         except InputError:
             raise
         except Exception as e:
-            raise InputError("problem.model", name, f"raised {type(e).__name__}: {e}") from e
+            raise InputError(field, name, f"raised {type(e).__name__}: {e}") from e
     if not isinstance(found, Network):
         remedy = f"is a {type(found).__name__}; it must be what confide.models.jax or confide.models.torch returns"
-        raise InputError("problem.model", name, remedy)
+        raise InputError(field, name, remedy)
     return found.changed(weights=weights, rho=rho)
 
 
