@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sysconfig
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from confide.base.entry_points import names_code
+from confide.base.entry_points import home, names_code
 from confide.problems.models import Model
 from confide.problems.networks.built_in import MLP
 from confide.problems.networks.network import Network
@@ -27,21 +26,20 @@ def code_of(problem: ProblemConfig, place: Path) -> str | None:
 def put_code(problem: ProblemConfig, model: Model, place: Path) -> None:
     """The module of that into the folder."""
     if (code := code_of(problem, place)) is not None:
-        _copy(code.partition(":")[0].partition(".")[0], place)
+        _copy(code, place)
     elif isinstance(model, Network) and model.description is not None:
         (place / f"{BUILT_IN}.py").write_text(_written(model), encoding="utf-8")
 
 
-def _copy(name: str, place: Path) -> None:
+def _copy(code: str, place: Path) -> None:
     """What is installed needs no copy."""
-    spec = find_spec(name)
-    if spec is None or spec.origin is None or Path(spec.origin).is_relative_to(sysconfig.get_path("purelib")):
+    found = home(code)
+    if found is None or found.is_relative_to(sysconfig.get_path("purelib")):
         return
-    origin = Path(spec.origin)
-    if origin.name == "__init__.py":
-        shutil.copytree(origin.parent, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+    if found.is_dir():
+        shutil.copytree(found, place / found.name, ignore=shutil.ignore_patterns("__pycache__"))
     else:
-        shutil.copy(origin, place)
+        shutil.copy(found, place)
 
 
 def _written(model: Network) -> str:
