@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from confide.deploy.node.network_training import Job
 
 LOADING: Final = 600.0  # seconds in which a function must be loaded, with the libraries that it needs
+ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # for several on one machine
 LAST: Final = 1.0  # seconds from the last word of a process to its end
 _log = logging.getLogger(__name__)
 
