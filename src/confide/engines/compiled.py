@@ -135,11 +135,13 @@ def _readonly(a: NDArray[Any]) -> NDArray[Any]:
 def _data(problem: Problem, algorithm: GFL, seed: int) -> kernel.Data:
     f = problem.federation
     E, batch = algorithm.settle(f, seed)
+    X, d = (np.ascontiguousarray(a, dtype=np.float64) for a in (f.X, f.d))
     norms = np.empty(0)
     if algorithm.clip is not None and algorithm.clip.kind == "example":
-        norms = clipping.norms(f.X, algorithm.clip.norm)[:, 0]
+        norms = clipping.norms(X, algorithm.clip.norm)[
+            :, 0
+        ]  # of the numbers that are clipped, not of a float32's square
     optimum = problem.optimum if problem.optimum is not None else np.full(problem.M, np.nan)
-    X, d = (np.ascontiguousarray(a, dtype=np.float64) for a in (f.X, f.d))
     offsets = (np.ascontiguousarray(o, dtype=np.int64) for o in (f.client_offsets, f.unit_offsets))
     arrays = (X, d, norms, *offsets, E, batch, optimum)
     return kernel.Data(*(_readonly(a) for a in arrays))

@@ -73,6 +73,7 @@ class DeviceEngine(Engine):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._notes: tuple[str, ...] = ()
         self._repeats, self._draws = 1, self.secret is not None and self.secret.draws
         model = self.problem.model
         exact = ways.closed_form(model) and backend(self.framework, self.device).device == "cpu"
@@ -84,6 +85,10 @@ class DeviceEngine(Engine):
             self._tables = tables_of(b, self.problem, self.graphs, self.algorithm, self.seed, ways.labels(model))
             if self.half_rows:
                 self._tables = self._tables._replace(X=b.cast(self._tables.X, b.xp.bfloat16))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self._notes
 
     def start(self) -> Any:
         return self.states(1)[0]
@@ -112,7 +117,7 @@ class DeviceEngine(Engine):
             given = b.xp.reshape(w, (-1, self.M)), self._tables.X, self._tables.d, cohort
             name, took = fastest(b, self._ways, given, self.rule.clip, self.rounds)
             tried = ", ".join(f"{each} {1e3 * seconds:.3g} ms" for each, seconds in took.items())
-            self.notes = (f"training: {name}, the fastest here of those tried for a round ({tried})",)
+            self._notes = (f"training: {name}, the fastest here of those tried for a round ({tried})",)
             names = [name]
         self._rounds = Rounds(b, self.rule, self._ways[names[0]])
         self._program: Callable[..., tuple[Carried, Array, Array]] = b.jit(self._some, donate=(0,))
