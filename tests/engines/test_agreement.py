@@ -67,7 +67,7 @@ def test_every_scheme_on_every_graph(ragged: Maker, each_scheme: Scheme, each_gr
 
 
 CLIPS = [None, *(Clip(k, 0.4, n) for k in ("example", "update") for n in ("l1", "l2"))]
-STEPS = list(product(("linear", "logistic"), (True, False), CLIPS, (1, 2, 3, 12)))
+STEPS = list(product(("linear", "logistic"), (True, False), CLIPS, (1, 2, 3, 4, 12)))  # up to 4 in registers
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,21 @@ def test_every_local_step(ragged: Maker, model: str, replacement: bool, clip: Cl
     if clip is not None:  # it does clip
         free = confide.simulate(ragged(M=M, model=model), GRAPH, replace(alg, clip=None), rounds=6, repeats=2, seed=3)
         assert not np.array_equal(free.models, run.models)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the risk and the optimum
+@pytest.mark.parametrize("M", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("clip", [c for c in CLIPS if c], ids=str)
+def test_clipped_gradients_of_any_size(clip: Clip, M: int) -> None:
+    """Products that overflow are zero, squares that overflow or vanish are not lost."""
+    rng = np.random.default_rng(M)
+    rows = [(rng.standard_normal((6, M)) * 10.0**rng.integers(low, high, (6, 1)), rng.standard_normal(6))
+            for low, high in ((-170, 0), (-3, 3), (140, 160), (150, 300), (-170, 300), (300, 308))]  # fmt: skip
+    problem = Problem(Federation.from_clients([rows[:3], rows[3:]]), Linear(0.1))
+    alg = GFL(scheme("none"), step=0.3, sampled=3, local_steps=(1, 3), batch=(1, 4), clip=clip)
+    compiled, reference = both(problem, Graph.path(2), alg)
+    np.testing.assert_allclose(compiled.models, reference.models, rtol=1e-9, atol=1e-12)
+    assert np.abs(compiled.models).min() > 0.0
 
 
 def test_every_scheme_with_failures_dropouts_and_two_graphs(ragged: Maker, each_scheme: Scheme) -> None:
