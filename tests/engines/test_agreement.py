@@ -17,10 +17,10 @@ from confide.base.errors import InputError
 from confide.engines.run import Run
 from confide.graph.graph import Graph
 from confide.problems.federation import Federation
-from confide.problems.models import Linear
+from confide.problems.models import Linear, Softmax
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
-from confide.rounds.clipping import Clip
+from confide.rounds.clipping import Clip, norms
 from confide.rounds.schemes import Exchange, Scheme, scheme
 from exploring import more
 
@@ -67,12 +67,12 @@ def test_every_scheme_on_every_graph(ragged: Maker, each_scheme: Scheme, each_gr
 
 
 CLIPS = [None, *(Clip(k, 0.4, n) for k in ("example", "update") for n in ("l1", "l2"))]
-STEPS = list(product(("linear", "logistic"), (True, False), CLIPS, (1, 2, 3, 4, 12)))  # up to 4 in registers
+STEPS = list(product(("linear", "logistic", "softmax"), (True, False), CLIPS, (1, 2, 3, 4, 12)))
 
 
 @pytest.mark.parametrize(
     ("model", "replacement", "clip", "M"),
-    more([s for s in STEPS if s[3] == 3 or s[:2] == ("logistic", False)], STEPS),
+    more([s for s in STEPS if s[3] == 3 or s[:2] in (("logistic", False), ("softmax", True))], STEPS),
     ids=str,
 )
 def test_every_local_step(ragged: Maker, model: str, replacement: bool, clip: Clip | None, M: int) -> None:
@@ -83,19 +83,62 @@ def test_every_local_step(ragged: Maker, model: str, replacement: bool, clip: Cl
         assert not np.array_equal(free.models, run.models)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the risk and the optimum
+class Absurd(Problem):
+    optimum = None
+
+    @property
+    def start(self) -> np.ndarray:
+        return np.linspace(-1.0, 1.0, self.M)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the risk
 @pytest.mark.parametrize("M", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("model", [Linear(0.1), Softmax(0.1, classes=3)], ids=["linear", "softmax"])
 @pytest.mark.parametrize("clip", [c for c in CLIPS if c], ids=str)
-def test_clipped_gradients_of_any_size(clip: Clip, M: int) -> None:
-    """Products that overflow are zero, squares that overflow or vanish are not lost."""
+def test_clipped_gradients_of_any_size(clip: Clip, model: Linear | Softmax, M: int) -> None:
+    """Products that overflow are zero, squares that overflow or vanish are not lost. One step: a second would tell
+    apart by 1e300 what rounding did to equal weights.
+    """
     rng = np.random.default_rng(M)
-    rows = [(rng.standard_normal((6, M)) * 10.0**rng.integers(low, high, (6, 1)), rng.standard_normal(6))
-            for low, high in ((-170, 0), (-3, 3), (140, 160), (150, 300), (-170, 300), (300, 308))]  # fmt: skip
-    problem = Problem(Federation.from_clients([rows[:3], rows[3:]]), Linear(0.1))
-    alg = GFL(scheme("none"), step=0.3, sampled=3, local_steps=(1, 3), batch=(1, 4), clip=clip)
-    compiled, reference = both(problem, Graph.path(2), alg)
+    rows = [
+        (rng.standard_normal((6, M)) * 10.0 ** rng.integers(low, high, (6, 1)), rng.integers(0, 3, 6).astype(float))
+        for low, high in ((-170, 0), (-3, 3), (140, 160), (150, 300), (-170, 300), (300, 308))
+    ]
+    problem = Absurd(Federation.from_clients([rows[:3], rows[3:]]), model)
+    alg = GFL(scheme("none"), step=0.3, sampled=3, local_steps=1, batch=(1, 4), clip=clip)
+    compiled, reference = both(problem, Graph.path(2), alg, rounds=1)
     np.testing.assert_allclose(compiled.models, reference.models, rtol=1e-9, atol=1e-12)
-    assert np.abs(compiled.models).min() > 0.0
+    assert np.abs(compiled.models - problem.start).max() > 0.01
+
+
+class Confident(Problem):
+    start = np.array([0.0, 0.0, -390.0, 0.0, -390.0, 0.0])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the risk
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_a_softmax_that_is_sure_gets_around_no_clip(norm: str) -> None:
+    """Squares of p - e_d = (0, 1e-170, 1e-170) vanish, but a feature of 1e175 makes it a large gradient."""
+    federation = Federation.from_clients([[(np.array([[1.0, 1e175]]), [0.0])]])
+    problem = Confident(federation, Softmax(0.0, classes=3))
+    alg = GFL(scheme("none"), step=0.1, sampled=1, local_steps=1, batch=1, clip=Clip("example", 1.0, norm))
+    for run in both(problem, Graph.path(1), alg, rounds=1):
+        assert float(norms(run.models[0, 0] - problem.start, norm)[0]) == pytest.approx(0.1)
+
+
+class Begun(Problem):
+    start = np.array([5.0, -7.0])
+
+
+def test_models_begin_where_the_problem_says(ragged: Maker) -> None:
+    problem = Begun(ragged().federation, Linear(0.1), ragged().test)
+    still = replace(GFL(scheme("none"), **SMALL), step=1e-12)
+    np.testing.assert_allclose(agree(problem, GRAPH, still).models, np.tile(Begun.start, (2, 4, 1)))
+    agree(problem, GRAPH, GFL(scheme("homomorphic", 0.3), **SMALL))
+    clipped = GFL(scheme("none"), **SMALL, clip=Clip("example", 0.4))
+    fixed = replace(clipped, arithmetic="fixed", fraction_bits=40)
+    runs = [confide.simulate(problem, GRAPH, alg, rounds=4, seed=3) for alg in (clipped, fixed)]
+    np.testing.assert_allclose(runs[0].models, runs[1].models, atol=1e-3)
 
 
 def test_every_scheme_with_failures_dropouts_and_two_graphs(ragged: Maker, each_scheme: Scheme) -> None:

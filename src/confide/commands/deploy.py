@@ -35,7 +35,9 @@ def agree(
     start: Annotated[
         float | None, typer.Option(help="When round 1 opens, in seconds since 1970; now by default.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="linear, logistic or own, in place of the problem's.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="linear, logistic, softmax:CLASSES or own, in place of the problem's.")
+    ] = None,
     features: Annotated[int | None, typer.Option(help="Numbers in the model, in place of the problem's.")] = None,
     rho: Annotated[float | None, typer.Option(help="Regulariser, in place of the problem's.")] = None,
     change: Change = None,

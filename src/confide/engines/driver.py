@@ -79,7 +79,7 @@ def simulate(
         privacy: whose data, against whom, by which proof, within which budget. It gives the run its statement and its
             release, and stops it before the round that would pass the budget; without it a run is not accounted.
         evaluate_every: rounds between evaluations of train loss and test metrics (default: rounds / 100).
-        engine: "compiled" (linear and logistic models, float), "reference" (anything), or "auto".
+        engine: "compiled" (built-in models, float), "reference" (anything), or "auto".
         threads: repetitions run at once (default: the cores); the results do not depend on it.
         progress: show a bar on stderr (default: only on a terminal).
         ledger: file that says what plans on these data have spent, which an accounted run pays into (default: of

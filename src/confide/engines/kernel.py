@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from confide.base.arrays import Floats, Ints
 from confide.base.randomness import GAMMA, MIX_1, MIX_2, Purpose
 
-LINEAR, LOGISTIC = 0, 1
+LINEAR, LOGISTIC, SOFTMAX = 0, 1, 2
 NO_CLIP, CLIP_EXAMPLE, CLIP_UPDATE = 0, 1, 2
 LAPLACE, GAUSSIAN = 0, 1
 ON_SERVER, ON_LINK, ON_NETWORK = 0, 1, 2
 GRAPH, AVERAGE, NOTHING = 0, 1, 2
 ONE, TWO, THREE, FOUR = (0.0,), (0.0, 0.0), (0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.0)  # vectors for `put`
-HUGE = 1e150  # a norm beyond this is worked out anew (`clipping`)
+SMALL, HUGE = 1e-150, 1e150  # norms beyond these are worked out anew (`clipping`)
 LARGE = 1e60  # a squared norm beyond this is a divergence, caught long before infinity
 
 
@@ -102,7 +102,9 @@ class Scratch(NamedTuple):
     picked: Ints  # rows of a client's mini-batches
     phi: Floats
     grad: Floats
-    slopes: Floats  # of a mini-batch
+    phi_by_class: Floats  # (C, F), views of the same numbers
+    grad_by_class: Floats
+    slopes: Floats  # of a mini-batch, or of a sample's margins
     noise: Floats
     psi: Floats
     sent: Floats
@@ -263,7 +265,7 @@ def fill_noise(source, key, purpose, i, a, b, law, sigma, out):
 
 @inlined
 def slope(model, z, d):
-    """l'(z, d) of `confide.problems.models`."""
+    """l'(z, d) of the models with one margin z, `confide.problems.models`."""
     if model == LINEAR:
         return 2.0 * (z - d)
     t = -d * z
@@ -313,25 +315,55 @@ def dot(X, row, phi):
 
 
 @compiled
-def clipped_huge(s, v, bound, l1):
-    """(f, largest): f (v / largest) is s v scaled to norm `bound`, where the norm is huge.
+def slopes_of_classes(w, X, row, d, off):
+    """off = p - e_d, the derivatives in the margins W u of `confide.problems.models.Softmax`."""
+    highest, total = -math.inf, 0.0
+    for c in range(w.shape[0]):
+        off[c] = dot(X, row, w[c])
+        highest = max(highest, off[c])
+    for c in range(w.shape[0]):
+        off[c] = math.exp(off[c] - highest)
+        total += off[c]
+    for c in range(w.shape[0]):
+        off[c] /= total
+    off[np.int64(d)] -= 1.0
 
-    f is 0 where s v is not finite (`clipping`).
-    """
+
+@inlined
+def norm(v, l1):
+    size = 0.0
+    for x in v:
+        size += abs(x) if l1 else x * x
+    return size if l1 else math.sqrt(size)
+
+
+@compiled
+def scaled_norm(v, l1):
+    """(largest, size): the norm of v is their product, however large or small; infinite where v is not finite."""
     largest = 0.0
     for x in v:
-        if not abs(s * x) < math.inf:
-            return 0.0, 1.0
+        if not abs(x) < math.inf:
+            return math.inf, 1.0
         largest = max(largest, abs(x))
-    if not (abs(s) > 0.0 and largest > 0.0):
+    if largest == 0.0:
         return 0.0, 1.0
     size = 0.0
     for x in v:
-        u = x / largest
-        size += abs(u) if l1 else u * u
-    if not l1:
-        size = math.sqrt(size)
-    return math.copysign(bound / size, s), largest
+        size += abs(x / largest) if l1 else (x / largest) * (x / largest)
+    return largest, size if l1 else math.sqrt(size)
+
+
+@compiled
+def add_huge(off, u, bound, l1, grad):
+    """grad += off u' scaled to norm `bound`, where its norm is huge; nothing where it is not finite."""
+    largest, size = scaled_norm(off, l1)
+    largest_u, size_u = scaled_norm(u, l1)
+    if not 0.0 < largest * largest_u < math.inf:
+        return
+    for a in range(grad.shape[0]):
+        s = bound / (size * size_u) * (off[a] / largest)
+        for m in range(grad.shape[1]):
+            grad[a, m] += s * (u[m] / largest_u)
 
 
 @inlined
@@ -372,9 +404,11 @@ def steps(rule, data, c, scratch, phi, grad):
             if bound < math.inf:
                 size = abs(s) * data.norms[row]
                 if not size < HUGE:
-                    s, largest = clipped_huge(s, X[row], bound, rule.l1)
-                    for m in range(M if s != 0.0 else 0):
-                        grad = put(grad, m, grad[m] + s * (X[row, m] / largest))
+                    largest, length = scaled_norm(X[row], rule.l1)
+                    if 0.0 < abs(s) * largest < math.inf:  # else it overflows, and is zero
+                        s = math.copysign(bound / length, s)
+                        for m in range(M):
+                            grad = put(grad, m, grad[m] + s * (X[row, m] / largest))
                     continue
                 if size > bound:
                     s *= bound / size
@@ -387,11 +421,46 @@ def steps(rule, data, c, scratch, phi, grad):
 
 
 @inlined
+def softmax_steps(rule, data, c, scratch):
+    """The same for a softmax model: the gradient of a sample is p - e_d times u', and so is its norm."""
+    phi, grad, off, picked = scratch.phi_by_class, scratch.grad_by_class, scratch.slopes, scratch.picked
+    X, d, E, B = data.X, data.d, data.E[c], data.batch[c]
+    (C, F), eta = phi.shape, rule.step / E
+    bound = rule.bound if rule.clip == CLIP_EXAMPLE else math.inf
+    for e in range(E):
+        for m in range(C * F):
+            scratch.grad[m] = 2.0 * rule.rho * B * scratch.phi[m]
+        for b in range(B):
+            row = np.uint64(picked[e * B + b])
+            slopes_of_classes(phi, X, row, d[row], off[:C])
+            scale = 1.0
+            if bound < math.inf:
+                size = norm(off[:C], rule.l1)
+                if not size > SMALL:
+                    largest, length = scaled_norm(off[:C], rule.l1)
+                    size = largest * length
+                size *= data.norms[row]
+                if not size < HUGE:
+                    add_huge(off[:C], X[row], bound, rule.l1, grad)
+                    continue
+                if size > bound:
+                    scale = bound / size
+            for a in range(C):
+                s = scale * off[a]
+                for m in range(F):
+                    grad[a, m] += s * X[row, m]
+        for m in range(C * F):
+            scratch.phi[m] -= eta / B * scratch.grad[m]
+
+
+@inlined
 def local_sgd(key, rule, data, c, scratch):
     """Client c's local training from scratch.phi, in place; models of a few numbers stay in registers."""
     draw_batches(key, rule, data, c, scratch)
     M = len(scratch.phi)
-    if M == 1:
+    if rule.model == SOFTMAX:
+        softmax_steps(rule, data, c, scratch)
+    elif M == 1:
         steps(rule, data, c, scratch, ONE, ONE)
     elif M == 2:
         steps(rule, data, c, scratch, TWO, TWO)
@@ -443,17 +512,14 @@ def adapt(source, i, p, rule, data, w, drawn, scratch):
             phi[m] -= w[p, m]
         scale = 1.0
         if rule.clip == CLIP_UPDATE:
-            size, bound = 0.0, rule.step * rule.bound
-            for m in range(M):
-                size += abs(phi[m]) if rule.l1 else phi[m] * phi[m]
-            if not rule.l1:
-                size = math.sqrt(size)
+            size, bound = norm(phi, rule.l1), rule.step * rule.bound
             if size > bound:
                 scale = bound / size
             if not size < HUGE:
-                scale, largest = clipped_huge(1.0, phi, bound, rule.l1)
+                largest, length = scaled_norm(phi, rule.l1)
+                scale = bound / length
                 for m in range(M):
-                    phi[m] = phi[m] / largest if scale > 0.0 else 0.0
+                    phi[m] = phi[m] / largest if largest < math.inf else 0.0
         for m in range(M):
             total[m] += scale * phi[m]
         if rule.sigma_client > 0.0:

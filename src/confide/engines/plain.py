@@ -25,8 +25,8 @@ class PlainEngine(Engine):
 
     def start(self) -> State:
         """The models, and below them what a scheme with memory keeps of the rounds before."""
-        kept = math.prod(self.kept[:2])
-        return self.arithmetic.state(np.zeros((self.P + kept, self.M)))
+        models, kept = np.tile(self.problem.start, (self.P, 1)), np.zeros((math.prod(self.kept[:2]), self.M))
+        return self.arithmetic.state(np.concatenate([models, kept]))
 
     def advance(self, repetition: int, w: State, first: int, last: int, out: Recording) -> int:
         reference = self.repetition(repetition)

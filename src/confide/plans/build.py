@@ -14,7 +14,7 @@ from confide.base.errors import InputError
 from confide.graph import Graph
 from confide.plans.plan import Clients, Clocks, Deployment, Learning, Model, Network, Plan, Unit
 from confide.plans.privacy import Privacy
-from confide.problems.models import GLM, Linear, Logistic
+from confide.problems.models import GLM, OWN, is_built_in
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import on_grid
@@ -43,6 +43,9 @@ def of_run(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: in
     Raises:
         InputError: nothing bounds a client's influence, or the settings contradict each other.
     """
+    if algorithm.arithmetic == "fixed" and problem.start.any():
+        remedy = "a plan in fixed point begins at zero, and this model has initial weights of its own; use float"
+        raise InputError("algorithm.arithmetic", algorithm.arithmetic, remedy)
     E, batch = algorithm.settle(problem.federation, seed)
     units = [
         Unit(_counted(E[first:last], batch[first:last]))
@@ -129,13 +132,12 @@ def _assembled(
 def model_of(problem: Problem, algorithm: GFL) -> Model:
     """What a plan says of a problem: nothing of its data, but why they have no price."""
     model, built_in = problem.model, algorithm.local is sgd
-    known = type(model) in (Linear, Logistic)
     declared = isinstance(model, GLM) and getattr(model, "convex", False) is True
     return Model(
-        kind=model.name if isinstance(model, GLM) and known and built_in else "own",
+        kind=model.name if is_built_in(model) and built_in else OWN,
         length=problem.M,
         ridge=float(model.rho) if built_in else 0.0,  # a function of one's own has its regulariser inside
-        convex="" if known or not declared else type(model).__name__,
+        convex="" if is_built_in(model) or not declared else type(model).__name__,
         built_in=built_in,
         undeclared=problem.undeclared,
     )

@@ -18,11 +18,12 @@ from typing import Any, Final, Self
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.files import write_text
-from confide.base.validation import number, one_of, positive, positive_int, probability, whole
+from confide.base.validation import number, positive, positive_int, probability, whole
 from confide.graph.graph import Graph, check_turns
 from confide.plans import checks
 from confide.plans.privacy import Privacy
 from confide.plans.text import Elsewhere, decoded, differences, encoded
+from confide.problems.models import NAMES, OWN, named
 from confide.rounds.algorithm import Failures
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import Scheme
@@ -32,7 +33,6 @@ VERSION: Final = 3
 PROTOCOL: Final = 2
 READ: Final = (1, PROTOCOL)  # plans of which a store or a bundle can still be read
 LARGEST: Final = 64 * 2**20  # bytes of a plan file: a graph of some hundred thousand edges, or as many clients
-MODELS: Final = ("linear", "logistic", "own")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Model:
     """What is learned.
 
     Attributes:
-        kind: linear, logistic or own.  length: M, numbers in a model.  ridge: of rho |w|^2.
+        kind: linear, logistic, softmax:CLASSES or own.  length: M, numbers in a model.  ridge: of rho |w|^2.
         convex: name of a model of the user's own of which only its declaration says that the loss is convex.
         built_in: whether clients take confide's own local step, which a proof may speak of.
         undeclared: why there is no price: the problem's rows were prepared from everybody's. Empty where there is one.
@@ -54,9 +54,16 @@ class Model:
     undeclared: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        one_of("algorithm.model.kind", self.kind, MODELS)
         positive_int("algorithm.model.length", self.length)
         number("algorithm.model.ridge", self.ridge, 0.0)
+        if self.kind != OWN and self.features is None:
+            raise InputError("algorithm.model.kind", self.kind, f"known: {', '.join((*NAMES, OWN))}")
+
+    @property
+    def features(self) -> int | None:
+        """Of a row of data; None where only the owner of the model knows."""
+        model = named(self.kind, self.ridge)
+        return None if model is None else model.features(self.length)
 
 
 @dataclass(frozen=True)

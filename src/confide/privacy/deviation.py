@@ -17,12 +17,16 @@ from confide.privacy import monotone
 from confide.privacy.closed_forms import covers
 from confide.privacy.rounding import Rounding
 from confide.privacy.sensitivity import Sensitivity
-from confide.problems.models import GLM
+from confide.problems.models import GLM, Linear, Logistic
 from confide.problems.problem import Problem
 from confide.rounds.arithmetic import FixedArithmetic, check_range
 from confide.rounds.schemes import Exchange
 
 BLOCK: Final = 1 << 18  # rows that are checked at a time
+WITHOUT: Final = (
+    "What holds for any loss: a scheme with carry 0, such as shared; level 'unit'; proof 'regulariser:RHO' with "
+    "clipped examples; noise inside secure sums"
+)
 
 
 def sensitivity(plan: Plan) -> Sensitivity:
@@ -126,10 +130,10 @@ def _check_proof(plan: Plan) -> None:
                 raise InputError("privacy.proof", str(proof), f"the model's regulariser is rho = {model.ridge:g}")
         case ConvexGlm():
             _needs_built_in(a, str(proof))
-            if model.kind == "own" and not model.convex:
+            if model.kind not in (Linear.name, Logistic.name) and not model.convex:
                 remedy = (
-                    "holds for a convex loss of u'w: exactly the linear and the logistic model, or a GLM that declares "
-                    "convex = True; this model does not"
+                    "holds for a convex loss of one margin u'w: exactly the linear and the logistic model, or a GLM "
+                    f"that declares convex = True; this model does not. {WITHOUT}"
                 )
                 raise InputError("privacy.proof", str(proof), remedy)
             if proof.convexity > 2.0 * model.ridge * (1 + 1e-12):

@@ -221,8 +221,9 @@ def prepare(
             raise InputError("algorithm.step", algorithm.step, remedy)
         if algorithm.aggregation is not None:
             bound += algorithm.encoding().noise * arith.client_quantum
+        start = float(np.abs(problem.start).max())
         for g in graphs:
-            check_range(arith, algorithm.scheme, g, bound, rounds)
+            check_range(arith, algorithm.scheme, g, bound, rounds, start)
     else:
         arith = FloatArithmetic(algorithm.sampled)
 

@@ -18,7 +18,7 @@ from confide.base.validation import positive, positive_int
 from confide.plans.plan import Plan
 from confide.plans.words import ConvexGlm
 from confide.privacy import monotone
-from confide.problems.models import GLM, MODELS, Logistic, Model
+from confide.problems.models import GLM, Model, Regression, named
 from confide.rounds.local import LocalTask, sgd, shared_update
 
 
@@ -82,8 +82,8 @@ def of_plan(
 def _fit(plan: Plan, model: Model, X: Floats, d: Floats) -> NDArray[np.bool_]:
     """Rows that pass every check: within `LARGEST` (so finite), with a label of the model, as smooth as declared."""
     fit, declared = monotone.within(X, d), plan.privacy.smoothness
-    if isinstance(model, Logistic):
-        fit &= np.abs(d) == 1.0
+    if isinstance(model, Regression):
+        fit &= model.readable(d)
     if isinstance(plan.privacy.proof, ConvexGlm) and declared is not None and isinstance(model, GLM):
         with np.errstate(over="ignore", invalid="ignore"):
             fit &= model.smoothness_of_each(X) <= declared * (1 + 1e-12)
@@ -95,17 +95,18 @@ def without_data(plan: Plan, unit: int, client: int) -> Trainer:
 
     So its time tells nothing. How long a train function of its owner's would have taken is not known.
     """
-    if plan.algorithm.model.kind not in MODELS:
+    model = plan.algorithm.model
+    if model.features is None:
         return lambda weights, round, config: np.zeros(len(weights))
     task = _task(plan, unit, client)
-    train = built_in(task, np.zeros((task.batch, plan.algorithm.model.length)), np.ones(task.batch))
+    train = built_in(task, np.zeros((task.batch, model.features)), np.ones(task.batch))
     return lambda weights, round, config: np.zeros_like(train(weights, round, config))
 
 
 def _task(plan: Plan, unit: int, client: int) -> LocalTask:
     a, own = plan.algorithm, plan.units[unit].clients[client]
-    if a.model.kind not in MODELS:
+    model = named(a.model.kind, a.model.ridge)
+    if model is None:
         remedy = "is not built in; name your train function, package.module:function"
         raise InputError("algorithm.model.kind", a.model.kind, remedy)
-    model = MODELS[a.model.kind](a.model.ridge)
     return LocalTask(model, a.step, own.local_steps, own.batch, a.replacement, a.clip, key=0)

@@ -29,8 +29,8 @@ from confide.deploy.store.record import FORMAT, FileRecord
 from confide.privacy.price import agreed
 
 BAD_ROW: Final = (
-    "not as many numbers as the plan has, NaN, a number beyond 1e100, a label other than -1 and 1 of a logistic model, "
-    "or features longer than the declared smoothness allows"
+    "not as many numbers as the plan has, NaN, a number beyond 1e100, a label that the plan's model does not have, or "
+    "features longer than the declared smoothness allows"
 )
 
 

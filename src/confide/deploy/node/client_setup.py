@@ -23,7 +23,6 @@ from confide.deploy.node.config import ClientConfig, load_keys, load_plan
 from confide.deploy.node.memory import apart
 from confide.deploy.node.trust import Trust
 from confide.plans.plan import Plan
-from confide.problems.models import MODELS
 from confide.secure.client import Member
 from confide.secure.keys import Secret
 
@@ -136,9 +135,9 @@ class ClientSetup:
             process: that of the train function, if the config names one.
         """
         plan, config, clip = self.plan, self.config, self.plan.algorithm.clip
-        own = plan.algorithm.model.kind not in MODELS
+        features = plan.algorithm.model.features
         if config.train is not None:
-            if not own and clip.kind != "update":
+            if features is not None and clip.kind != "update":
                 raise InputError("train", config.train, "the plan has a built-in model; give data = 'file.npz'")
             if process is None:
                 raise InputError("train", config.train, "has no process; start one with TrainingProcess.of")
@@ -146,9 +145,9 @@ class ClientSetup:
             process.load()
             process.timeout = self.timeout
             return train
-        if own or config.data is None:
+        if features is None or config.data is None:
             raise InputError("data", config.data, "the plan has no built-in model; give train = 'package.module:name'")
-        X, y = client_data.read(config.path(config.data), plan.algorithm.model.length)
+        X, y = client_data.read(config.path(config.data), features)
         key: Callable[[int], int] = training.fresh_key
         if test_seed is not None:
             from confide.deploy.node import seeded
