@@ -14,6 +14,8 @@ from scipy import stats
 import confide
 from confide.base import randomness
 from confide.base.errors import InputError
+from confide.engines.driver import engine_named
+from confide.engines.recording import Recording
 from confide.engines.run import Run
 from confide.graph.graph import Graph
 from confide.problems.federation import Federation
@@ -81,6 +83,22 @@ def test_every_local_step(ragged: Maker, model: str, replacement: bool, clip: Cl
     if clip is not None:  # it does clip
         free = confide.simulate(ragged(M=M, model=model), GRAPH, replace(alg, clip=None), rounds=6, repeats=2, seed=3)
         assert not np.array_equal(free.models, run.models)
+
+
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+@pytest.mark.parametrize("model", ["linear", "softmax"])
+def test_clients_that_vanish_or_were_drawn_too_often(ragged: Maker, model: str, clip: Clip | None) -> None:
+    problem, alg = ragged(model=model), GFL(scheme("none"), **SMALL, dropout=0.3, clip=clip)
+    found = []
+    for name in ("compiled", "reference"):
+        engine, out = engine_named(name)(problem, [GRAPH], alg, 12, 3, 2), Recording.empty(1, 12, problem.M, 12)
+        w = engine.start()
+        assert engine.advance(0, w, 1, 12, out) == 0
+        found.append((engine.models(w), out.participants))
+    (one, took_part), (other, took_part_too) = found
+    np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+    assert np.array_equal(took_part, took_part_too)
+    assert took_part.sum() < 12 * 12
 
 
 class Absurd(Problem):
