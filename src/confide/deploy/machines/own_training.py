@@ -33,16 +33,18 @@ def entry_point(name: str, bound: Clip, step: float) -> Trainer:
 
 
 def within(name: str, bound: Clip, step: float, own: Trainer) -> Trainer:
-    """The owner's own training, whose updates are checked, and clipped to mu B as a whole.
+    """The owner's own training, whose updates are finite, and clipped to mu B as a whole.
 
     Its errors name the entry point; they are for this machine's log.
     """
     largest = _largest(name, bound, step)
 
     def train(weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
-        shape = weights.shape
-        update = _checked(name, own(weights, round, config), shape)
-        if np.maximum(update.max(initial=0.0), -update.min(initial=0.0)) > FAR:
+        update = own(weights, round, config)
+        far = np.maximum(update.max(initial=0.0), -update.min(initial=0.0))
+        if not far < np.inf:  # nor is NaN
+            raise RunError(f"{name} returned NaN or infinity: the training diverged")
+        if far > FAR:
             why = "one is beyond 1e100, and the bound leaves nothing of those beside it"
             _log.warning("numbers of the update of round %d end as zero: %s", round, why)
         return clip(update, largest, bound.norm)
@@ -57,7 +59,7 @@ def _largest(name: str, bound: Clip, step: float) -> float:
 
 
 def called(name: str) -> Trainer:
-    """What the owner's function returns, if that is an update; nothing bounds it yet."""
+    """What the owner's function returns, as doubles of the right shape; nothing bounds them yet."""
     call = _loaded(name)
 
     def train(weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
@@ -66,7 +68,7 @@ def called(name: str) -> Trainer:
             update = call(weights, round, config)
         except (Exception, SystemExit) as e:
             raise RunError(f"{name} raised {type(e).__name__} in round {round}") from e
-        return _checked(name, update, shape)
+        return _shaped(name, update, shape)
 
     return train
 
@@ -97,13 +99,10 @@ def _loaded(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _checked(name: str, update: object, shape: tuple[int, ...]) -> Floats:
+def _shaped(name: str, update: object, shape: tuple[int, ...]) -> Floats:
     if not isinstance(update, np.ndarray) or not np.issubdtype(update.dtype, np.floating):
         got = f"an array of {update.dtype}" if isinstance(update, np.ndarray) else f"a {type(update).__name__}"
         raise RunError(f"{name} returned {got}; an update is a NumPy array of floats")
     if update.shape != shape:
         raise RunError(f"{name} returned shape {update.shape}; the weights have {shape}")
-    found = update.astype(np.float64, copy=False)
-    if not np.isfinite(found).all():
-        raise RunError(f"{name} returned NaN or infinity: the training diverged")
-    return found
+    return update.astype(np.float64, copy=False)
