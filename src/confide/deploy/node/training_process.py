@@ -25,7 +25,7 @@ from confide.base.errors import DataError, InputError, RunError
 from confide.base.wire import MalformedError
 from confide.deploy.node.config import ClientConfig
 from confide.deploy.node.observe import ElsewhereError
-from confide.deploy.node.training_pipe import ANSWERS, Failed, Pipe, Ready, Refused, Train, Warned, packed
+from confide.deploy.node.training_pipe import ANSWERS, Failed, Pipe, Ready, Refused, Train, Warned, common, packed
 
 if TYPE_CHECKING:
     from confide.base.arrays import Floats
@@ -127,7 +127,8 @@ class TrainingProcess(Closing):
             if self._closed:
                 raise Closed
             ours, theirs = socket.socketpair()
-            line = [sys.executable, "-P", "-m", "confide.deploy.node.training_main", str(theirs.fileno())]
+            pipe, passed = Pipe(ours, memory := common()), (theirs.fileno(), memory)
+            line = [sys.executable, "-P", "-m", "confide.deploy.node.training_main", *map(str, passed)]
             try:
                 with _opened(self._output) as output:
                     self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -136,15 +137,15 @@ class TrainingProcess(Closing):
                         stdout=output,
                         stderr=output,
                         env=self._environment,
-                        pass_fds=(theirs.fileno(),),
+                        pass_fds=passed,
                         process_group=0,  # a Ctrl-C is for the client, and who is forked there can be ended with it
                     )
             except BaseException:
-                ours.close()
+                pipe.close()
                 raise
             finally:
                 theirs.close()
-            self._pipe, self._ready, self._began = Pipe(ours), False, time.monotonic()
+            self._pipe, self._ready, self._began = pipe, False, time.monotonic()
 
     def _loaded(self, deadline: float) -> None:
         while not self._ready:
