@@ -109,19 +109,21 @@ class ClientProcess(NodeProcess):
             try:
                 return train(weights, number, given)
             finally:
-                end = time.monotonic()
-                self._observer.log("trained", round=number, seconds=round(end - begin, 1), **self._weighed(end))
+                self._trained(number, begin)
 
         return told
 
-    def _weighed(self, now: float) -> dict[str, int]:
-        """MiB of the client and of what trains, now and then: to look takes longer than a short round has."""
-        if now < self._weigh_at:
-            return {}
-        self._weigh_at = now + WEIGHED
+    def _trained(self, number: int, begin: float) -> None:
+        """With the memory of both processes now and then: to look takes longer than a short round has."""
+        end = time.monotonic()
+        seconds = round(end - begin, 1)
+        if end < self._weigh_at:
+            self._observer.log("trained", round=number, seconds=seconds)
+            return
+        self._weigh_at = end + WEIGHED
         client = resident(os.getpid())
         trainer = client if self._process is None else resident(self._process.pid)
-        return {"client_mib": client >> 20, "trainer_mib": trainer >> 20}
+        self._observer.log("trained", round=number, seconds=seconds, client_mib=client >> 20, trainer_mib=trainer >> 20)
 
     def _connected(self, now: float) -> None:
         self.client.enrolled = False
