@@ -1,6 +1,7 @@
 """Which of several ways of training is the fastest here, found by running each of them on a round's cohort.
 
-No rule tells: side by side is best on a GPU and worst on a CPU, and the Gram form depends on how many rows a client has.
+No rule tells: side by side is best on a GPU and worst on a CPU, and the Gram form depends on how many rows a client
+has.
 """
 
 from __future__ import annotations

@@ -167,11 +167,11 @@ def _in_registers(
 ) -> tuple[Array, list[Layer]]:
     from confide.engines.device.training.gram_kernel import steps
 
-    (U, L, S, H), E = Z.shape, cohort.picks.shape[2]
+    U, L, S, H = Z.shape
     hit = cohort.picks[..., None] == b.arange(S, cohort.picks.dtype)
     counts = b.xp.sum(b.xp.where(hit, (cohort.weights * cohort.eta[..., None, None])[..., None], 0.0), axis=3)
-    flat = (a.reshape(U * L, *a.shape[2:]) for a in (Z, G, counts, labels))
-    total, change_bias, change = steps(*flat, *upper)
+    Z, G, counts, labels = (a.reshape(U * L, *a.shape[2:]) for a in (Z, G, counts, labels))
+    total, change_bias, change = steps(Z, G, counts, labels, *upper)
     return total.reshape(U, L, S, H), [(change_bias.reshape(U, L, -1), change.reshape(U, L, H, -1))]
 
 

@@ -36,7 +36,7 @@ def registers(b: Backend, slopes: Slopes, rho: float, interpret: bool = False) -
         programs = -(-C // LANES)
 
         def lanes(a: Array) -> Array:
-            flat = a.reshape(a.shape[: a.ndim - 2] + (C,))
+            flat = a.reshape((*a.shape[: a.ndim - 2], C))
             return jnp.pad(flat, [(0, 0)] * (flat.ndim - 1) + [(0, programs * LANES - C)], mode="edge")
 
         a_lane, of_all = pallas.BlockSpec((LANES,), lambda n: (n,)), pallas.BlockSpec((M, LANES), lambda n: (0, n))
