@@ -3,7 +3,7 @@
 One unit without neighbours, its server and its clients each a process, with sums in clear and with secure sums: model
 to all, no training, updates, sum, noise, the store. The floor is `echo`: the same bytes between as many processes
 over gRPC and mutual TLS. All three stand ready from the start and take turns, a few rounds each, so that what else the
-machine does meets them alike; times are medians.
+machine does meets them alike. A ratio is the median of those of the turns, a time of all turns.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from confide.base.errors import RunError
 from confide.base.validation import whole
 from confide.benchmarks import echo
 from confide.benchmarks.network import trivial
+from confide.benchmarks.timing import Turns, all_told
 from confide.cluster.layout import fill, free_ports
 from confide.cluster.processes import Cluster
 from confide.cluster.try_out import TRY_OUT
@@ -66,23 +67,25 @@ def bench(
         }
         taken: dict[str, list[float]] = {name: [] for name in work}
         for turn in range(1 + turns):
-            for name, measure in work.items():
-                found = measure()
-                taken[name] += found if turn else []  # the first rounds find caches cold and connections slow
+            for name in list(work)[:: -1 if turn % 2 else 1]:
+                seconds = statistics.median(work[name]())
+                taken[name] += [seconds] if turn else []  # the first rounds find caches cold and connections slow
                 watch()
-        seconds = {name: statistics.median(times) for name, times in taken.items()}
+        took = Turns(taken)
         memory = [secure.memory(), plain.memory()]
     return {
         "clients": clients,
         "length": length,
         "rounds": turns * ROUNDS,
-        "floor_s": seconds["floor"],
-        "plain_s": seconds["plain"],
-        "secure_s": seconds["secure"],
-        "ratio_plain": seconds["plain"] / seconds["floor"],
-        "ratio_secure": seconds["secure"] / seconds["floor"],
-        "floor_short_s": seconds["short"],
-        "ratio_secure_short": seconds["secure"] / seconds["short"],
+        **{f"{name}_s": took.median(name) for name in ("floor", "plain", "secure")},
+        "floor_short_s": took.median("short"),
+        **all_told(
+            {
+                "ratio_plain": took.ratios("plain", "floor"),
+                "ratio_secure": took.ratios("secure", "floor"),
+                "ratio_secure_short": took.ratios("secure", "short"),
+            }
+        ),
         "client_rss_mib": max(client for _, client in memory),
         "server_rss_mib": max(server for server, _ in memory),
     }
