@@ -10,7 +10,7 @@ import pytest
 from confide.base.errors import InputError
 from confide.problems import Problem, optimum, regression
 from confide.problems.federation import Federation
-from confide.problems.models import GLM, Linear, Logistic
+from confide.problems.models import GLM, Linear, Logistic, Softmax
 from paper import sample_weights
 
 
@@ -69,6 +69,21 @@ def test_the_risk_of_a_linear_problem_reads_the_data_once(monkeypatch: pytest.Mo
     p.risk(np.zeros(2))
     monkeypatch.setattr(optimum, "_blocks", lambda *_: pytest.fail("read again"))
     assert p.risk(np.ones(2)) > 0
+
+
+@pytest.mark.parametrize("label", [-1.0, 2.0, 0.5])
+def test_labels_are_those_of_the_model(label: float) -> None:
+    f = ragged()
+    classes = Federation(f.X, (f.d + 1) / 2, f.client_offsets, f.unit_offsets)
+    assert Problem(classes, Softmax(0.1, classes=2)).optimum is not None
+    assert Problem(classes, Softmax(0.0, classes=2)).optimum is None
+    for model in (Softmax(classes=2), Logistic()):
+        if isinstance(model, Logistic) and label == -1.0:
+            continue
+        fine = (f if isinstance(model, Logistic) else classes).d.copy()
+        fine[7] = label
+        with pytest.raises(InputError, match=r"problem\.label = .*labels of this model are"):
+            Problem(Federation(f.X, fine, f.client_offsets, f.unit_offsets), model)
 
 
 class Begun(Absolute):

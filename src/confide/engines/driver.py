@@ -36,7 +36,9 @@ from confide.engines.run import (
 )
 from confide.graph.graph import Graph, check_turns
 from confide.plans import words
+from confide.problems.models import OWN
 from confide.problems.problem import Problem
+from confide.problems.train_function import Own
 from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import State
 from confide.rounds.reference import check_failures
@@ -83,8 +85,8 @@ def simulate(
         privacy: whose data, against whom, by which proof, within which budget. It gives the run its statement and its
             release, and stops it before the round that would pass the budget; without it a run is not accounted.
         evaluate_every: rounds between evaluations of train loss and test metrics (default: rounds / 100).
-        engine: "compiled" (linear and logistic models, float), "jax" or "torch" (these and networks of the framework,
-            float), "reference" (anything), or "auto".
+        engine: "compiled" (built-in models, float), "jax" or "torch" (these and networks of the framework, float),
+            "reference" (anything), or "auto".
         device: "cpu" or "gpu" of the engines "jax" and "torch" (default: a GPU where there is one).
         threads: repetitions run at once (default: the cores); the results do not depend on it.
         progress: show a bar on stderr (default: only on a terminal).
@@ -94,7 +96,7 @@ def simulate(
     Returns:
         A `Run` of the rounds that were completed: all, or fewer after Ctrl-C or a divergence, and it says so.
     """
-    algorithm = algorithm if algorithm is not None else GFL()
+    algorithm = (algorithm if algorithm is not None else GFL()).on(problem.model)
     graphs = _graphs(graph, problem)
     rounds, repeats = positive_int("rounds", rounds), positive_int("repeats", repeats)
     seed = whole("seed", seed, 0, 2**63 - 1)
@@ -121,6 +123,7 @@ def simulate(
         from confide.privacy.data_ledger import note_unaccounted
 
         note_unaccounted(problem)
+    work: Engine | None = None
     try:
         work = engine_named(name, device)(problem, graphs, algorithm, rounds, seed, cap, secret=secret)
         if unstable is not None:
@@ -132,6 +135,8 @@ def simulate(
     except BaseException:
         if paid is not None:  # nothing has been computed
             paid.end(0)
+        if work is not None:
+            work.close()
         raise
     began = time.perf_counter()
     with _bar(progress, rounds, repeats, price) as tick:
@@ -150,6 +155,7 @@ def simulate(
         notes += (f"budget: stopped before round {rounds + 1} of {planned}, which would have passed it",)
     if algorithm.aggregation is not None and (doubt := algorithm.aggregation.doubt(algorithm.sampled)):
         notes += (doubt,)
+    notes += work.notes
     notes += () if paid is None else paid.notes
     notes += () if unended is None else (unended,)
     metrics = course.metrics()
@@ -276,6 +282,12 @@ class _Course:
     evaluations: dict[str, Floats] = field(default_factory=dict)
 
     def run(self, threads: int, tick: Callable[[int], None]) -> None:
+        try:
+            self._run(threads, tick)
+        finally:
+            self.engine.close()
+
+    def _run(self, threads: int, tick: Callable[[int], None]) -> None:
         chunk = 1
         with ThreadPoolExecutor(min(threads, len(self.states))) as pool:
             while self.done < self.rounds and self.broke is None:
@@ -296,6 +308,7 @@ class _Course:
                     tick(last)
                     self.done = last
                 except KeyboardInterrupt:
+                    self.engine.close()
                     for t in tasks:
                         t.cancel()
                     wait(tasks)
@@ -351,6 +364,8 @@ class _Course:
 def choose_engine(engine: str, problem: Problem, algorithm: GFL) -> str:
     """The engine of this name if it runs this; of "auto" a network's framework or the compiled, else the reference."""
     one_of("engine", engine, ENGINES)
+    if isinstance(problem.model, Own) and engine in ("auto", "reference"):  # the reference round, with a pool
+        return OWN
     wanted = getattr(problem.model, "framework", "compiled") if engine == "auto" else engine
     why_not = _unable(wanted, problem, algorithm)
     if why_not is None:
@@ -383,6 +398,10 @@ def engine_named(name: str, device: str | None = None) -> Callable[..., Engine]:
         from confide.engines.compiled import CompiledEngine
 
         return CompiledEngine
+    if name == OWN:
+        from confide.engines.own import OwnEngine
+
+        return OwnEngine
     from confide.engines.plain import PlainEngine
 
     return PlainEngine

@@ -58,3 +58,11 @@ class Engine(ABC):
     @abstractmethod
     def models(self, w: Any) -> Floats:
         """A state as numbers, (P, M), or those of all repetitions, (repeats, P, M)."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the output of a run must say of its rounds."""
+        return ()
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to end
+        """No round will be run any more; one that is under way ends, with an error."""

@@ -100,9 +100,7 @@ class DeviceEngine(Engine):
         seeds = [repetition_seed(self.seed, r) for r in range(repeats)]
         with b.exact(), self._memory():
             self._keys = b.to_device(roots_of(seeds)), b.to_device(table)
-            model = self.problem.model
-            begin = model.start() if hasattr(model, "start") else np.zeros(self.M)
-            w = b.to_device(np.tile(begin, (repeats, self.P, 1)))
+            w = b.to_device(np.broadcast_to(self.problem.start, (repeats, self.P, self.M)))
             self._choose(w)
             return [Held(b, Carried(w, b.to_device(np.zeros((repeats, clients), np.int32))))]
 
