@@ -147,7 +147,7 @@ def simulate(
     counted = rounds if course.broke else course.done  # in which round it broke tells of the data
     if course.broke:
         warnings.warn(DivergenceWarning(*course.broke, algorithm.step, unstable), stacklevel=2)
-    notes = problem.notes + work.notes + (() if problem.optimum is not None else (NO_OPTIMUM,))
+    notes = problem.notes + (() if problem.optimum is not None else (NO_OPTIMUM,))
     notes += () if vanishing is None else (vanishing,)
     if unstable is not None:
         notes += (unstable if course.broke else f"{unstable}. {MAY_LOOK_FINE}",)

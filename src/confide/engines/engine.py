@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from confide.base.arrays import Floats
@@ -24,7 +24,6 @@ class Engine(ABC):
     Attributes:
         cap: rounds in which a client gives data at most.
         secret: of the run: its noise, and where it says so all its draws; those of `seed` without one.
-        notes: what a run should say of how it was computed.
     """
 
     problem: Problem
@@ -34,7 +33,6 @@ class Engine(ABC):
     seed: int
     cap: int | None = None
     secret: RunSecret | None = None
-    notes: tuple[str, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         self.P, self.M = self.graphs[0].P, self.problem.M

@@ -75,6 +75,7 @@ class DeviceEngine(Engine):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._notes: tuple[str, ...] = ()
         self._repeats, self._draws = 1, self.secret is not None and self.secret.draws
         model = self.problem.model
         exact = ways.closed_form(model) and backend(self.framework, self.device).device == "cpu"
@@ -82,10 +83,18 @@ class DeviceEngine(Engine):
         self.large = LARGE if exact else LARGE_FLOAT32
         self.rule = rule_of(self.problem, self.algorithm, self.seed, self.cap)
         self._ways = ways.ways(b, model, self.rule)
+        if self.half_rows and (ways.closed_form(model) or self.rule.clip is not None):
+            raise InputError(
+                "half_rows", True, "is for networks without a clip, which products in bfloat16 could break"
+            )
         with b.exact(), self._memory():
             self._tables = tables_of(b, self.problem, self.graphs, self.algorithm, self.seed, ways.labels(model))
             if self.half_rows:
                 self._tables = self._tables._replace(X=b.cast(self._tables.X, b.xp.bfloat16))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self._notes
 
     def start(self) -> Any:
         return self.states(1)[0]
@@ -110,7 +119,7 @@ class DeviceEngine(Engine):
         if len(names) > 1:
             name, took = fastest(b, self._ways, self._first_training(w), self.rule.clip, self.rounds)
             tried = ", ".join(f"{each} {1e3 * seconds:.3g} ms" for each, seconds in took.items())
-            self.notes = (f"training: {name}, the fastest here of those tried for a round ({tried})",)
+            self._notes = (f"training: {name}, the fastest here of those tried for a round ({tried})",)
             names = [name]
         self._rounds = Rounds(b, self.rule, self._ways[names[0]])
         self._program: Callable[..., tuple[Carried, Array, Array]] = b.jit(self._some, donate=(0,))

@@ -14,7 +14,7 @@ from confide.base.errors import InputError
 from confide.engines.run import Run
 from confide.graph.graph import Graph
 from confide.problems.federation import Federation
-from confide.problems.models import Linear
+from confide.problems.models import Linear, Softmax
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.clipping import Clip
@@ -84,6 +84,14 @@ CLIPS = [None, *(Clip(k, 0.4, n) for k in ("example", "update") for n in ("l1", 
 def test_every_local_step(ragged: Maker, model: str, replacement: bool, clip: Clip | None, engine: str) -> None:
     alg = GFL(scheme("homomorphic", 0.3), **SMALL, replacement=replacement, clip=clip)
     agree(engine, ragged(M=3, model=model), GRAPH, alg)
+
+
+@pytest.mark.parametrize("clip", CLIPS[:3], ids=str)
+def test_softmax(clip: Clip | None, engine: str) -> None:
+    rng = np.random.default_rng(1)
+    units = [[(rng.standard_normal((n, 3)), rng.integers(0, 4, n).astype(float)) for n in (5, 4, 7)] for _ in range(4)]
+    problem = Problem(Federation.from_clients(units), Softmax(0.1, classes=4))
+    agree(engine, problem, GRAPH, GFL(scheme("shared", 0.1), **SMALL, clip=clip))
 
 
 def test_matchings_and_mixtures_of_links_that_the_compiled_engine_does_not_run(ragged: Maker, engine: str) -> None:

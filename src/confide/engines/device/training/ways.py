@@ -13,11 +13,15 @@ from confide.engines.device.training.cohort import Train
 from confide.engines.device.training.direct import direct
 from confide.engines.device.training.forms import by_client, by_unit, fast
 from confide.engines.device.training.gram import fits, gram
-from confide.problems.models import Linear, Logistic, Model
+from confide.problems.models import Linear, Logistic, Model, Softmax
 from confide.problems.networks.built_in import MLP
 
 FEATURES = 8  # of a model whose clients fit into registers
-SLOPES: dict[type[Any], margins.Slopes] = {Linear: margins.linear, Logistic: margins.logistic}
+SLOPES: dict[type[Any], margins.Slopes] = {
+    Linear: margins.linear,
+    Logistic: margins.logistic,
+    Softmax: margins.softmax,
+}
 
 
 def closed_form(model: Model) -> bool:
@@ -32,7 +36,7 @@ def unable(model: Model, framework: str) -> str | None:
         return None
     if written is not None:
         return f"the network is written in {written}"
-    return f"it trains linear and logistic models, and networks that are written in {framework}"
+    return f"it trains linear, logistic and softmax models, and networks that are written in {framework}"
 
 
 def labels(model: Model) -> type[Any] | None:
@@ -46,8 +50,8 @@ def ways(b: Backend, model: Any, rule: Rule) -> dict[str, Train]:
     """All ways to train the model on this device, by name: the first is the one to take if no other is tried."""
     on_gpu = b.name == "jax" and b.device == "gpu"  # where there are kernels
     if closed_form(model):
-        found = {"closed form": margins.margins(b, SLOPES[type(model)], rule.rho)}
-        if on_gpu and rule.replacement and rule.M <= FEATURES:
+        found = {"closed form": margins.margins(b, SLOPES[type(model)], rule.rho, getattr(model, "classes", 1))}
+        if on_gpu and rule.replacement and rule.M <= FEATURES and not isinstance(model, Softmax):
             from confide.engines.device.training.registers import registers
 
             return {"in registers": registers(b, SLOPES[type(model)], rule.rho), **found}
