@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 from confide.base.errors import DataError, InputError
@@ -18,6 +20,13 @@ def names_code(value: object) -> bool:
     (True, False)
     """
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def look_in(folder: Path) -> None:
+    """Modules are looked for there too, after everything that is installed."""
+    place = str(folder.resolve())
+    if place not in sys.path:
+        sys.path.append(place)
 
 
 def loaded(field: str, name: object, beside: str) -> Any:

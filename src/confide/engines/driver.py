@@ -96,7 +96,7 @@ def simulate(
     Returns:
         A `Run` of the rounds that were completed: all, or fewer after Ctrl-C or a divergence, and it says so.
     """
-    algorithm = algorithm if algorithm is not None else GFL()
+    algorithm = (algorithm if algorithm is not None else GFL()).on(problem.model)
     graphs = _graphs(graph, problem)
     rounds, repeats = positive_int("rounds", rounds), positive_int("repeats", repeats)
     seed = whole("seed", seed, 0, 2**63 - 1)

@@ -372,7 +372,7 @@ def _metrics(record: dict[str, Any], columns: dict[str, NDArray[Any]], models: F
 
 def describe(problem: Problem, graphs: tuple[Graph, ...], algorithm: GFL, **rest: Any) -> dict[str, Any]:
     """The inputs of a run as plain data."""
-    settings, local = asdict(replace(algorithm, local=sgd)), algorithm.on(problem.model).local
+    settings, local = asdict(replace(algorithm, local=sgd)), algorithm.local
     settings["scheme"] |= {key: getattr(algorithm.scheme, key) for key in KEYS} | {"law": str(algorithm.scheme.law)}
     settings["scheme"]["receivers"] = getattr(algorithm.scheme.receivers, "__qualname__", None)
     settings["local"] = "sgd" if local is sgd else f"{local.__module__}.{getattr(local, '__qualname__', repr(local))}"

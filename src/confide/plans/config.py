@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, create_model
 
-from confide.base.entry_points import names_code
+from confide.base.entry_points import look_in, names_code
 from confide.base.errors import InputError
 from confide.base.tables import Table, checked
 from confide.base.validation import either, whole
@@ -191,6 +191,7 @@ _IN_CONFIG = {  # the objects' names for a setting, where the config has another
     "clip": "algorithm.clip",
     "batch": "algorithm.batch",
     **{name: f"problem.{name}" for name in ("train", "train_config", "train_log")},
+    **{f"model.{name}": f"problem.{name}" for name in ("weights", "framework")},
 }
 
 
@@ -340,7 +341,10 @@ def load(path: str | Path, changes: Sequence[str] = ()) -> Config:
         if not isinstance(content, dict):
             raise InputError("config", str(path), "holds no config; give a TOML file, or a run.json made from one")
         _check_loads_nothing(content, changes)
-    return parse(content, changes)
+    found = parse(content, changes)
+    if any(names_code(getattr(found.problem, key)) for key in found.problem.entry_points):
+        look_in(Path.cwd() if path.suffix == ".json" else path.parent)
+    return found
 
 
 def _check_loads_nothing(content: Mapping[str, Any], changes: Sequence[str]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
@@ -17,7 +18,10 @@ from confide.base.files import Source
 from confide.base.validation import number, positive
 from confide.problems.dealing import NO_TEST, Deal, DealtConfig, Owners
 from confide.problems.federation import Federation, arranged
-from confide.problems.models import Linear, chosen
+from confide.problems.models import Linear, Model
+from confide.problems.networks.named import WITH_CLASSES
+from confide.problems.networks.named import model as model_named
+from confide.problems.networks.network import Network
 from confide.problems.problem import Problem
 from confide.problems.reading import absolute, naming_errors, plain, scan_table
 
@@ -31,17 +35,27 @@ ENDINGS: Final = (".npz", ".parquet")
 COUNTED: Final = "the number of classes is computed from everybody's labels; declare it: classes = 10"
 
 
+MODEL: Final = "linear, logistic (labels -1 and +1), softmax, mlp, cnn (square images) or my_module:network"
+HIDDEN: Final = "widths of the layers of mlp, [200] by default; of cnn the channels of its convolutions"
+FRAMEWORK: Final = "jax or torch, for mlp and cnn; the first that is installed by default"
+WEIGHTS: Final = "safetensors file with the first weights of a network; its own by default"
+
+
 class ArraysConfig(DealtConfig):
+    entry_points: ClassVar = frozenset({"model"})
     name: Literal["arrays"] = Field(description="arrays of your own, one row of numbers an example, such as images")
     path: str = Field(description="an .npz with arrays X and y, or a Parquet file with a column of lists")
     features: str = Field("X", description="array, or column of lists, with the features; images become flat rows")
     label: str = Field("y", description="array or column with the labels")
-    model: str = Field("softmax", description="linear, logistic (labels -1 and +1) or softmax (labels 0, 1, ...)")
+    model: str = Field("softmax", description=MODEL)
     classes: int | None = Field(
-        None, description="of softmax; else one more than the largest label, which no epsilon covers"
+        None, description="labels are 0, 1, ... below it; else one more than the largest, which no epsilon covers"
     )
+    hidden: list[int] | None = Field(None, description=HIDDEN)
+    framework: str | None = Field(None, description=FRAMEWORK)
+    weights: str | None = Field(None, description=WEIGHTS)
     scale: float = Field(1.0, description="that every feature is divided by, such as 255")
-    rho: float = Field(0.0, description="regulariser rho |w|^2")
+    rho: float | None = Field(None, description="regulariser rho |w|^2; 0 by default, or what a network of yours says")
 
     def make(self, seed: int) -> Problem:
         return arrays(**self.arguments(seed))
@@ -54,6 +68,9 @@ def arrays(
     label: str = "y",
     model: str = "softmax",
     classes: int | None = None,
+    hidden: Sequence[int] | None = None,
+    framework: str | None = None,
+    weights: str | Path | None = None,
     scale: float = 1.0,
     unit: str | None = None,
     client: str | None = None,
@@ -61,7 +78,7 @@ def arrays(
     clients: int | None = None,
     split: str = "columns",
     alpha: float | None = None,
-    rho: float = 0.0,
+    rho: float | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Problem:
@@ -75,14 +92,19 @@ def arrays(
         features: of the array in the .npz, in which one row is one sample (of any shape, flattened), or of the column
             of the Parquet file, whose lists must all be equally long.
         label: of the array or column of labels: any number for "linear", -1 and +1 for "logistic", whole numbers from
-            0 for "softmax".
-        model: "linear", "logistic" or "softmax".
-        classes: of "softmax". Left out, it is one more than the largest label of all rows, which no epsilon covers.
+            0 for "softmax" and networks that classify.
+        model: "linear", "logistic", "softmax", a built-in network ("mlp", or "cnn" of square images), or the name of
+            your own, "my_module:network".
+        classes: of "softmax", "mlp" and "cnn". Left out, it is one more than the largest label of all rows, which no
+            epsilon covers.
+        hidden: widths of the layers of "mlp", (200,) by default; of "cnn" the channels of its convolutions.
+        framework: "jax" or "torch", for "mlp" and "cnn".
+        weights: safetensors file with the first weights of a network.
         scale: a number that you know without the rows.
         unit, client: with ``split = "columns"``, the arrays or columns that say whose a row is.
         units, clients: with any other split, how many units and how many clients in each.
         alpha: concentration of ``split = "dirichlet"``, by label (tenths of the labels for "linear").
-        rho: of the regulariser rho |w|^2, at least 0.
+        rho: of the regulariser rho |w|^2, at least 0; 0 by default, or what your own network says.
         test_fraction: held out of every client's rows, by their place alone; every client keeps a training row.
         seed: of the split and of what is held out.
 
@@ -93,19 +115,28 @@ def arrays(
         InputError: the file, an array in it or an option cannot be used.
     """
     spec = dict(locals(), name="arrays", path=absolute(path, "problem.path"))
+    spec["weights"] = weights and absolute(weights, "problem.weights")
     how = Deal(unit, client, units, clients, split, alpha, test_fraction, seed)
-    number("problem.rho", rho, 0.0)
+    if rho is not None:
+        number("problem.rho", rho, 0.0)
     positive("problem.scale", scale)
     named = _named(features=features, label=label, unit=unit, client=client)
-    declared = None if model == "softmax" and classes is None else chosen(model, rho, classes)
 
     source = Source.of(path)
     X, d, who = _read(path, named)
-    made = declared or chosen(model, rho, _classes(d))
-    owners = how.owners(who, d, classes=not isinstance(made, Linear))
+    counted = () if classes is not None or model not in WITH_CLASSES else (COUNTED,)
+    made = model_named(
+        model,
+        features=X.shape[1],
+        classes=_classes(d) if counted else classes,
+        rho=rho,
+        hidden=hidden,
+        framework=framework,
+        weights=weights,
+    )
+    owners = how.owners(who, d, classes=_classifies(made))
     federation, test = parts(X, d, how, owners, scale)
     source.check("problem.path")
-    counted = () if made is declared else (COUNTED,)
     return Problem(
         federation,
         made,
@@ -115,6 +146,10 @@ def arrays(
         undeclared=counted + how.undeclared,
         source=source,
     )
+
+
+def _classifies(model: Model) -> bool:
+    return model.classes is not None if isinstance(model, Network) else not isinstance(model, Linear)
 
 
 def parts(

@@ -314,6 +314,7 @@ class Softmax(Regression):
 
 BuiltIn = Linear | Logistic | Softmax
 NAMES: Final = (Linear.name, Logistic.name, "softmax:CLASSES")
+KEYS: Final = (Linear.name, Logistic.name, "softmax")  # of a config
 OWN: Final = "own"  # in a plan and on the command line: the model of a train function that only the clients have
 
 
@@ -337,7 +338,7 @@ def chosen(key: str, rho: float, classes: int | None) -> BuiltIn:
     Raises:
         InputError: there is no such model, or it has no classes.
     """
-    if one_of("problem.model", key, (Linear.name, Logistic.name, "softmax")) == "softmax":
+    if one_of("problem.model", key, KEYS) == "softmax":
         return Softmax(rho, classes=classes)  # type: ignore[arg-type]  # None is refused there
     if classes is not None:
         raise InputError("problem.classes", classes, 'only model = "softmax" has classes; leave it out')

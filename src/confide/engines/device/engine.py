@@ -92,7 +92,7 @@ class DeviceEngine(Engine):
         seeds = [repetition_seed(self.seed, r) for r in range(repeats)]
         with b.exact(), self._memory():
             self._keys = b.to_device(roots_of(seeds)), b.to_device(table)
-            w = b.to_device(np.zeros((repeats, self.P, self.M)))
+            w = b.to_device(np.broadcast_to(self.problem.start, (repeats, self.P, self.M)))
             return [Held(b, Carried(w, b.to_device(np.zeros((repeats, clients), np.int32))))]
 
     def advance(self, repetition: int, w: Held, first: int, last: int, out: Recording) -> tuple[int, int] | None:

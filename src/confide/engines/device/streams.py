@@ -18,10 +18,6 @@ CELLS = 2**52  # of a uniform
 LOW = 0xFFFFFFFF
 ROUNDS = 10  # double rounds of ChaCha20
 HEAD = tuple(np.frombuffer(b"expand 32-byte k", "<i4").tolist())
-QUARTERS = (
-    *((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)),
-    *((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)),
-)
 
 
 def mix(b: Backend, z: Array) -> Array:
@@ -141,26 +137,36 @@ def _axes(ids: tuple[Array, ...]) -> int:
 
 def keystream(b: Backend, key: tuple[Array, ...], ids: tuple[Array, ...], count: int) -> Array:
     """The first words of secret streams, `Streams.words` of `confide.secure.secret`: ids are the cipher's nonce."""
-    int32 = b.xp.int32
-    nonce = [b.cast(number, int32)[..., None] for number in ids]
-    block = b.arange(-(-count // 8), int32)
-    start = [*HEAD, *(k[..., None] for k in key), block, *nonce, *(0,) * (3 - len(nonce))]
-    full = sum((k * 0 for k in start[4:] if not isinstance(k, int)), block * 0)  # all axes broadcast
-    start = [full + x for x in start]
+    nonce = [b.cast(number, b.xp.int32)[..., None] for number in ids]
+    block = b.arange(-(-count // 8), b.xp.int32)
+    numbers = [*HEAD, *(k[..., None] for k in key), block, *nonce, *(0,) * (3 - len(nonce))]
+    full = sum((k * 0 for k in numbers if not isinstance(k, int)), block * 0)  # all axes broadcast
+    start = b.xp.reshape(b.xp.stack([full + x for x in numbers]), (4, 4, *full.shape))
 
-    def double(_: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
-        x = list(state)
-        for p, q, r, s in QUARTERS:
-            for (to, by), (turned, n) in zip(((p, q), (r, s)) * 2, ((s, 16), (q, 12), (s, 8), (q, 7)), strict=True):
-                x[to] = x[to] + x[by]
-                x[turned] = _rotated(b, x[turned] ^ x[to], n)
-        return tuple(x)
+    def double(_: Array, rows: tuple[Array, ...]) -> tuple[Array, ...]:
+        rows = _turned(b, _quarter(b, *rows), 1)  # columns, which become diagonals
+        return _turned(b, _quarter(b, *rows), 3)
 
-    x = [a + c for a, c in zip(b.fold(ROUNDS, double, tuple(start)), start, strict=True)]
-    x = [b.cast(half, b.xp.int64) for half in x]
-    words = [(high << 32) | (low & LOW) for low, high in zip(x[::2], x[1::2], strict=True)]
-    both = b.xp.stack(words, axis=-1)
+    rows = b.fold(ROUNDS, double, tuple(start[n] for n in range(4)))
+    x = b.cast(b.xp.reshape(b.xp.stack(rows) + start, (16, *full.shape)), b.xp.int64)
+    both = b.xp.stack([(x[n + 1] << 32) | (x[n] & LOW) for n in range(0, 16, 2)], axis=-1)
     return b.xp.reshape(both, (*both.shape[:-2], -1))[..., :count]
+
+
+def _quarter(b: Backend, p: Array, q: Array, r: Array, s: Array) -> tuple[Array, Array, Array, Array]:
+    """Four quarter rounds of RFC 8439 side by side."""
+    for n, m in ((16, 12), (8, 7)):
+        p = p + q
+        s = _rotated(b, s ^ p, n)
+        r = r + s
+        q = _rotated(b, q ^ r, m)
+    return p, q, r, s
+
+
+def _turned(b: Backend, rows: tuple[Array, ...], by: int) -> tuple[Array, ...]:
+    """Row n moved by n times as many places."""
+    moved = [(n * by) % 4 for n in range(4)]
+    return tuple(b.xp.concatenate([row[n:], row[:n]]) for row, n in zip(rows, moved, strict=True))
 
 
 def _rotated(b: Backend, x: Array, n: int) -> Array:

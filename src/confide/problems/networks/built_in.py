@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, key, uniform, words
 from confide.base.validation import positive_int, whole
-from confide.problems.networks.network import seed_of
 
 Array = Any  # of a framework
 Weights = Mapping[str, Array]
@@ -131,7 +130,6 @@ def described(name: str, features: int, classes: int, hidden: Sequence[int] | No
 def initial(description: Description, seed: int) -> dict[str, NDArray[np.float32]]:
     """Biases of zero, and weights uniform within sqrt(6 / inputs): the same bits in any framework, on any machine."""
     found: dict[str, NDArray[np.float32]] = {}
-    seed = seed_of(seed)
     for n, (inputs, outputs) in enumerate(description.products):
         u = uniform(words(key(seed, Purpose.WEIGHTS, n), inputs * outputs))
         found[f"{n}.weight"] = ((2.0 * u - 1.0) * math.sqrt(6.0 / inputs)).reshape(inputs, outputs).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Networks by the words of a config: "mlp" and "cnn", or "my_module:network" from the user's own code."""
+"""Models by the words of a config: "softmax", "mlp", "cnn" and others, or "my_module:network", the user's own code."""
 
 from __future__ import annotations
 
@@ -7,15 +7,60 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from confide.base.entry_points import loaded
+from confide.base.entry_points import loaded, names_code
 from confide.base.errors import InputError
 from confide.base.validation import one_of
+from confide.problems.models import KEYS, Model, chosen
 from confide.problems.networks import constructors
 from confide.problems.networks.built_in import described, initial
 from confide.problems.networks.network import Network
 
-BUILT_IN: Final = {"mlp": "layers of relu", "cnn": "convolutions of square images"}
+BUILT_IN: Final = ("mlp", "cnn")
+WITH_CLASSES: Final = ("softmax", *BUILT_IN)  # which must be known beforehand
 FRAMEWORKS: Final = ("jax", "torch")
+
+
+def model(
+    key: str,
+    *,
+    features: int,
+    classes: int | None,
+    rho: float | None = None,
+    hidden: Sequence[int] | None = None,
+    framework: str | None = None,
+    weights: str | Path | None = None,
+) -> Model:
+    """What a config says in `problem.model`, with the keys beside it; None is what was not said.
+
+    A built-in network begins with weights that follow from its shape alone, so that everybody who reads the config has
+    the same; another start is a file.
+
+    Raises:
+        InputError: there is no such model, or a key means nothing for it.
+    """
+    own, network = isinstance(key, str) and names_code(key), key in BUILT_IN
+    if not own:
+        one_of("problem.model", key, (*KEYS, *BUILT_IN, "my_module:network"))
+    for field, value, means in (
+        ("hidden", hidden, network),
+        ("framework", framework, network),
+        ("weights", weights, own or network),
+    ):
+        if value is not None and not means:
+            remedy = "is for mlp and cnn" if field != "weights" else "is for networks"
+            raise InputError(f"problem.{field}", value, f"{remedy}; leave it out with {key!r}")
+    if own:
+        found = from_entry_point(key, weights=weights, rho=rho)
+        if classes not in (None, found.classes):
+            raise InputError("problem.classes", classes, f"the network says classes = {found.classes}; leave it out")
+        return found
+    rho = 0.0 if rho is None else rho
+    if not network:
+        return chosen(key, rho, classes)
+    if classes is None:
+        raise InputError("problem.classes", None, f"{key!r} needs the number of classes: classes = 10")
+    more = {"hidden": hidden, "framework": framework, "weights": weights}
+    return built_in(key, features=features, classes=classes, rho=rho, **more)  # type: ignore[arg-type]
 
 
 def built_in(

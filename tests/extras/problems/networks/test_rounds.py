@@ -31,7 +31,9 @@ def algorithm(**more: Any) -> confide.GFL:
 
 
 def run(model: Any, chosen: confide.GFL, rounds: int = 6) -> confide.Run:
-    return confide.simulate(problem(model), confide.Graph.ring(UNITS), chosen, rounds=rounds, seed=3)
+    return confide.simulate(
+        problem(model), confide.Graph.ring(UNITS), chosen, rounds=rounds, seed=3, engine="reference"
+    )
 
 
 @frameworks
