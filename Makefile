@@ -12,7 +12,7 @@ INSTALLED := $(VENV)/.installed$(if $(EXTRAS),-$(EXTRAS))
 DEV := $(VENV)/.dev
 WITH_EXTRAS := $(VENV)/extras
 
-.PHONY: setup run test test-extras test-busy test-portable compare mutants large-log soak explore lint format bench clean
+.PHONY: setup run test test-extras test-busy test-portable compare steady mutants large-log soak explore lint format bench clean
 
 setup: $(INSTALLED)
 
@@ -54,6 +54,10 @@ test-portable: $(DEV)
 compare: $(DEV)
 	$(BIN)/python tests/tools/compare.py $(or $(BASE),$(error BASE=commit is missing)) $(if $(TURNS),--times $(TURNS)) \
 		$(if $(PARTS),--parts $(PARTS))
+
+# Does a bench print the same ratios five times in a row? `make steady`, `make steady BENCHES=secure TIMES=3`.
+steady: $(DEV)
+	$(BIN)/python tests/tools/steady.py --times $(TIMES) $(BENCHES)
 
 # Which of twenty broken lines of src do the tests notice? `make mutants SEED=3`.
 mutants: $(DEV)

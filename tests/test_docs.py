@@ -133,3 +133,14 @@ def test_every_dependency_has_its_reason() -> None:
     reasons = (ROOT / "docs" / "dependencies.md").read_text()
     for line in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
         assert re.match(r"[\w-]+", line)[0] in reasons
+
+
+def test_every_bench_has_its_table_on_the_page_of_speed() -> None:
+    """`tests/tools/performance.py` fills it: each says when, of what and where, and how its numbers are printed."""
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    tables = dict(re.findall(r"<!-- numbers of (\w+).*? -->\n(.*?)<!-- end -->", page, re.DOTALL))
+    assert set(tables) == {*cli.BENCHES, "gpu"}
+    for name, table in tables.items():
+        command = "python bench/gpu.py" if name == "gpu" else f"confide bench {name}"
+        said = rf"20\d\d-\d\d-\d\d, .*; .*\.\n\n    {command} --json\n\n\| figure \| value \| spread \|\n"
+        assert not table or re.match(said, table)

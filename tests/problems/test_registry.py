@@ -15,8 +15,9 @@ from confide.plans.config import Config, load, parse
 from confide.problems import registry
 from confide.problems.gaussian_config import RegressionConfig
 
-NAMES = ["regression", "clicks", "table", "digits", "arrays", "own"]
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+BUILT_IN = ("regression", "clicks", "table", "digits", "arrays", "own")
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("name", "kind"), [*zip(NAMES, registry.BUILT_IN, strict=True)])
+@pytest.mark.parametrize(("name", "kind"), [*zip(BUILT_IN, registry.BUILT_IN, strict=True)])
 def test_a_key_and_the_argument_of_the_function_have_one_default(name: str, kind: type[problems.ProblemConfig]) -> None:
     arguments = inspect.signature(getattr(problems, name)).parameters
     keys = {key: info for key, info in kind.model_fields.items() if key != "name"}
@@ -71,7 +72,7 @@ def test_a_config_names_a_problem_of_ones_own(installed: Path) -> None:
     problem = config.problem.make(config.seed)
     assert (problem.federation.P, problem.federation.samples) == (3, 3 * 20 * 4)
     assert parse({}) == Config()
-    assert registry.names() == [*NAMES, "broken", "function", "gone", "other", "waves"]
+    assert registry.names() == [*BUILT_IN, "broken", "function", "gone", "other", "waves"]
     path = installed / "a.toml"
     path.write_text('rounds = 2\nrepeats = 1\n[graph]\ntopology = "ring"\n[problem]\nname = "waves"\nunits = 3\n')
     experiment = load(path).build()

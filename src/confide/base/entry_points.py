@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,19 @@ def look_in(folder: Path) -> None:
     place = str(folder.resolve())
     if place not in sys.path:
         sys.path.append(place)
+
+
+def home(name: str) -> Path | None:
+    """Where the outermost module of such a name lies, a file or a package's folder; None where none is found.
+
+    >>> home("absent_module:train") is None
+    True
+    """
+    spec = find_spec(name.partition(":")[0].partition(".")[0])
+    if spec is None or spec.origin is None:
+        return None
+    origin = Path(spec.origin)
+    return origin.parent if origin.name == "__init__.py" else origin
 
 
 def loaded(field: str, name: object, beside: str) -> Any:

@@ -18,20 +18,18 @@ import os
 import random
 import shutil
 import socket
-import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
 
-from confide.base.entry_points import names_code
 from confide.base.errors import InputError
 from confide.base.files import write_text
+from confide.cluster.module import code_of, put_code
 from confide.cluster.try_out import deployable
 from confide.deploy.keys.announcement import announce
 from confide.deploy.keys.authority import Authority
@@ -240,18 +238,11 @@ class Layout:
             told = f"\n[train_config]\n{_table(own)}"
         else:
             general["data"] = "data.npz"
-            if self.code is not None:
-                general["model"] = self.code
+            if (code := code_of(problem, self.place(node))) is not None:
+                general["model"] = code
             if self.plan.algorithm.model.start is not None and self.plan.algorithm.model.start.frozen:
                 general["weights"] = f"../../{start.FROZEN}"
         return f"{_table(general | dict(options))}{told}\n[server]\n{self._peer(node, unit, via)}"
-
-    @property
-    def code(self) -> str | None:
-        """What the config's problem names that is to be loaded at the clients, "module:name"."""
-        problem = self.config.problem
-        named = (getattr(problem, key) for key in sorted(problem.entry_points))
-        return next((name for name in named if names_code(name)), None)
 
     def _peer(self, dialing: str, unit: str, via: Via) -> str:
         address = via.get((dialing, unit), self.address(unit))
@@ -348,24 +339,10 @@ def fill(
             if not isinstance(config.problem, OwnConfig):
                 X, y = federation.client(p, k)
                 np.savez(found.place(node) / "data.npz", allow_pickle=False, X=X, y=y)
-            if found.code is not None:
-                _copy_module(found.code, found.place(node))
+            put_code(config.problem, e.problem.model, found.place(node))
     if plan.algorithm.model.start is not None:
         start.write(e.problem.model, folder)
     return found
-
-
-def _copy_module(code: str, place: Path) -> None:
-    """The user's module beside a client's TOML; what is installed needs no copy."""
-    name = code.partition(":")[0].partition(".")[0]
-    spec = find_spec(name)
-    if spec is None or spec.origin is None or Path(spec.origin).is_relative_to(sysconfig.get_path("purelib")):
-        return
-    origin = Path(spec.origin)
-    if origin.name == "__init__.py":
-        shutil.copytree(origin.parent, place / name, ignore=shutil.ignore_patterns("__pycache__"))
-    else:
-        shutil.copy(origin, place)
 
 
 def _announce(folder: Path, org: str, clients: int) -> Any:

@@ -23,14 +23,14 @@ import numpy as np
 
 from confide.base.arrays import Floats
 from confide.base.closing import Closing
+from confide.base.entry_points import home, names_code
 from confide.base.errors import InputError, RunError
 from confide.deploy.machines import own_training
-from confide.deploy.node.training_process import TrainingProcess
+from confide.deploy.node.training_process import ONE_THREAD, TrainingProcess
 from confide.engines.plain import PlainEngine
 from confide.problems.train_function import Own
 from confide.rounds.local import LocalTask
 
-ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # each process has a core
 SHOWN: Final = 3  # kinds of failure in a note
 
 
@@ -76,12 +76,14 @@ class Pool(Closing):
         self._model, self._free = model, SimpleQueue[TrainingProcess]()
         self._begun: dict[tuple[int, int, int], Future[Floats]] = {}
         self._failed, self._seconds, self._done = Counter[str](), 0.0, 0
-        environment = dict.fromkeys(ONE_THREAD, "1") | dict(os.environ)
+        environment = dict.fromkeys(ONE_THREAD, "1") | dict(os.environ)  # each has a core
         self._all: list[TrainingProcess] = []
         self._threads = ThreadPoolExecutor(processes, "training")
         try:
+            found = home(model.train) if names_code(model.train) else None
+            folder = Path.cwd() if found is None else found.parent
             for _ in range(processes):  # they load side by side
-                self._all.append(TrainingProcess(model.train, Path.cwd(), model.log, environment))
+                self._all.append(TrainingProcess(model.train, folder, model.log, environment))
             for process in self._all:
                 process.load()
                 process.timeout = model.timeout
@@ -108,11 +110,11 @@ class Pool(Closing):
             process.load()
         began = time.perf_counter()
         try:
-            update = own_training.checked(name, process(weights, round, self._model.told(unit, client)), weights.shape)
+            update = process(weights, round, self._model.told(unit, client))
         finally:
             self._free.put(process)
             self._seconds, self._done = self._seconds + time.perf_counter() - began, self._done + 1
-        if own_training.far(update):
+        if own_training.largest_of(name, update) > own_training.FAR:
             self._tell(f"{name}: numbers of an update end as zero: {own_training.LOST}")
         return update
 

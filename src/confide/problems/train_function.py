@@ -103,7 +103,8 @@ def own(
         problem = own("train_numpy:train", units=2, clients=3, length=6, train_config={"data": "{unit}-{client}.npz"})
 
     Args:
-        train: "package.module:function", as in a client's TOML; the module is looked for in the working folder last.
+        train: "package.module:function", as in a client's TOML; its module lies where Python finds it, or in the
+            working folder.
         units, clients: P, and K of every unit.  length: M.
         train_config: what the function is told; {unit} and {client} in its texts become their numbers.
         train_timeout: seconds that a training may take; one that takes longer is killed and counts as zeros.

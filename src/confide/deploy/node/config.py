@@ -151,7 +151,7 @@ def load_client(path: str | Path) -> ClientConfig:
         raise InputError("dataset", config.dataset, "must be a name: all plans on the same data use the same")
     if (config.data is None) == (config.train is None):
         remedy = (
-            "give data = 'file.npz' (or .csv), with model = 'package.module:network' where the plan has one, or "
+            "give either data = 'file.npz' (or .csv), with model = 'package.module:network' where the plan has one, or "
             "train = 'package.module:function' in its place"
         )
         raise InputError("data", config.data, remedy)

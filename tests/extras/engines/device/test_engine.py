@@ -136,8 +136,7 @@ def test_the_same_bits_however_the_rounds_are_cut(ragged: Maker, framework: str)
 
 @pytest.mark.parametrize("kind", ["linear", "network"])
 def test_the_same_bits_however_many_repetitions_run_together(ragged: Maker, kind: str, framework: str) -> None:
-    network = getattr(same_network, f"in_{framework}")()
-    problem = ragged(M=3) if kind == "linear" else Problem(classification(), network)
+    problem = ragged(M=3) if kind == "linear" else Problem(classification(), getattr(same_network, f"in_{framework}")())
     alg = GFL(scheme("shared", 0.3, sigma_client=0.1), **SMALL, failures=Failures(link=0.2))
     one, five = (played(DeviceEngine, problem, alg, n, framework=framework, device="cpu")[0] for n in (1, 5))
     assert np.array_equal(one[0], five[0])
