@@ -321,8 +321,9 @@ class _Course:
             tests = self.problem.model.metrics(w, *self.problem.test)
             found |= {"test_metric": next(iter(tests.values()))} | {f"test_{k}": v for k, v in tests.items()}
         for name, value in found.items():
-            rows = self.evaluations.setdefault(name, np.full(self.out.residual.shape, np.nan))
-            rows[repetition, i - 1] = value
+            if name not in self.evaluations:
+                self.evaluations.setdefault(name, np.full(self.out.residual.shape, np.nan))  # or another thread did
+            self.evaluations[name][repetition, i - 1] = value
 
     def metrics(self) -> dict[str, Floats]:
         nothing = np.full(self.out.residual.shape, np.nan)
