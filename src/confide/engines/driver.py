@@ -285,7 +285,7 @@ class _Course:
                         self._go_back(before, first, min(broken))
                         return
                     seconds = time.perf_counter() - began
-                    chunk = max(1, min(4 * chunk, int(chunk * CHUNK_SECONDS / max(seconds, 1e-4))))
+                    chunk = max(1, min(16 * chunk, int(chunk * CHUNK_SECONDS / max(seconds, 1e-4))))
                     tick(last)
                     self.done = last
                 except KeyboardInterrupt:
