@@ -10,30 +10,38 @@ export CONFIDE_STATE ?= $(abspath $(VENV))/state
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed$(if $(EXTRAS),-$(EXTRAS))
 DEV := $(VENV)/.dev
+WITH_EXTRAS := $(VENV)/extras
 
-.PHONY: setup run test test-busy test-portable compare mutants large-log soak explore lint format bench clean
+.PHONY: setup run test test-extras test-busy test-portable compare steady mutants large-log soak explore lint format bench clean
 
 setup: $(INSTALLED)
 
 # What pip says is shown only when it fails.
 define install
-@echo "installing into $(VENV), about a minute"
-@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-@$(BIN)/python -m pip install --editable "$(1)" > $(VENV)/pip.log 2>&1 || { cat $(VENV)/pip.log; exit 1; }
-@touch $(2)
+@echo "installing into $(1), about a minute"
+@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+@$(1)/bin/python -m pip install --editable "$(2)" > $(1)/pip.log 2>&1 || { cat $(1)/pip.log; exit 1; }
+@touch $(3)
 endef
 
 $(INSTALLED): pyproject.toml
-	$(call install,.$(if $(EXTRAS),[$(EXTRAS)]),$@)
+	$(call install,$(VENV),.$(if $(EXTRAS),[$(EXTRAS)]),$@)
 
 $(DEV): pyproject.toml
-	$(call install,.[dev],$@ $(INSTALLED))
+	$(call install,$(VENV),.[dev],$@ $(INSTALLED))
+
+$(WITH_EXTRAS)/.installed: pyproject.toml
+	$(call install,$(WITH_EXTRAS),.[dev-extras],$@)
 
 run: $(INSTALLED)
 	$(BIN)/confide reproduce
 
 test: $(DEV)
 	$(BIN)/python -m pytest
+
+# With JAX and PyTorch, in an environment of their own: all other tests show that confide works without them.
+test-extras: $(WITH_EXTRAS)/.installed
+	$(WITH_EXTRAS)/bin/python -m pytest tests/extras tests/test_examples.py
 
 # Beside busy loops, in a random order; then with the arithmetic of other processors. Minutes each, not part of CI.
 test-busy: $(DEV)
@@ -46,6 +54,10 @@ test-portable: $(DEV)
 compare: $(DEV)
 	$(BIN)/python tests/tools/compare.py $(or $(BASE),$(error BASE=commit is missing)) $(if $(TURNS),--times $(TURNS)) \
 		$(if $(PARTS),--parts $(PARTS))
+
+# Does a bench print the same ratios five times in a row? `make steady`, `make steady BENCHES=secure TIMES=3`.
+steady: $(DEV)
+	$(BIN)/python tests/tools/steady.py --times $(TIMES) $(BENCHES)
 
 # Which of twenty broken lines of src do the tests notice? `make mutants SEED=3`.
 mutants: $(DEV)

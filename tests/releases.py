@@ -20,7 +20,8 @@ from confide.deploy.machines.releases import Releases
 from confide.deploy.store.books import Books, Changes, as_bytes
 from confide.deploy.store.store import MemoryStore, Store
 from confide.graph.graph import Graph
-from confide.laws.noise import SecretStream, discrete_gaussian
+from confide.laws.noise import discrete_gaussian
+from confide.laws.secret_stream import SecretStream
 from confide.privacy.ledger import Cost
 from confide.rounds.schemes import scheme
 from confide.secure import messages as secure_messages

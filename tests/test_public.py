@@ -40,6 +40,21 @@ def test_a_deployed_client_needs_neither_numba_nor_scipy() -> None:
     assert not loaded & set(HEAVY)
 
 
+def test_a_round_can_be_run_beside_a_framework_with_numpy_alone() -> None:
+    """`bench/gpu.py` runs where only NumPy and JAX or PyTorch are installed."""
+    absent = json.dumps([*HEAVY, "pydantic", "typer", "rich", "cryptography", "msgpack", "dp_accounting", "grpc"])
+    rounds = "aggregate, algorithm, arithmetic, clipping, combine, consensus, local, schemes"
+    loaded_by(
+        f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"  # importing any of them fails
+        "from confide.base import arrays, canonical, errors, randomness, validation\n"
+        "from confide.engines import engine, recording\n"
+        "from confide.graph import graph\n"
+        "from confide.problems import federation, gaussian, models, problem\n"
+        f"from confide.rounds import {rounds}\n"
+        "gaussian.regression(2, 3, 4), graph.Graph.ring(4), algorithm.GFL()"
+    )
+
+
 def test_every_public_name_resolves_to_the_thing_itself() -> None:
     assert len(set(confide.__all__)) == len(confide.__all__)
     for name in confide.__all__:

@@ -21,11 +21,13 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
 
 def test_the_ratios_are_those_of_the_rates(numbers: dict[str, float]) -> None:
+    ratios = ("ratio", "floor_ratio", "threads_speedup")
     assert list(numbers) == [
         *("reference_rounds_per_s", "engine_rounds_per_s", "floor_rounds_per_s"),
-        *("ratio", "floor_ratio", "threads_speedup", "gradients_per_round"),
+        *(key for ratio in ratios for key in (ratio, f"{ratio}_spread")),
+        "gradients_per_round",
     ]
-    assert all(math.isfinite(v) and v > 0 for v in numbers.values())
+    assert all(math.isfinite(v) and (v > 0 or key.endswith("_spread")) for key, v in numbers.items())
     assert numbers["ratio"] == pytest.approx(numbers["engine_rounds_per_s"] / numbers["reference_rounds_per_s"])
     assert numbers["floor_ratio"] == pytest.approx(numbers["floor_rounds_per_s"] / numbers["engine_rounds_per_s"])
     json.dumps(numbers, allow_nan=False)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 
 import pytest
@@ -24,15 +27,28 @@ def figures() -> dict[str, float]:
 
 def test_the_ratios_are_those_of_the_times(figures: dict[str, float]) -> None:
     assert (figures["clients"], figures["length"], figures["rounds"]) == (3, 100, deploy.ROUNDS)
-    assert all(math.isfinite(value) and value > 0 for value in figures.values())
+    assert all(math.isfinite(value) and (value > 0 or name.endswith("_spread")) for name, value in figures.items())
     for name in ("plain", "secure"):
         assert figures[f"ratio_{name}"] == pytest.approx(figures[f"{name}_s"] / figures["floor_s"])
+        assert figures[f"cpu_ratio_{name}"] == pytest.approx(figures[f"{name}_cpu_s"] / figures["floor_cpu_s"])
     assert figures["ratio_secure_short"] == pytest.approx(figures["secure_s"] / figures["floor_short_s"])
     json.dumps(figures, allow_nan=False)
 
 
 def test_a_client_is_small(figures: dict[str, float]) -> None:
     assert 20 < figures["client_rss_mib"] < LARGEST_CLIENT
+
+
+def test_processor_seconds_are_those_of_a_process_and_of_its_children() -> None:
+    inner = "import sys; print('here', flush=True); sys.stdin.read()"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}], check=True)"
+    with subprocess.Popen([sys.executable, "-c", outer], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert len(list(deploy._families([process.pid]))) == 2
+        alone = time.clock_gettime((~process.pid << 3) | 2)
+        assert deploy._processor([process.pid]) > alone > 0  # the child was busy, too
+        process.communicate()
 
 
 def test_on_the_command_line(command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +13,8 @@ from confide.base.errors import InputError
 from confide.benchmarks.network import bench
 
 
-def test_the_figures_fit_together() -> None:
+def test_the_figures_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "perf_counter", itertools.count(0.0).__next__)  # all rounds alike
     seen = []
     found = bench(3, 50, 4, lambda: seen.append(1))
     assert found["commits_per_round"] <= 3 * 3  # open and publish; flows and what closes records ride along
@@ -21,6 +24,7 @@ def test_the_figures_fit_together() -> None:
     assert found["messages_per_s"] / found["rounds_per_s"] == pytest.approx(
         found["memory_messages_per_s"] / found["memory_rounds_per_s"]
     )
+    assert found["ratio_spread"] == 0.0
     assert len(seen) == 2 * 4 + 300
 
 

@@ -14,7 +14,9 @@ from confide.laws.noise import LAWS
 
 def test_the_ratios_are_those_of_the_rates() -> None:
     seen: list[int] = []
-    figures = noise.bench(100, tries=2, watch=lambda: seen.append(1))
+    noise.bench(100, tries=2, watch=lambda: seen.append(1))
+    assert len(seen) == 2
+    figures = noise.bench(100, tries=1)
     ratios = []
     for law in LAWS:
         for exponent in noise.EXPONENTS:
@@ -23,7 +25,6 @@ def test_the_ratios_are_those_of_the_rates() -> None:
             assert ratios[-1] == pytest.approx(figures[f"floor_{at}_per_s"] / figures[f"{at}_per_s"])
     assert figures["worst_ratio"] == max(ratios)
     assert min(ratios) > 0
-    assert len(seen) == 2
     json.dumps(figures, allow_nan=False)
 
 

@@ -15,7 +15,7 @@ from confide.base.errors import InputError
 from confide.base.randomness import Purpose, key, stream, words_for
 from confide.engines import kernel
 from confide.laws.law import LAWS, Conversion, Law, Norm
-from confide.laws.noise import SecretStream
+from confide.laws.secret_stream import SecretStream
 
 Floats = NDArray[np.float64]
 ROWS = pytest.mark.parametrize("law", LAWS.values(), ids=str)
@@ -150,14 +150,15 @@ def test_a_seeded_stream_is_reproducible_and_the_compiled_engine_draws_it(law: L
 def test_a_simulation_can_draw_what_a_deployment_draws(law: Law) -> None:
     """Four words of a seeded stream key the deployed sampler: the same seed, the same integers, of the same law."""
     words = stream(7, Purpose.SERVER_NOISE, (1, 0), 4)
-    x = law.grid(words, SIGMA, 0.25, 20_000)
+    x = law.integers(SecretStream.of(words), SIGMA, 0.25, 20_000)
     assert x.dtype == np.int64
-    assert x.tobytes() == law.grid(words.copy(), SIGMA, 0.25, 20_000).tobytes()
+    assert x.tobytes() == law.integers(SecretStream.of(words.copy()), SIGMA, 0.25, 20_000).tobytes()
     deployed = law.integers(SecretStream(words.astype("<u8").tobytes()), SIGMA, 0.25, 20_000)
     assert x.tobytes() == deployed.tobytes()
     shape = stats.laplace(scale=SIGMA / math.sqrt(2.0)) if law.norm is Norm.L1 else stats.norm(scale=SIGMA)
     assert stats.kstest(0.25 * (x + np.random.default_rng(0).random(len(x)) - 0.5), shape.cdf).pvalue > 0.01
-    assert not np.array_equal(x, law.grid(stream(8, Purpose.SERVER_NOISE, (1, 0), 4), SIGMA, 0.25, 20_000))
+    other = stream(8, Purpose.SERVER_NOISE, (1, 0), 4)
+    assert not np.array_equal(x, law.integers(SecretStream.of(other), SIGMA, 0.25, 20_000))
 
 
 @ROWS

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import os
-import pickle
 import subprocess
 import sys
-import threading
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
@@ -18,9 +14,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from confide.base.errors import InputError, RunError
+from confide.base.errors import InputError
 from confide.laws import noise
-from confide.laws.noise import LAWS, SecretStream, discrete_gaussian, discrete_laplace
+from confide.laws.noise import LAWS, discrete_gaussian, discrete_laplace
+from confide.laws.secret_stream import SecretStream
 from draws import statistical_distance, variance
 
 SAMPLERS = {"laplace": discrete_laplace, "gaussian": discrete_gaussian}
@@ -295,25 +292,7 @@ def test_variance_approaches_the_continuous_one() -> None:
     assert variance("laplace", 2.0**30) == pytest.approx(2 * 2.0**60, rel=1e-15)
 
 
-# The stream
-
-
-def test_words_are_chacha20() -> None:
-    """RFC 8439, A.1, test vector 1: its first 32 bytes become the next key, the rest is handed out."""
-    rest = bytes.fromhex("da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586")
-    assert SecretStream(bytes(32)).words(4).astype("<u8").tobytes() == rest
-
-
-def test_words_do_not_depend_on_how_they_are_asked_for() -> None:
-    a, b = SecretStream(KEY), SecretStream(KEY)
-    parts = [b.words(n) for n in (0, 1, 8187, 5, 30_000)]
-    assert np.array_equal(a.words(38_193), np.concatenate(parts))
-
-
-def test_words_are_uniform_and_never_repeat() -> None:
-    words = SecretStream(KEY).words(200_000)
-    assert len(np.unique(words)) == len(words)
-    assert stats.chisquare(np.bincount(words.view(np.uint8), minlength=256)).pvalue > 1e-3
+# Keys
 
 
 def test_same_key_same_noise_other_key_other_noise() -> None:
@@ -333,54 +312,6 @@ def test_published_draws() -> None:
     some = [0, 1, 8191, 8192, 9999]
     assert sample("laplace", 1e6, 10_000)[some].tolist() == [194356, -192813, -352630, 1974599, 1772298]
     assert sample("gaussian", 1e6, 10_000)[some].tolist() == [227699, 607423, -440337, -1326541, -193675]
-
-
-def test_key_is_not_shown() -> None:
-    secret = b"a secret key, thirty-two letters"
-    stream = SecretStream(secret)
-    assert repr(stream) == str(stream) == f"{stream}" == "SecretStream()"
-    assert not hasattr(stream, "__dict__")
-    with pytest.raises(InputError) as error:
-        SecretStream(secret + b"!")
-    assert "secret key" not in str(error.value)
-    assert "33 bytes" in str(error.value)
-    with pytest.raises(InputError, match="str"):
-        SecretStream("a secret key, thirty-two letters")  # type: ignore[arg-type]
-
-
-def test_used_words_and_keys_are_erased() -> None:
-    stream = SecretStream(KEY)
-    used = stream.words(100)
-    assert stream._key != KEY
-    assert not stream._block[:104].any()
-    assert not np.isin(used, stream._block).any()
-    assert np.frombuffer(stream._key, dtype="<u8")[0] not in stream._block
-
-
-def test_stream_is_not_copied() -> None:
-    stream = SecretStream()
-    for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="drawn twice"):
-            attempt(stream)
-
-
-def test_stream_refuses_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = SecretStream()
-    stream.words(1)
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    with pytest.raises(RunError, match="fork"):
-        stream.words(1)
-
-
-def test_threads_never_get_the_same_words() -> None:
-    stream, parts = SecretStream(KEY), []
-    threads = [threading.Thread(target=lambda: parts.extend(stream.words(777) for _ in range(50))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    words = np.concatenate(parts)
-    assert len(np.unique(words)) == len(words) == 4 * 50 * 777
 
 
 # Edges
@@ -403,8 +334,6 @@ def test_bad_sizes(bad: object) -> None:
     for call in (discrete_laplace, discrete_gaussian):
         with pytest.raises(InputError, match=r"^size = "):
             call(stream, 1.0, bad)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"^n = "):
-        stream.words(bad)  # type: ignore[arg-type]
 
 
 def test_sizes_and_types() -> None:

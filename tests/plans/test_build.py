@@ -53,20 +53,6 @@ def run(e: Experiment) -> Plan:
     return of_run(e.problem, e.graph, e.algorithm, e.rounds, e.seed, e.privacy)
 
 
-class Begun(Linear):
-    def start(self) -> np.ndarray:
-        return np.ones(2)
-
-
-def test_a_plan_in_fixed_point_begins_at_zero() -> None:
-    """It holds no initial weights, and the range of its states rests on them."""
-    problem = Problem(PROBLEM.federation, Begun(0.1))
-    fixed = replace(CLIPPED, arithmetic="fixed")
-    with pytest.raises(InputError, match="begins at zero"):
-        of_run(problem, [GRAPH], fixed, 7, 0, Privacy())
-    of_run(problem, [GRAPH], CLIPPED, 7, 0, Privacy())
-
-
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 def test_both_doors_make_the_same_tables_of_one_config(aggregation: str) -> None:
     """But for keys, clocks and the order in which clients are written: in a simulation alike ones share a row."""

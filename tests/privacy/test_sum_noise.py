@@ -15,7 +15,8 @@ from scipy.special import logsumexp
 
 from confide.base.errors import InputError
 from confide.graph.graph import Graph
-from confide.laws.noise import SecretStream, discrete_gaussian
+from confide.laws.noise import discrete_gaussian
+from confide.laws.secret_stream import SecretStream
 from confide.plans.words import Cap
 from confide.privacy.accountant import account
 from confide.privacy.course import Account

@@ -19,7 +19,7 @@ from confide.engines.release import LOST, Releasing
 from confide.graph.graph import Graph
 from confide.laws.conversion import gaussian_epsilon
 from confide.laws.law import GAUSSIAN
-from confide.laws.noise import SecretStream
+from confide.laws.secret_stream import SecretStream
 from confide.plans.words import Centroid, OwnServer
 from confide.privacy.accountant import account
 from confide.privacy.asked import add_up

@@ -21,7 +21,7 @@ from confide.engines.predict import predict
 from confide.engines.release import Releasing
 from confide.engines.run import CLEAN, MODEL, RECORD, Run
 from confide.graph.graph import Graph
-from confide.laws.noise import SecretStream
+from confide.laws.secret_stream import SecretStream
 from confide.plans.privacy import Privacy
 from confide.problems import regression
 from confide.problems.federation import Federation

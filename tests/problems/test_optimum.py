@@ -133,8 +133,9 @@ def test_a_softmax_optimum_that_is_not_unique_or_not_affordable(monkeypatch: pyt
     f = Federation(f.X, (f.d + 1) / 2, f.client_offsets, f.unit_offsets)
     with pytest.raises(InputError, match="to the rows of all classes"):
         solve(f, Softmax(0.0, classes=2))
-    with pytest.raises(InputError, match="lost in rounding"):
-        solve(f, Softmax(1e-14, classes=2))
+    for rho in (1e-14, 1e300):
+        with pytest.raises(InputError, match="lost in rounding"):
+            solve(f, Softmax(rho, classes=2))
     monkeypatch.setattr(optimum, "LARGEST", 100.0)
     with pytest.raises(InputError, match="not solved for beyond 1e\\+02"):
         solve(f, Softmax(0.1, classes=2))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from confide.base.errors import InputError
-from confide.laws.noise import SecretStream, discrete_gaussian
+from confide.laws.noise import discrete_gaussian
+from confide.laws.secret_stream import SecretStream
 from confide.secure import client, server
 from confide.secure.client import Member
 from confide.secure.encoding import signed, words_of

@@ -27,6 +27,11 @@ HERE = Path(__file__).resolve().parents[2]
 Measured = dict[str, float]
 
 
+def told(numbers: dict[str, float]) -> Measured:
+    """What is compared of a bench's numbers: no spread, which is about the run alone."""
+    return {k: float(v) for k, v in numbers.items() if any(word in k for word in TOLD) and not k.endswith("_spread")}
+
+
 @contextmanager
 def worktree(commit: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
@@ -62,9 +67,7 @@ def measure(tree: Path, parts: list[str]) -> Iterator[tuple[str, Measured]]:
         for name in BENCHES:
             code, took, printed = do(tree, ".venv/bin/confide", "bench", name, "--json")
             if code == 0:
-                numbers = json.loads(printed)
-                told = {k: float(v) for k, v in numbers.items() if any(word in k for word in TOLD)}
-                yield f"bench {name}", {"CPU seconds": took["CPU seconds"]} | told
+                yield f"bench {name}", {"CPU seconds": took["CPU seconds"]} | told(json.loads(printed))
     if "tests" in parts:
         code, took, printed = do(tree, "make", "test")
         print(f"  {(printed.splitlines() or ['no output'])[-1]}", flush=True)

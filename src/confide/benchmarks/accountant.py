@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from confide.base.validation import whole
-from confide.benchmarks.timing import best
+from confide.benchmarks.timing import all_told, turns
 from confide.graph.graph import Graph
 from confide.plans.build import of_run
 from confide.plans.privacy import Privacy
@@ -50,7 +50,7 @@ def bench(
     few_servers: int = 10,
     few_rounds: int = 50,
     events: int = 10_000,
-    tries: int = 5,
+    tries: int = 11,
     watch: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Seconds and ratios of accounts, statements, ledgers and the import.
@@ -76,28 +76,22 @@ def bench(
     for name, code in (("interpreter", "pass"), ("import", "import confide")):
         works[name] = partial(subprocess.run, [sys.executable, "-c", code], check=True)
     with tempfile.TemporaryDirectory(prefix="confide-bench-") as folder:
-        works |= _ledger(Path(folder), events)
-        for work in works.values():
-            work()  # imports, and fills caches
-        watch()
-        took = best(works, tries, watch)
-    worst = max(accounts, key=took.__getitem__)
+        took = turns(works | _ledger(Path(folder), events), tries, watch)
+    worst = max(accounts, key=took.median)
+    ratios: dict[str, tuple[Any, Any]] = {"account": (worst, "floor"), "statement": ("statement", "floor")}
+    ratios |= {"ledger": ("ledger", "ledger floor"), "import": ("import", "interpreter")}
+    ratios |= {f"general_{name}": (("general", name), ("closed", name)) for name in GENERAL}
     return {
         "servers": servers,
         "rounds": rounds,
-        "floor_s": took["floor"],
-        **{f"account_{name}_s": max(took[name, graph] for graph in GRAPHS) for name in SCHEMES},
+        "floor_s": took.median("floor"),
+        **{f"account_{name}_s": max(took.median((name, graph)) for graph in GRAPHS) for name in SCHEMES},
         "account_worst": " on ".join(worst),
-        "account_ratio": took[worst] / took["floor"],
-        "statement_s": took["statement"],
-        "statement_ratio": took["statement"] / took["floor"],
-        **_against_the_closed_form(took, few, few_rounds),
-        "ledger_s": took["ledger"],
-        "ledger_floor_s": took["ledger floor"],
-        "ledger_ratio": took["ledger"] / took["ledger floor"],
-        "import_s": took["import"],
-        "interpreter_s": took["interpreter"],
-        "import_ratio": took["import"] / took["interpreter"],
+        **{f"{name}_s": took.median(name) for name in ("statement", "ledger", "import", "interpreter")},
+        **{f"general_{name}_s": took.median(("general", name)) for name in GENERAL},
+        **{f"general_{name}_difference": _off_the_closed_form(name, few, few_rounds) for name in GENERAL},
+        "ledger_floor_s": took.median("ledger floor"),
+        **all_told({f"{name}_ratio": took.ratios(*pair) for name, pair in ratios.items()}),
     }
 
 
@@ -121,14 +115,9 @@ def _floor(graph: Graph, rounds: int) -> None:
         deviation = graph.own_weights * deviation + 1.0
 
 
-def _against_the_closed_form(took: dict[Any, float], graph: Graph, rounds: int) -> dict[str, float]:
-    found = {}
-    for name in GENERAL:
-        closed, general = (work(name, graph, rounds).mu_gdp or 0.0 for work in (_account, _general))
-        found[f"general_{name}_s"] = took["general", name]
-        found[f"general_{name}_ratio"] = took["general", name] / took["closed", name]
-        found[f"general_{name}_difference"] = abs(general - closed) / closed
-    return found
+def _off_the_closed_form(name: str, graph: Graph, rounds: int) -> float:
+    closed, general = (work(name, graph, rounds).mu_gdp or 0.0 for work in (_account, _general))
+    return abs(general - closed) / closed
 
 
 def _ledger(folder: Path, count: int) -> dict[str, Callable[[], object]]:

@@ -3,7 +3,10 @@
 One unit without neighbours, its server and its clients each a process, with sums in clear and with secure sums: model
 to all, no training, updates, sum, noise, the store. The floor is `echo`: the same bytes between as many processes
 over gRPC and mutual TLS. All three stand ready from the start and take turns, a few rounds each, so that what else the
-machine does meets them alike; times are medians.
+machine does meets them alike. A ratio is the median of those of the turns, a time of all turns.
+
+How long a round takes is one figure, how much work it is another: the processor seconds of all its processes, whose
+ratios (`cpu_ratio_...`) hardly change when the machine has other work besides.
 """
 
 from __future__ import annotations
@@ -15,25 +18,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, suppress
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from confide.base.errors import RunError
 from confide.base.validation import whole
 from confide.benchmarks import echo
 from confide.benchmarks.network import trivial
+from confide.benchmarks.timing import Turns, all_told
 from confide.cluster.layout import fill, free_ports
 from confide.cluster.processes import Cluster
 from confide.cluster.try_out import TRY_OUT
 from confide.plans.config import parse
 from confide.secure.settings import Secure
 
-TURNS: Final = 8
+TURNS: Final = 16
 ROUNDS: Final = 4  # of each in a turn
 WORD: Final = 8  # bytes of a coordinate of the model, and of an update in clear
 PATIENCE: Final = 60.0  # seconds for a turn
@@ -45,7 +49,7 @@ UNIT: Final = echo.ORGANISATION
 def bench(
     clients: int, length: int, turns: int | None = None, watch: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Seconds of a round, and memory of a process at its peak.
+    """Seconds of a round, by the clock and of all its processors, and memory of a process at its peak.
 
     `floor_s` has the model's bytes both ways. Masked updates are words of half the size: `floor_short_s` has those.
     """
@@ -58,34 +62,47 @@ def bench(
         floor = stack.enter_context(closing(_Echo(plain.layout.authority(UNIT), clients, WORD * length)))
         for part in (plain, secure, floor):
             part.start()
-        work: dict[str, Callable[[], list[float]]] = {
+        work: dict[str, Callable[[], _Round]] = {
             "floor": partial(floor.rounds, ROUNDS, WORD * length),
             "plain": partial(plain.rounds, ROUNDS),
             "short": partial(floor.rounds, ROUNDS, Secure().ring_bits // 8 * length),
             "secure": partial(secure.rounds, ROUNDS),
         }
-        taken: dict[str, list[float]] = {name: [] for name in work}
+        rounds: dict[str, list[_Round]] = {name: [] for name in work}
         for turn in range(1 + turns):
-            for name, measure in work.items():
-                found = measure()
-                taken[name] += found if turn else []  # the first rounds find caches cold and connections slow
+            for name in list(work)[:: -1 if turn % 2 else 1]:
+                found = work[name]()
+                rounds[name] += [found] if turn else []  # the first find caches cold and connections slow
                 watch()
-        seconds = {name: statistics.median(times) for name, times in taken.items()}
+        took = Turns({name: [each.seconds for each in found] for name, found in rounds.items()})
+        cost = Turns({name: [each.processor for each in found] for name, found in rounds.items()})
         memory = [secure.memory(), plain.memory()]
     return {
         "clients": clients,
         "length": length,
         "rounds": turns * ROUNDS,
-        "floor_s": seconds["floor"],
-        "plain_s": seconds["plain"],
-        "secure_s": seconds["secure"],
-        "ratio_plain": seconds["plain"] / seconds["floor"],
-        "ratio_secure": seconds["secure"] / seconds["floor"],
-        "floor_short_s": seconds["short"],
-        "ratio_secure_short": seconds["secure"] / seconds["short"],
+        **{f"{name}_s": took.median(name) for name in ("floor", "plain", "secure")},
+        "floor_short_s": took.median("short"),
+        **{f"{name}_cpu_s": cost.median(name) for name in ("floor", "plain", "secure")},
+        **all_told(
+            {
+                "ratio_plain": took.ratios("plain", "floor"),
+                "ratio_secure": took.ratios("secure", "floor"),
+                "ratio_secure_short": took.ratios("secure", "short"),
+                "cpu_ratio_plain": cost.ratios("plain", "floor"),
+                "cpu_ratio_secure": cost.ratios("secure", "floor"),
+            }
+        ),
         "client_rss_mib": max(client for _, client in memory),
         "server_rss_mib": max(server for server, _ in memory),
     }
+
+
+class _Round(NamedTuple):
+    """One of several in a turn: the median of their seconds, and the mean of the processor's."""
+
+    seconds: float
+    processor: float
 
 
 class _Network:
@@ -113,9 +130,10 @@ class _Network:
         self._cluster.close()
         self._lock.close()
 
-    def rounds(self, n: int) -> list[float]:
+    def rounds(self, n: int) -> _Round:
         """Open the gate until n whole rounds have passed."""
-        seen = len(self._published())
+        pids = [process.pid for process in self._cluster.processes.values()]
+        seen, before = len(self._published()), _processor(pids)
         self._lock.close()
         try:
             self._cluster.wait("rounds", lambda: len(self._published()) > seen + n, PATIENCE)
@@ -123,7 +141,8 @@ class _Network:
         finally:
             self._lock = self._closed_gate()
             time.sleep(0.1)  # what is under way ends
-        return [later - earlier for earlier, later in pairwise(at)]
+        seconds = statistics.median(later - earlier for earlier, later in pairwise(at))
+        return _Round(seconds, (_processor(pids) - before) / (len(self._published()) - seen))
 
     def _published(self) -> list[float]:
         """When each round was."""
@@ -149,6 +168,21 @@ class _Network:
 def _peak(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+
+
+def _processor(pids: Iterable[int]) -> float:
+    """Processor seconds of these processes, and of those that they have started, so far."""
+    return sum(time.clock_gettime((~pid << 3) | 2) for pid in _families(pids))  # as clock_getcpuclockid(3) makes it
+
+
+def _families(pids: Iterable[int]) -> Iterator[int]:
+    for pid in pids:
+        yield pid
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            children = ""
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                children = (thread / "children").read_text(encoding="ascii")
+            yield from _families(map(int, children.split()))
 
 
 class _Echo:
@@ -180,9 +214,11 @@ class _Echo:
             raise RunError("the floor's server ended; its error stands above")
         return line
 
-    def rounds(self, n: int, back: int) -> list[float]:
+    def rounds(self, n: int, back: int) -> _Round:
         assert self._server.stdin is not None  # noqa: S101 - a pipe
+        pids = [process.pid for process in self._processes]
+        before = _processor(pids)
         self._server.stdin.write(f"{n} {back}\n")
         self._server.stdin.flush()
-        taken: list[float] = json.loads(self._line())
-        return taken
+        seconds = statistics.median(json.loads(self._line()))
+        return _Round(seconds, (_processor(pids) - before) / n)

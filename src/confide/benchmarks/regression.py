@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from confide.base.validation import whole
 from confide.benchmarks import floor
-from confide.benchmarks.timing import best
+from confide.benchmarks.timing import all_told, turns
 from confide.engines.compiled import CompiledEngine
 from confide.engines.driver import simulate
 from confide.engines.plain import PlainEngine
@@ -20,7 +21,7 @@ from confide.problems import regression
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 
-ROUNDS, REFERENCE_ROUNDS, TRIES = 2000, 20, 5
+ROUNDS, REFERENCE_ROUNDS, TRIES = 2000, 10, 15
 
 
 def bench(seed: int = 0, watch: Callable[[], None] = lambda: None) -> dict[str, Any]:
@@ -35,20 +36,20 @@ def bench(seed: int = 0, watch: Callable[[], None] = lambda: None) -> dict[str, 
     run = partial(
         simulate, problem, graph, algorithm, rounds=ROUNDS, repeats=4, seed=seed, engine="compiled", progress=False
     )
-    works: dict[str, Callable[[], object]] = {"reference": reference, "engine": one, "floor": bare}
-    works |= {"one_thread": partial(run, threads=1), "two_threads": partial(run, threads=2)}
-    for work in works.values():
-        work()  # compiles
-    took = best(works, TRIES, watch)
-    per_round = {"reference": took["reference"] / REFERENCE_ROUNDS}
-    per_round |= {name: took[name] / ROUNDS for name in ("engine", "floor")}
+    took = turns({"reference": reference, "engine": one, "floor": bare}, TRIES, watch)
+    threads = {n: partial(run, threads=n) for n in (1, 2)}
+    elapsed = turns(threads, TRIES, watch, time.perf_counter)
+    rounds = {"reference": REFERENCE_ROUNDS, "engine": ROUNDS, "floor": ROUNDS}
+    longer = ROUNDS / REFERENCE_ROUNDS
     return {
-        "reference_rounds_per_s": 1.0 / per_round["reference"],
-        "engine_rounds_per_s": 1.0 / per_round["engine"],
-        "floor_rounds_per_s": 1.0 / per_round["floor"],
-        "ratio": per_round["reference"] / per_round["engine"],
-        "floor_ratio": per_round["engine"] / per_round["floor"],
-        "threads_speedup": took["one_thread"] / took["two_threads"],
+        **{f"{name}_rounds_per_s": count / took.median(name) for name, count in rounds.items()},
+        **all_told(
+            {
+                "ratio": [longer * each for each in took.ratios("reference", "engine")],
+                "floor_ratio": took.ratios("engine", "floor"),
+                "threads_speedup": elapsed.ratios(1, 2),
+            }
+        ),
         "gradients_per_round": _gradients(problem, algorithm, seed),
     }
 

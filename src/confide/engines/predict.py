@@ -43,7 +43,7 @@ def predict(
         remedy = "was not trained on a table (its features have no columns); use a run of one, such as 'table'"
         raise InputError("run", str(folder), remedy)
     repeat = whole("repeat", repeat, 0, run.repeats - 1)
-    w = _weights(run, str(folder), repeat, server)
+    w = _weights(run, repeat, server)
     frame = read_table(table, "table")
     X = FeatureMap.from_dict(described).apply(frame)
     name, label = run.model.get("name"), described.get("label")
@@ -58,20 +58,14 @@ def predict(
     return pl.DataFrame(columns), _metrics(model, w, X, frame, label)
 
 
-def _weights(run: Run, folder: str, repeat: int, server: int | None) -> Floats:
+def _weights(run: Run, repeat: int, server: int | None) -> Floats:
+    if server is None:
+        return run.learned(repeat)
     released = None if run.released is None else run.released[repeat]
-    if server is None and released is not None:
-        return released if released.ndim == 1 else np.asarray(released.mean(axis=0))
     models = released if released is not None and released.ndim == 2 else run.models[repeat]
     if not len(models):
-        if server is not None:
-            raise InputError("server", server, "no server's own model was released; leave it out")
-        remedy = (
-            "released no model (privacy.release = 'none', or it diverged), and clean ones are not kept; run it with "
-            "privacy.release = 'centroid:SIGMA', or for your own eyes with output.unreleased_models = true"
-        )
-        raise InputError("run", folder, remedy)
-    return np.asarray(models.mean(axis=0) if server is None else models[whole("server", server, 0, len(models) - 1)])
+        raise InputError("server", server, "no server's own model was released; leave it out")
+    return np.asarray(models[whole("server", server, 0, len(models) - 1)])
 
 
 def _released(path: Path, frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, float]]:

@@ -19,7 +19,8 @@ from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.randomness import Purpose, key, words
 from confide.graph.graph import Graph
-from confide.laws.noise import LARGEST_SCALE, SecretStream, discrete_gaussian
+from confide.laws.noise import LARGEST_SCALE, discrete_gaussian
+from confide.laws.secret_stream import SecretStream
 from confide.plans.words import Consensus, Local, Nothing
 from confide.privacy.price import Price
 from confide.privacy.reveal import Reveal

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,10 @@ from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.randomness import Words, gaussian_of, laplace_of
 from confide.base.validation import number, one_of
-from confide.laws.noise import Integers, SecretStream, discrete_gaussian, discrete_laplace
+from confide.laws.noise import Integers, discrete_gaussian, discrete_laplace
+
+if TYPE_CHECKING:
+    from confide.laws.secret_stream import SecretStream
 
 ROOT = 2.0**0.5  # the standard deviation of a Laplace law of scale 1
 
@@ -134,17 +137,6 @@ class Law:
         if number("sigma", sigma, least=0.0) == 0.0:
             return np.zeros(size, np.int64)
         return self.secret(stream, sigma, quantum, size)
-
-    def grid(self, words: Words, sigma: float, quantum: float, size: int) -> Integers:
-        """Whole quanta by the deployed sampler, on a cipher that four words of a seeded stream are the key of.
-
-        The same words give the same integers, so that a simulation can draw what a deployment would.
-
-        >>> from confide.base.randomness import Purpose, stream
-        >>> LAWS["discrete-laplace"].grid(stream(0, Purpose.SERVER_NOISE, (1, 0), 4), sigma=8.0, quantum=0.5, size=4)
-        array([26, 15, -2,  1])
-        """
-        return self.integers(SecretStream(words[:4].astype("<u8").tobytes()), sigma, quantum, size)
 
     def __str__(self) -> str:
         return self.name

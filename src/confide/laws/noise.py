@@ -1,4 +1,4 @@
-"""Noise for whatever leaves a machine: integers, from a stream cipher seeded by the OS, with a proven distance.
+"""Noise for whatever leaves a machine: integers, from the words of a secret stream, with a proven distance.
 
     discrete Laplace    P(x) ~ exp(-|x| / scale)           epsilon = Delta_1 / scale        (pure)
     discrete Gaussian   P(x) ~ exp(-x^2 / (2 sigma^2))     rho = Delta_2^2 / (2 sigma^2)    (zCDP)
@@ -43,33 +43,29 @@ at secret positions: who shares the processor's cache may learn something. Pytho
 from __future__ import annotations
 
 import math
-import os
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 from functools import lru_cache
 from itertools import accumulate
-from typing import Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
-from confide.base.errors import InputError, RunError
+from confide.base.errors import InputError
+from confide.base.randomness import Words
 from confide.base.validation import positive, whole
 
+if TYPE_CHECKING:
+    from confide.laws.secret_stream import SecretStream
+
 Law = Literal["laplace", "gaussian"]
-Words = NDArray[np.uint64]
 Integers = NDArray[np.int64]
 
 LAWS: Final = ("laplace", "gaussian")
 LARGEST_SCALE: Final = 2.0**50
 LARGEST_SIZE: Final = 1 << 32
-KEY_BYTES: Final = 32
-BLOCK_BYTES: Final = 1 << 16
-ZEROS: Final = bytes(BLOCK_BYTES)
 
 K: Final = 64  # the base of the digits
 JOIN: Final = 5 * K * K  # v_1, the variance parameter of every Gaussian digit
@@ -80,63 +76,10 @@ MASS_BITS: Final = 128
 CHUNK: Final = 8192  # samples at a time, so that the arrays stay in the cache; part of a stream's meaning
 
 
-class SecretStream:
-    """Words from ChaCha20, keyed by the operating system, or by 32 bytes that two parties derived together.
-
-    Every block's first 32 bytes are the key of the next block and words are erased once handed out, so a machine that
-    is seized later does not give back earlier noise. Threads may share a stream. A process may not share it with its
-    fork, where both would draw the same noise: the child is refused. A copied virtual machine cannot be noticed.
-
-    >>> SecretStream(bytes(32)).words(2)  # RFC 8439, A.1, test vector 1, from byte 32 on
-    array([10180482965161198042,  3984235106219861111], dtype=uint64)
-    """
-
-    __slots__ = ("_block", "_key", "_lock", "_next", "_process")
-
-    def __init__(self, key: bytes | None = None) -> None:
-        if key is not None and not (isinstance(key, bytes) and len(key) == KEY_BYTES):
-            shown = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__  # never the key itself
-            raise InputError("key", shown, f"must be {KEY_BYTES} bytes")
-        self._key = os.urandom(KEY_BYTES) if key is None else key
-        self._block = np.zeros(BLOCK_BYTES // 8, dtype="<u8")
-        self._next = len(self._block)
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-
-    def words(self, n: int) -> Words:
-        """The next n words, each uniform on 0 .. 2^64 - 1."""
-        out = np.empty(whole("n", n, 0, LARGEST_SIZE), dtype=np.uint64)
-        if os.getpid() != self._process:
-            raise RunError("a secret stream was used after a fork; make a new one in each process")
-        done = 0
-        with self._lock:
-            while done < n:
-                if self._next == len(self._block):
-                    self._refill()
-                part = self._block[self._next : self._next + n - done]
-                out[done : done + len(part)] = part
-                part[:] = 0
-                self._next += len(part)
-                done += len(part)
-        return out
-
-    def _refill(self) -> None:
-        cipher = Cipher(ChaCha20(self._key, nonce=bytes(16)), mode=None).encryptor()
-        cipher.update_into(ZEROS, self._block.view(np.uint8).data)
-        self._next = KEY_BYTES // 8
-        self._key = self._block[: self._next].tobytes()
-        self._block[: self._next] = 0
-
-    def __repr__(self) -> str:
-        return "SecretStream()"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:  # pickle, copy and deepcopy all come here
-        raise TypeError("a SecretStream cannot be copied or pickled: noise would be drawn twice")
-
-
 def discrete_laplace(stream: SecretStream, scale: float, size: int) -> Integers:
     """P(x) ~ exp(-|x| / scale) on the integers; never beyond 84 scale + 1.
 
+    >>> from confide.laws.secret_stream import SecretStream
     >>> discrete_laplace(SecretStream(bytes(32)), 2.0**30, 3)
     array([   64139566, -1104798091, -1282963248])
     """
@@ -146,6 +89,7 @@ def discrete_laplace(stream: SecretStream, scale: float, size: int) -> Integers:
 def discrete_gaussian(stream: SecretStream, sigma: float, size: int) -> Integers:
     """P(x) ~ exp(-x^2 / (2 sigma^2)) on the integers; never beyond 20 sigma + 1.
 
+    >>> from confide.laws.secret_stream import SecretStream
     >>> discrete_gaussian(SecretStream(bytes(32)), 2.0**30, 3)
     array([    7666372,  -579448173, -1089189044])
     """

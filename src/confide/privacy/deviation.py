@@ -11,22 +11,18 @@ from typing import Final, assert_never
 import numpy as np
 
 from confide.base.errors import InputError
-from confide.plans.plan import Learning, Plan
+from confide.plans.plan import NETWORK, Learning, Plan
 from confide.plans.words import ClippingAlone, ConvexGlm, PublicPoint, Regulariser
 from confide.privacy import monotone
 from confide.privacy.closed_forms import covers
 from confide.privacy.rounding import Rounding
-from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.sensitivity import WITHOUT, Sensitivity
 from confide.problems.models import GLM, Linear, Logistic
 from confide.problems.problem import Problem
 from confide.rounds.arithmetic import FixedArithmetic, check_range
 from confide.rounds.schemes import Exchange
 
 BLOCK: Final = 1 << 18  # rows that are checked at a time
-WITHOUT: Final = (
-    "What holds for any loss: a scheme with carry 0, such as shared; level 'unit'; proof 'regulariser:RHO' with "
-    "clipped examples; noise inside secure sums"
-)
 
 
 def sensitivity(plan: Plan) -> Sensitivity:
@@ -56,6 +52,7 @@ def sensitivity(plan: Plan) -> Sensitivity:
         clip=a.clip.kind,
         regulariser=a.model.ridge,
         rounding=rounding(plan),
+        network=a.model.kind == NETWORK,
     )
 
 
@@ -73,7 +70,8 @@ def largest(plan: Plan, grid: FixedArithmetic) -> float:
     """
     noise = 0 if plan.secure is None else plan.secure.encoding(plan.algorithm.update_bound, grid.fraction_bits).noise
     update = plan.algorithm.update_bound + noise * grid.client_quantum
-    return max(check_range(grid, plan.scheme, graph, update, plan.rounds) for graph in plan.graph.graphs)
+    start = plan.algorithm.model.largest_start
+    return max(check_range(grid, plan.scheme, graph, update, plan.rounds, start) for graph in plan.graph.graphs)
 
 
 def rounding(plan: Plan) -> Rounding | None:

@@ -10,14 +10,20 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.base.arrays import Bools, Floats, Ints
 from confide.base.errors import InputError
-from confide.base.validation import number, whole
+from confide.base.lazy import lazy
+from confide.base.validation import number, one_of, whole
+
+if TYPE_CHECKING:
+    from confide.problems.networks.constructors import jax as jax
+    from confide.problems.networks.constructors import save as save
+    from confide.problems.networks.constructors import torch as torch
 
 
 @runtime_checkable
@@ -106,7 +112,8 @@ class Regression(ABC):
 
     def smoothness_of_each(self, X: Floats) -> Floats:
         """The same, row by row."""
-        return np.asarray(self.curvature_bound * np.einsum("nm,nm->n", X, X) + 2 * self.rho)
+        squares = np.einsum("nm,nm->n", X, X, dtype=np.float64)  # X may be float32
+        return np.asarray(self.curvature_bound * squares + 2 * self.rho)
 
 
 @dataclass(frozen=True)
@@ -307,6 +314,7 @@ class Softmax(Regression):
 
 BuiltIn = Linear | Logistic | Softmax
 NAMES: Final = (Linear.name, Logistic.name, "softmax:CLASSES")
+KEYS: Final = (Linear.name, Logistic.name, "softmax")  # of a config
 OWN: Final = "own"  # in a plan and on the command line: the model of a train function that only the clients have
 
 
@@ -322,6 +330,19 @@ def named(name: str, rho: float = 0.0) -> BuiltIn | None:
     if kind == "softmax" and colon and re.fullmatch("[1-9][0-9]{0,8}", classes) and int(classes) > 1:
         return Softmax(rho, classes=int(classes))
     return None
+
+
+def chosen(key: str, rho: float, classes: int | None) -> BuiltIn:
+    """The model that a config names in `problem.model`, of so many classes where it has any.
+
+    Raises:
+        InputError: there is no such model, or it has no classes.
+    """
+    if one_of("problem.model", key, KEYS) == "softmax":
+        return Softmax(rho, classes=classes)  # type: ignore[arg-type]  # None is refused there
+    if classes is not None:
+        raise InputError("problem.classes", classes, 'only model = "softmax" has classes; leave it out')
+    return Linear(rho) if key == Linear.name else Logistic(rho)
 
 
 def is_built_in(model: Model) -> TypeGuard[BuiltIn]:
@@ -351,3 +372,7 @@ def _whole(d: Floats) -> Ints:
 def _sigmoid(z: Floats) -> Floats:
     e = np.exp(-np.abs(z))  # never overflows
     return np.where(z >= 0, 1.0, e) / (1.0 + e)
+
+
+NETWORKS: Final = ("jax", "save", "torch")
+__getattr__, _ = lazy(__name__, dict.fromkeys(NETWORKS, "confide.problems.networks.constructors"))

@@ -14,6 +14,7 @@ from confide.problems.federation import Federation
 from confide.problems.models import GLM, Linear, Model, Regression, Softmax
 
 TOLERANCE = 1e-10  # on |w - w^o|
+MOST = 1e100  # of the rho of a softmax model, far from overflow
 LARGEST = 2e7  # samples times weights of a softmax model, beyond which its optimum takes more than seconds
 BLOCK = 1 << 18  # rows held in memory at once, so that a mapped federation need not fit
 
@@ -117,6 +118,12 @@ def _by_products(f: Federation, model: Softmax) -> Floats:
         remedy = f"the optimum is not solved for beyond {LARGEST:.0e} samples times weights, here {f.samples} x {M}"
         raise NoUniqueOptimumError("problem", M, remedy)
 
+    length = np.sqrt(sum(float(weight @ np.einsum("nm,nm->n", X, X)) for X, _, weight in _blocks(f)))
+    least = np.finfo(np.float64).eps * length / (8 * TOLERANCE)  # a gradient of 2 rho times the tolerance is rounding
+    if not least <= model.rho <= MOST:
+        remedy = f"the optimum is lost in rounding: it is known for rho from {least:.1g} to {MOST:g}"
+        raise NoUniqueOptimumError("problem.rho", model.rho, remedy)
+
     def times(w: Floats, v: Floats) -> Floats:
         total = 2 * model.rho * v
         for X, _, weight in _blocks(f):
@@ -138,8 +145,7 @@ def _by_products(f: Federation, model: Softmax) -> Floats:
             return w
         hessian_at_w = LinearOperator((M, M), partial(times, w), dtype=np.float64)
         w = w - cg(hessian_at_w, g, rtol=1e-6)[0]
-    remedy = "so small that the optimum is lost in rounding; use a larger one, or features of a smaller norm"
-    raise NoUniqueOptimumError("problem.rho", model.rho, remedy)
+    raise NoUniqueOptimumError("problem.rho", model.rho, "the optimum was not found; use a larger one")
 
 
 def _closed_form(f: Federation, model: Linear) -> Floats:

@@ -14,6 +14,7 @@ from confide.base.errors import InputError
 from confide.base.files import Source
 from confide.problems.federation import Federation
 from confide.problems.models import Linear, Model, Regression, Started
+from confide.problems.networks.network import Network
 
 if TYPE_CHECKING:
     from confide.problems.optimum import Quadratic
@@ -30,7 +31,7 @@ class Problem:
         spec: name and parameters that make this problem again (saved with a run).
         notes: what every output must say of it, such as "synthetic".
         features: how the columns of X were made from a table (`confide predict` reads it), or None.
-        private: whether the data are somebody's; only what confide made from a seed is not.
+        private: whether the data are somebody's; what confide made from a seed, or everybody has, is not.
         undeclared: what was computed from everybody's rows before any noise (scaling, categories, a split of the whole
             table), each with what to declare instead: an epsilon does not cover it, so an accounted run is refused.
         source: the file that the data were read from, as it was then; no output has its digest.
@@ -53,6 +54,8 @@ class Problem:
                 if len(wrong):
                     remedy = f"the labels of this model are {self.model.labels}"
                     raise InputError("problem.label", float(wrong[0]), remedy)
+        if isinstance(self.model, Network):
+            self.model.check(self.federation.X, self.federation.d)
 
     @property
     def M(self) -> int:

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from confide.base import randomness
 from confide.base.randomness import Purpose
 from confide.laws.law import Law
+from confide.laws.secret_stream import SecretStream
 from confide.rounds.arithmetic import FixedArithmetic, State
 
 if TYPE_CHECKING:
@@ -36,9 +35,7 @@ def integer_noise(streams: int | Streams, arith: FixedArithmetic) -> NoiseSource
     """The law's discrete form, by the sampler of a deployment, on a stream of the seed or of the run's secret."""
 
     def source(purpose: Purpose, ids: tuple[int, ...], law: Law, sigma: float, size: int) -> State:
-        if sigma == 0.0:  # "pairwise" may leave all noise to the pairs
-            return np.zeros(size, dtype=np.int64)
-        drawn = randomness.stream(streams, purpose, ids, 4)
-        return law.discrete.grid(drawn, sigma, arith.quantum, size)
+        drawn = SecretStream.of(randomness.stream(streams, purpose, ids, 4))
+        return law.discrete.integers(drawn, sigma, arith.quantum, size)
 
     return source

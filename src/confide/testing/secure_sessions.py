@@ -52,13 +52,13 @@ def rehearse(
     members: list[client.Member],
     words: Mapping[int, Words],
     drops: Mapping[int, Phase] | None = None,
-    watch: Callable[[], None] = lambda: None,
+    watch: Callable[[int, Outcome], None] = lambda *_: None,
     entropy: Entropy = os.urandom,
 ) -> Outcome:
     """Run a session in which each client of `drops` falls silent from its phase on.
 
     Args:
-        watch: called after every turn of a client, for a progress bar.
+        watch: called after every turn of a client, with its number and what the session has come to.
         entropy: of all clients; a seeded one gives the same keys, neighbours and shares again.
     """
     peers = {m.client: m.identity.public for m in members if m.identity is not None}
@@ -73,7 +73,7 @@ def rehearse(
             begun = clock()
             outcome.state = server.receive(outcome.state, me, messages.from_client(raw, task.largest_message))
             outcome.server_seconds += clock() - begun
-        watch()
+        watch(me, outcome)
 
     for m in members:
         begun = clock()

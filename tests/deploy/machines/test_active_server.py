@@ -18,7 +18,8 @@ from confide.deploy.keys.announcement import agree
 from confide.deploy.machines import client_messages as cm
 from confide.deploy.machines.client import Client, ClientTerms, Reason
 from confide.deploy.store.record import Record
-from confide.laws.noise import SecretStream, discrete_gaussian
+from confide.laws.noise import discrete_gaussian
+from confide.laws.secret_stream import SecretStream
 from confide.plans.plan import Plan
 from confide.plans.words import OwnServer
 from confide.privacy.price import price

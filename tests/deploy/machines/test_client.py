@@ -43,7 +43,7 @@ from confide.deploy.machines.client_messages import (
 from confide.deploy.machines.training import built_in
 from confide.deploy.store.record import Owner, Record
 from confide.graph.graph import Graph
-from confide.laws.noise import SecretStream
+from confide.laws.secret_stream import SecretStream
 from confide.plans.plan import Plan
 from confide.problems.federation import Federation
 from confide.problems.models import Linear, Logistic
@@ -856,6 +856,15 @@ def test_an_update_that_ends_as_zeros_is_told(caplog: pytest.LogCaptureFixture) 
         assert len(lines) == told
         assert all(line.startswith("numbers of the update of round 1 end as zero: all of them") for line in lines)
     assert client.failed == 0
+
+
+def test_of_updates_that_end_as_zeros_one_after_the_other_the_first_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    client = a_client(a_reference(), 0, trainer=lambda w, i, c: np.full(3, 1.0 if i == 3 else 0.0))
+    for round in range(1, 6):
+        client.receive(invitation(round))
+    assert [record.args for record in caplog.records if record.args] == [
+        (i, "all of them, since none is as large as the plan's quantum") for i in (1, 4)
+    ]
 
 
 def test_a_failed_training_does_not_forget_what_was_encoded() -> None:

@@ -21,7 +21,8 @@ from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.deploy.machines.draws import secret_noise
 from confide.laws.law import GAUSSIAN, LAPLACE, Law
-from confide.laws.noise import SecretStream, discrete_gaussian, discrete_laplace
+from confide.laws.noise import discrete_gaussian, discrete_laplace
+from confide.laws.secret_stream import SecretStream
 from confide.rounds.noise import NoiseSource
 from confide.secure.keys import BadKeyError, KeyPair, Secret
 

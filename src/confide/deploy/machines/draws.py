@@ -14,7 +14,7 @@ from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.base.validation import positive
 from confide.laws.law import Law
-from confide.laws.noise import SecretStream
+from confide.laws.secret_stream import SecretStream
 from confide.rounds.arithmetic import State
 from confide.rounds.noise import NoiseSource
 from confide.secure.keys import Secret, derive

@@ -46,7 +46,8 @@ from confide.deploy.machines.exchange import Rules
 from confide.deploy.machines.ports import Desk
 from confide.deploy.machines.release_messages import Message
 from confide.deploy.store.books import Books, Vector, as_bytes
-from confide.laws.noise import SecretStream, discrete_gaussian
+from confide.laws.noise import discrete_gaussian
+from confide.laws.secret_stream import SecretStream
 from confide.privacy.ledger import Cost
 from confide.secure.encoding import words_of
 from confide.secure.keys import Identity

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from confide.base.arrays import Floats
 from confide.base.errors import DataError, InputError
 from confide.base.validation import positive, positive_int
+from confide.deploy.machines import own_training
 from confide.plans.plan import Plan
 from confide.plans.words import ConvexGlm
 from confide.privacy import monotone
-from confide.problems.models import GLM, Model, Regression, named
+from confide.problems.models import GLM, Linear, Model, Regression, named
 from confide.rounds.local import LocalTask, sgd, shared_update
 
 
@@ -79,6 +80,31 @@ def of_plan(
     return built_in(task, X, d, key)
 
 
+def of_network(
+    plan: Plan, unit: int, client: int, name: str, elsewhere: Trainer, key: Callable[[int], int] = fresh_key
+) -> Trainer:
+    """The plan's network, whose local steps are taken elsewhere, in a process of its own; clipped here once more.
+
+    Args:
+        elsewhere: told the `key` of each round's mini-batches.
+    """
+    a, own = plan.algorithm, plan.units[unit].clients[client]
+    rho = Linear(a.model.ridge)  # all that is asked of the model here
+    task = LocalTask(rho, a.step, own.local_steps, own.batch, a.replacement, a.clip, key=0)
+
+    def train(weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
+        def step(w: Floats, X: Floats, d: Floats, task: LocalTask) -> Floats:
+            update = elsewhere(w, round, {"key": task.key})
+            own_training.largest_of(name, update)  # one that is not finite is told, and no update
+            return update
+
+        nothing = np.zeros((0, 0))
+        update, _ = shared_update(step, weights, nothing, nothing, task._replace(key=key(round)), fixed=True)
+        return update
+
+    return train
+
+
 def _fit(plan: Plan, model: Model, X: Floats, d: Floats) -> NDArray[np.bool_]:
     """Rows that pass every check: within `LARGEST` (so finite), with a label of the model, as smooth as declared."""
     fit, declared = monotone.within(X, d), plan.privacy.smoothness
@@ -107,6 +133,6 @@ def _task(plan: Plan, unit: int, client: int) -> LocalTask:
     a, own = plan.algorithm, plan.units[unit].clients[client]
     model = named(a.model.kind, a.model.ridge)
     if model is None:
-        remedy = "is not built in; name your train function, package.module:function"
+        remedy = "is not built in; name your network or your train function, package.module:name"
         raise InputError("algorithm.model.kind", a.model.kind, remedy)
     return LocalTask(model, a.step, own.local_steps, own.batch, a.replacement, a.clip, key=0)
