@@ -181,7 +181,7 @@ def reference_bits(e: Experiment, rounds: int | None = None) -> list[list[int]]:
     """The states of all units after these rounds of the reference engine, as whole numbers."""
     rounds, cap = rounds or e.rounds, None if e.privacy is None else words.cap(e.privacy.participation)
     r = prepare(e.problem, e.graph, e.algorithm, rounds, e.seed, cap=cap)(0)
-    w = r.start(np.zeros((e.graph[0].P, e.problem.M)))
+    w = r.start(np.tile(e.problem.start, (e.graph[0].P, 1)))
     for i in range(1, rounds + 1):
         w = r.round(i, w).w
     found: list[list[int]] = np.asarray(w).tolist()

@@ -73,19 +73,27 @@ REGRESSION = {"name": "regression", "units": 2, "clients": 3, "samples": 4}
 CLICKS = {"name": "clicks", "units": 2, "clients": 3, "rows": 40, "test_rows": 10, "top": 2, "buckets": 8}
 TABLE = {"name": "table", "path": "rows.csv", "label": "label", "unit": "u", "client": "k"}
 TABLE |= {"numeric": ["x"], "categorical": ["c"]}
-PROBLEMS: dict[str, dict[str, Any]] = {"regression": REGRESSION, "clicks": CLICKS, "table": TABLE}
+DIGITS = {"name": "digits", "units": 2, "clients": 3}
+ARRAYS = {"name": "arrays", "path": "rows.npz", "unit": "u", "client": "k", "classes": 3}
+PROBLEMS: dict[str, dict[str, Any]] = {
+    "regression": REGRESSION,
+    "clicks": CLICKS,
+    "table": TABLE,
+    "digits": DIGITS,
+    "arrays": ARRAYS,
+}
 
 # The line may name another key where the two only contradict each other.
 RELATED = {
     "problem.units": ("graph.topology",),
     "problem.clients": ("algorithm.sampled",),
     "problem.client": ("algorithm.sampled", "problem.numeric"),
-    "problem.unit": ("problem.client", "problem.numeric", "graph.topology"),
+    "problem.unit": ("problem.client", "problem.numeric", "graph.topology", "algorithm.sampled"),
     "problem.label": ("problem.unit", "problem.client", "problem.numeric"),
     "problem.rows": ("problem.clients",),
     "problem.samples": ("problem.units",),  # too much memory in all
-    "problem.features": ("problem.units",),
-    "problem.split": ("problem.unit", "problem.units"),
+    "problem.features": ("problem.units", "problem.unit", "problem.client", "problem.label"),
+    "problem.split": ("problem.unit", "problem.units", "problem.alpha"),
     "problem.task": ("problem.label",),
     "problem.numeric": ("problem.label",),
     "algorithm.clip": ("algorithm.bound",),
@@ -123,7 +131,15 @@ def csv(rows: int = 24) -> str:
     return "\n".join(lines) + "\n"
 
 
+def arrays() -> None:
+    """The same as arrays, and some that do not fit."""
+    n, X = np.arange(24), np.random.default_rng(0).normal(size=(24, 2))
+    np.savez("rows.npz", X=X, y=n % 3, u=n % 2, k=n // 2 % 3, x=X[:, :1], label=X[:, 0], none=n[1:])
+
+
 def content(problem: str = "regression") -> dict[str, Any]:
+    if problem == "arrays":
+        arrays()
     return {
         "rounds": 2,
         "repeats": 1,

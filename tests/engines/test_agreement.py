@@ -83,6 +83,21 @@ def test_every_local_step(ragged: Maker, model: str, replacement: bool, clip: Cl
         assert not np.array_equal(free.models, run.models)
 
 
+class Begun(Problem):
+    start = np.array([5.0, -7.0])
+
+
+def test_models_begin_where_the_problem_says(ragged: Maker) -> None:
+    problem = Begun(ragged().federation, Linear(0.1), ragged().test)
+    still = replace(GFL(scheme("none"), **SMALL), step=1e-12)
+    np.testing.assert_allclose(agree(problem, GRAPH, still).models, np.tile(Begun.start, (2, 4, 1)))
+    agree(problem, GRAPH, GFL(scheme("homomorphic", 0.3), **SMALL))
+    clipped = GFL(scheme("none"), **SMALL, clip=Clip("example", 0.4))
+    fixed = replace(clipped, arithmetic="fixed", fraction_bits=40)
+    runs = [confide.simulate(problem, GRAPH, alg, rounds=4, seed=3) for alg in (clipped, fixed)]
+    np.testing.assert_allclose(runs[0].models, runs[1].models, atol=1e-3)
+
+
 def test_every_scheme_with_failures_dropouts_and_two_graphs(ragged: Maker, each_scheme: Scheme) -> None:
     graphs = [GRAPH, Graph.path(4, weights="metropolis")]
     alg = GFL(each_scheme, **SMALL, dropout=0.4)

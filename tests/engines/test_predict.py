@@ -197,6 +197,19 @@ def test_a_released_model_knows_its_features_by_their_order(tmp_path: Path) -> N
     assert frame["prediction"].to_list() == [1.0, -1.0]
 
 
+def test_a_released_softmax_model_names_the_likeliest_class(tmp_path: Path) -> None:
+    table = tmp_path / "new.csv"
+    table.write_text("a,y\n1,2\n-1,1\n")
+    frame, metrics = predict(released(tmp_path, "softmax:3"), table)  # margins 1, 2, 3 and their negatives
+    assert frame["prediction"].to_list() == [2.0, 0.0]
+    e = np.exp([1.0, 2.0, 3.0])
+    assert frame["probability"].to_list() == pytest.approx([e[2] / e.sum()] * 2)
+    assert metrics == {"error": 0.5, "log_loss": pytest.approx(-np.log([e[2] / e.sum(), e[1] / e.sum()]).mean())}
+    table.write_text("a,b,c\n1,2,3\n")
+    with pytest.raises(InputError, match="must have 1 columns"):
+        predict(released(tmp_path, "softmax:3"), table)
+
+
 @pytest.mark.parametrize("text", ["a,b\n1,2\n", "a,b,c\n1,2,x\n", "a,b,c,d,e\n1,2,3,4,5\n", "a,b,c\n1,2,nan\n"])
 def test_a_table_that_does_not_fit_a_released_model(text: str, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text(text)

@@ -17,7 +17,7 @@ from confide.plans.plan import Clocks, Plan
 from confide.plans.privacy import Privacy
 from confide.plans.text import encoded
 from confide.problems import regression
-from confide.problems.models import Linear, Logistic
+from confide.problems.models import Linear, Logistic, Softmax
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.arithmetic import on_grid
@@ -146,6 +146,19 @@ def test_what_a_deployment_refuses_a_simulation_may_do() -> None:
         with pytest.raises(InputError) as refused:
             deployed(e)
         assert refused.value.field == field
+
+
+def test_a_softmax_model_is_named_with_its_classes() -> None:
+    f = PROBLEM.federation
+    classes = Problem(replace(f, d=np.arange(f.samples) % 3.0), Softmax(0.1, classes=3))
+    plan = of_run(classes, [GRAPH], CLIPPED, 7, 0, Privacy())
+    model = plan.algorithm.model
+    assert (model.kind, model.length, model.features, model.ridge) == ("softmax:3", 6, 2, 0.1)
+    assert Plan.from_text(plan.text) == plan
+    assert model_of(classes, replace(CLIPPED, clip=None, local=own)).kind == "own"
+    for wrong in ({"length": 7}, {"kind": "softmax:1"}, {"kind": "softmax"}, {"kind": "tree"}):
+        with pytest.raises(InputError, match=r"multiple of the 3 classes|known: linear"):
+            replace(model, **wrong)
 
 
 def own(w: np.ndarray, X: np.ndarray, d: np.ndarray, task: LocalTask) -> np.ndarray:

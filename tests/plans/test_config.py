@@ -52,7 +52,7 @@ def test_the_schema_knows_every_table_and_forbids_the_rest() -> None:
     for definition in schema["$defs"].values():
         assert definition["additionalProperties"] is False
     mapping = schema["properties"]["problem"]["discriminator"]["mapping"]
-    assert set(mapping) == {"regression", "clicks", "table"}
+    assert set(mapping) == {"regression", "clicks", "table", "digits", "arrays", "own"}
 
 
 def test_every_key_of_every_problem_has_a_meaning() -> None:

@@ -17,7 +17,7 @@ from confide.plans.words import Amplified, ConvexGlm, Random
 from confide.privacy import deviation
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems import regression
-from confide.problems.models import Linear
+from confide.problems.models import Linear, Softmax
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip
@@ -158,6 +158,20 @@ def test_a_model_that_is_not_linear_or_logistic_has_no_convexity_proof(model: An
     with pytest.raises(InputError, match=words):
         licensed(given, problem=own)
     assert isinstance(licensed(given, problem=Problem(PROBLEM.federation, Linear(0.1))).proof, ConvexGlm)
+
+
+SOFTMAX = Problem(replace(PROBLEM.federation, d=np.arange(PROBLEM.federation.samples) % 3.0), Softmax(0.1, classes=3))
+
+
+@pytest.mark.parametrize("smoothness", [None, 2.0])
+def test_a_softmax_model_has_no_convexity_proof_and_is_told_what_remains(smoothness: float | None) -> None:
+    with pytest.raises(InputError, match=r"one margin u'w: .*carry 0.*level 'unit'.*regulariser:RHO.*secure sums"):
+        licensed(Privacy(proof="convex-glm:0.2", smoothness=smoothness), problem=SOFTMAX)
+    for given, algorithm in (
+        (Privacy(proof="regulariser:0.1"), CLIPPED),
+        (Privacy(proof="none", level="unit"), replace(CLIPPED, clip=Clip("update", 1.0))),
+    ):
+        assert replace(licensed(given, algorithm, SOFTMAX), dim=2) == licensed(given, algorithm)  # whatever the loss
 
 
 @pytest.mark.parametrize(("convex", "holds"), [(True, True), (False, False)])

@@ -88,11 +88,14 @@ def test_a_row_of_a_csv_moves_no_more_than_its_part(tmp_path: Path, proof: str, 
         ("logistic", "y", 0.0),
         ("logistic", "y", 2.0),
         ("logistic", "X", np.nan),
+        ("softmax:2", "y", 2.0),
+        ("softmax:2", "y", 0.5),
+        ("softmax:2", "X", np.nan),
     ],
 )
 def test_a_row_of_an_npz_moves_no_more_than_its_part(tmp_path: Path, kind: str, where: str, value: float) -> None:
     plan = plan_of(kind)
-    arrays = {"X": np.ones((ROWS, plan.algorithm.model.length)), "y": np.ones(ROWS)}
+    arrays = {"X": np.ones((ROWS, plan.algorithm.model.features)), "y": np.ones(ROWS)}
     np.savez(tmp_path / "a.npz", allow_pickle=False, **arrays)
     arrays[where][7] = value
     np.savez(tmp_path / "b.npz", allow_pickle=False, **arrays)

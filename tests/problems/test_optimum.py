@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from confide.base.errors import InputError
 from confide.problems import optimum
 from confide.problems.federation import Federation
-from confide.problems.models import GLM, Linear, Logistic
+from confide.problems.models import GLM, Linear, Logistic, Regression, Softmax
 from confide.problems.optimum import gradient, hessian, quadratic, risk, solve, solve_iteratively
 from paper import sample_weights
 
@@ -32,7 +32,7 @@ def federation(
     return Federation.from_clients([[client(n) for n in unit] for unit in sizes or ((5, 40, 7), (60,), (9, 9))])
 
 
-def objective(f: Federation, model: GLM, w: np.ndarray) -> float:
+def objective(f: Federation, model: Regression, w: np.ndarray) -> float:
     """(1) as it is written, a mean of means of means."""
     units = [[np.mean(model.loss(w, *f.client(p, k))) for k in range(f.K[p])] for p in range(f.P)]
     return float(np.mean([np.mean(clients) for clients in units]))
@@ -105,6 +105,40 @@ def test_the_risk_is_a_mean_over_units_of_means_over_clients(model: GLM) -> None
         np.testing.assert_allclose(hessian(f, model, w), bends, rtol=1e-6, atol=1e-8)
         if isinstance(model, Linear):
             assert quadratic(f, model).value(w) == pytest.approx(risk(f, model, w), rel=1e-12)
+
+
+@pytest.mark.parametrize("rho", [1e-3, 0.1, 3.0])
+def test_the_optimum_of_a_softmax_model_has_no_slope(rho: float) -> None:
+    f = federation(labels="sign")
+    f = Federation(f.X, np.digitize(f.X[:, 0] + 0.3 * f.d, [0.0, 1.0]).astype(float), f.client_offsets, f.unit_offsets)
+    model = Softmax(rho, classes=3)
+    w = solve(f, model)
+    h = 1e-5
+    slopes = [(objective(f, model, w + h * e) - objective(f, model, w - h * e)) / (2 * h) for e in np.eye(9)]
+    np.testing.assert_allclose(slopes, 0.0, atol=1e-8)
+    assert np.linalg.norm(gradient(f, model, w)) <= 2 * rho * TOLERANCE
+    np.testing.assert_allclose(w.reshape(3, 3).sum(axis=0), 0.0, atol=1e-9)  # no part that all classes share
+
+
+def test_the_optimum_of_two_classes_is_the_logistic_one() -> None:
+    """W = (-w/2, w/2) has |W|^2 = |w|^2 / 2."""
+    f = federation(labels="sign")
+    classes = Federation(f.X, (f.d + 1) / 2, f.client_offsets, f.unit_offsets)
+    one, other = solve(classes, Softmax(0.2, classes=2)).reshape(2, -1)
+    np.testing.assert_allclose(other - one, solve(f, Logistic(0.1)), atol=1e-9)
+
+
+def test_a_softmax_optimum_that_is_not_unique_or_not_affordable(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = federation(labels="sign")
+    f = Federation(f.X, (f.d + 1) / 2, f.client_offsets, f.unit_offsets)
+    with pytest.raises(InputError, match="to the rows of all classes"):
+        solve(f, Softmax(0.0, classes=2))
+    for rho in (1e-14, 1e300):
+        with pytest.raises(InputError, match="lost in rounding"):
+            solve(f, Softmax(rho, classes=2))
+    monkeypatch.setattr(optimum, "LARGEST", 100.0)
+    with pytest.raises(InputError, match="not solved for beyond 1e\\+02"):
+        solve(f, Softmax(0.1, classes=2))
 
 
 @pytest.mark.parametrize("block", [1, 7, 130])

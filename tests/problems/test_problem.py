@@ -7,9 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from confide.base.errors import InputError
 from confide.problems import Problem, optimum, regression
 from confide.problems.federation import Federation
-from confide.problems.models import GLM, Linear, Logistic
+from confide.problems.models import GLM, Linear, Logistic, Softmax
 from paper import sample_weights
 
 
@@ -68,6 +69,41 @@ def test_the_risk_of_a_linear_problem_reads_the_data_once(monkeypatch: pytest.Mo
     p.risk(np.zeros(2))
     monkeypatch.setattr(optimum, "_blocks", lambda *_: pytest.fail("read again"))
     assert p.risk(np.ones(2)) > 0
+
+
+@pytest.mark.parametrize("label", [-1.0, 2.0, 0.5])
+def test_labels_are_those_of_the_model(label: float) -> None:
+    f = ragged()
+    classes = Federation(f.X, (f.d + 1) / 2, f.client_offsets, f.unit_offsets)
+    assert Problem(classes, Softmax(0.1, classes=2)).optimum is not None
+    assert Problem(classes, Softmax(0.0, classes=2)).optimum is None
+    for model in (Softmax(classes=2), Logistic()):
+        if isinstance(model, Logistic) and label == -1.0:
+            continue
+        fine = (f if isinstance(model, Logistic) else classes).d.copy()
+        fine[7] = label
+        with pytest.raises(InputError, match=r"problem\.label = .*labels of this model are"):
+            Problem(Federation(f.X, fine, f.client_offsets, f.unit_offsets), model)
+
+
+class Begun(Absolute):
+    """It begins where it is told."""
+
+    at = (1.0, 2.0, 3.0)
+
+    def start(self) -> np.ndarray:
+        return np.array(self.at)
+
+
+def test_a_problem_begins_at_zero_or_where_its_model_says() -> None:
+    assert Problem(ragged(), Linear()).start.tolist() == [0.0, 0.0]
+    assert Problem(ragged(), Begun()).start.tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("at", [(1.0, 2.0), (1.0, 2.0, np.nan), ((1.0, 2.0, 3.0),)])
+def test_initial_weights_that_are_no_model_are_refused(at: tuple[object, ...]) -> None:
+    with pytest.raises(InputError, match="must give 3 finite numbers"):
+        _ = Problem(ragged(), type("Wrong", (Begun,), {"at": at})()).start
 
 
 def test_a_model_of_the_users_own_has_a_risk_but_no_known_optimum() -> None:

@@ -17,6 +17,8 @@ from confide.problems.gaussian_config import RegressionConfig
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
+BUILT_IN = ("regression", "clicks", "table", "digits", "arrays", "own")
+
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -36,7 +38,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("name", "kind"), [*zip(("regression", "clicks", "table"), registry.BUILT_IN, strict=True)])
+@pytest.mark.parametrize(("name", "kind"), [*zip(BUILT_IN, registry.BUILT_IN, strict=True)])
 def test_a_key_and_the_argument_of_the_function_have_one_default(name: str, kind: type[problems.ProblemConfig]) -> None:
     arguments = inspect.signature(getattr(problems, name)).parameters
     keys = {key: info for key, info in kind.model_fields.items() if key != "name"}
@@ -70,7 +72,7 @@ def test_a_config_names_a_problem_of_ones_own(installed: Path) -> None:
     problem = config.problem.make(config.seed)
     assert (problem.federation.P, problem.federation.samples) == (3, 3 * 20 * 4)
     assert parse({}) == Config()
-    assert registry.names() == ["regression", "clicks", "table", "broken", "function", "gone", "other", "waves"]
+    assert registry.names() == [*BUILT_IN, "broken", "function", "gone", "other", "waves"]
     path = installed / "a.toml"
     path.write_text('rounds = 2\nrepeats = 1\n[graph]\ntopology = "ring"\n[problem]\nname = "waves"\nunits = 3\n')
     experiment = load(path).build()
@@ -82,7 +84,7 @@ def test_a_config_names_a_problem_of_ones_own(installed: Path) -> None:
     [
         ({"name": "waves", "reading": 4}, "problem.reading = 4: unknown key; did you mean 'problem.readings'?"),
         ({"name": "waves", "noise": "x"}, "problem.noise = 'x': input should be a valid number"),
-        ({"name": "wave"}, "problem.name = 'wave': known: regression, clicks, table, broken"),
+        ({"name": "wave"}, "problem.name = 'wave': known: regression, clicks, table, digits, arrays, own, broken"),
         ({"name": "other"}, "problem.name = 'other': own_problem:Waves must be .* name: Literal\\[\"other\"\\]"),
         ({"name": "function"}, "problem.name = 'function': math:sqrt must be a confide.problems.ProblemConfig"),
         ({"name": "gone"}, "problem.name = 'gone': loading own_problem:Gone raised AttributeError"),

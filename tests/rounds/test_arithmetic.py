@@ -182,6 +182,14 @@ def test_range_grows_with_rounds_update_and_noise() -> None:
     assert refusal(a, scheme("shared", 1000.0), g, fine[1], fine[2]) is not None
 
 
+def test_the_range_begins_at_the_initial_weights() -> None:
+    a, given = FixedArithmetic(3, 20), (scheme("shared", 1.0), Graph.ring(5), 1.0, 10)
+    for start in (1.0, 1e-9, 100.3):
+        assert check_range(a, *given, start) >= check_range(a, *given) + float(a.value(a.state(np.array(start))))
+    with pytest.raises(InputError, match="could overflow"):
+        check_range(a, *given, 2.0**42)
+
+
 def test_where_no_grid_fits_the_message_does_not_suggest_one() -> None:
     with pytest.raises(InputError) as refused:
         check_range(FixedArithmetic(10, 20), scheme("shared", 1e15), Graph.ring(5), 1.0, 10**6)

@@ -14,6 +14,8 @@ from confide.base.errors import InputError
 from confide.base.randomness import Purpose
 from confide.graph.graph import Graph
 from confide.laws.law import GAUSSIAN, Law
+from confide.problems.federation import Federation
+from confide.problems.models import Softmax
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.arithmetic import FixedArithmetic, on_grid
@@ -62,6 +64,31 @@ def test_full_participation_is_gradient_descent_and_averaging(ragged: Maker) -> 
     np.testing.assert_allclose(done.psi[0], np.mean(models, axis=0), rtol=1e-12)
     assert np.array_equal(done.w, done.psi)
     assert done.participants == 3
+
+
+def test_full_participation_with_softmax_is_a_loop_over_classes_samples_and_clipped_examples() -> None:
+    """(3), (6) and (7) written out, one number at a time."""
+    rng, C, F, N, mu, rho, B = np.random.default_rng(2), 3, 2, 4, 0.5, 0.05, 0.6
+    rows = [(rng.standard_normal((N, F)), rng.integers(0, C, N).astype(float)) for _ in range(3)]
+    problem = Problem(Federation.from_clients([rows]), Softmax(rho, classes=C))
+    settings = {"sampled": 3, "local_steps": 2, "batch": N, "replacement": False, "clip": Clip("example", B)}
+    w = rng.standard_normal(C * F)
+    done = prepare(problem, [Graph.path(1)], GFL(scheme("none"), mu, **settings), 1, seed=0)(0).round(1, w[None])
+    models, clipped = [], 0
+    for X, d in rows:
+        phi = w.copy()
+        for _ in range(2):
+            step = 2 * rho * phi
+            for u, label in zip(X, d, strict=True):
+                e = [np.exp(sum(phi[c * F + j] * u[j] for j in range(F))) for c in range(C)]
+                g = np.array([(e[c] / sum(e) - (c == label)) * u[j] for c in range(C) for j in range(F)])
+                size = np.sqrt(sum(x * x for x in g))
+                clipped += size > B
+                step = step + g * min(1.0, B / size) / N
+            phi = phi - mu / 2 * step
+        models.append(phi)
+    np.testing.assert_allclose(done.psi[0], np.mean(models, axis=0), rtol=1e-12)
+    assert 0 < clipped < 24
 
 
 def test_a_round_of_four_servers_combines_with_A(ragged: Maker) -> None:

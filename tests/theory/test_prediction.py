@@ -92,11 +92,17 @@ def test_e_and_batch_are_those_of_the_seed(ragged: Maker) -> None:
     assert a.centroid.total != b.centroid.total
 
 
-def test_full_batches_of_all_clients_are_followed_to_the_last_digit(ragged: Maker) -> None:
+class Begun(Linear):
+    def start(self) -> Floats:
+        return np.array([3.0, -1.0])
+
+
+@pytest.mark.parametrize("model", [Linear, Begun])
+def test_full_batches_of_all_clients_are_followed_to_the_last_digit(model: type[Linear]) -> None:
     """Nothing is random, so one run is the expectation. The clients of a unit need equal batches for that."""
     rng = np.random.default_rng(4)
     units = [[(rng.standard_normal((5, 2)), rng.standard_normal(5)) for _ in range(3)] for _ in range(3)]
-    problem, graph = Problem(Federation.from_clients(units), Linear(0.1)), Graph.path(3)
+    problem, graph = Problem(Federation.from_clients(units), model(0.1)), Graph.path(3)
     alg = GFL(scheme("none"), step=0.3, sampled=3, local_steps=(1, 4), batch=5, replacement=False)
     run = confide.simulate(problem, graph, alg, rounds=40)
     prediction = found(problem, graph, alg, rounds=40)

@@ -87,7 +87,7 @@ def record(problem: Problem, graphs: Sequence[Graph], algorithm: GFL, rounds: in
     """The reference round with all its messages; links and units do not fail here."""
     algorithm = replace(algorithm, failures=Failures(), arithmetic="float", aggregation=None)
     reference = prepare(problem, graphs, algorithm, rounds, seed)(0)
-    w = [reference.start(np.zeros((graphs[0].P, problem.M)))]
+    w = [reference.start(np.tile(problem.start, (graphs[0].P, 1)))]
     sent, updates = [], []
     for i in range(1, rounds + 1):
         with np.errstate(over="ignore", invalid="ignore"):  # said below

@@ -31,7 +31,7 @@ from confide.privacy.closed_forms import covers
 from confide.privacy.price import Price
 from confide.privacy.sensitivity import Sensitivity
 from confide.problems.federation import Federation
-from confide.problems.models import GLM, Linear, Model
+from confide.problems.models import Linear, Model, Regression, Softmax
 from confide.problems.problem import Problem
 from confide.rounds.arithmetic import FloatArithmetic, State
 from confide.rounds.combine import publish
@@ -149,7 +149,7 @@ def drive(
         return same + (first.last["psi"] - second.last["psi"]) if sent and ids[1] == unit.p else same
 
     first, second = world(e, unit, one, rounds, given), world(e, unit, other, rounds, matching)
-    w = v = first.start(np.zeros((P, e.problem.M)))
+    w = v = first.start(np.tile(e.problem.start, (P, 1)))
     value, psi, kept = first.arithmetic.value, [], []
     with np.errstate(over="ignore", invalid="ignore"):
         for i in range(1, rounds + 1):
@@ -190,7 +190,12 @@ def direction(e: Experiment) -> Floats:
 
 
 def row(model: Model, v: Floats, size: float) -> Row:
-    """An example whose gradient at w = 0 is -size v; a linear one's hardly changes with the model."""
+    """An example whose gradient at w = 0 is -size v; a linear one's hardly changes with the model.
+
+    A softmax one's is -size (e_0 - 1/C) v', made to have norm size.
+    """
+    if isinstance(model, Softmax):
+        return size / math.sqrt(1.0 - 1.0 / model.classes) * v, 0.0
     if isinstance(model, Linear):
         return FLAT * v, size / (2.0 * FLAT)
     return 2.0 * abs(size) * v, math.copysign(1.0, size)
@@ -199,7 +204,7 @@ def row(model: Model, v: Floats, size: float) -> Row:
 def pairs(e: Experiment, s: Sensitivity, unit: Unit) -> list[Pair]:
     """The worst cases: everybody else pushes against the target, with all that the clip lets through."""
     model, v, b, B = e.problem.model, direction(e), unit.batch[0], s.bound
-    assert isinstance(model, GLM)  # noqa: S101 - a config has no other
+    assert isinstance(model, Regression)  # noqa: S101 - a config has no other
     linear = isinstance(model, Linear)
     # The longest features that a declared smoothness allows.
     most = math.inf if s.smoothness is None else math.sqrt((s.smoothness - 2.0 * model.rho) / model.curvature_bound)
@@ -302,7 +307,7 @@ def loudness(e: Experiment, s: Sensitivity, unit: Unit) -> float:
     scheme, made = e.algorithm.scheme, world(e, unit, Side(pairs(e, s, unit)[0].one), MEASURED)
     if scheme.sigma == 0.0 or scheme.exchange == Exchange.NOTHING:
         return 1.0
-    w, found = made.start(np.zeros((e.graph[0].P, e.problem.M))), []
+    w, found = made.start(np.tile(e.problem.start, (e.graph[0].P, 1))), []
     for i in range(1, MEASURED + 1):
         done, graph = made.round(i, w), e.graph[(i - 1) % len(e.graph)]
         sender = links(graph)[0] if scheme.by_link else np.arange(graph.P)

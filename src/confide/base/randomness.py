@@ -45,6 +45,7 @@ class Purpose(IntEnum):
     NETWORK_NOISE = 14  # one draw for all servers (round)
     RELEASE = 15  # shares of what is released     ()
     AROUND_NOISE = 16  # shared by two servers     (round, p, m)
+    WEIGHTS = 17  # of a built-in network, at first  (layer)
 
 
 def mix(z: int) -> int:

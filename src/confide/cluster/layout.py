@@ -20,6 +20,7 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, time
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
@@ -28,6 +29,7 @@ import numpy as np
 
 from confide.base.errors import InputError
 from confide.base.files import write_text
+from confide.cluster.module import code_of, put_code
 from confide.cluster.try_out import deployable
 from confide.deploy.keys.announcement import announce
 from confide.deploy.keys.authority import Authority
@@ -37,6 +39,9 @@ from confide.plans.build import model_of, of_deployment
 from confide.plans.config import Config, Experiment, named_as_in_config, parse
 from confide.plans.plan import Plan
 from confide.privacy.price import Price, agreed
+from confide.problems import start
+from confide.problems.features import toml_key
+from confide.problems.train_function_config import OwnConfig
 
 RECORD, PLAN, SERVER = "cluster.json", "plan.json", "one"
 FORMAT: Final = 1
@@ -205,6 +210,8 @@ class Layout:
             "patience": 60.0,
             "grace": 5.0,
         }
+        if self.plan.algorithm.model.start is not None:
+            general["weights"] = f"../../{start.FILE}"
         text = _table(general | dict(options))
         for org in self.units:
             files = {"certificate": f"../../pki/{org}/ca.crt", "crl": f"../../pki/{org}/crl.pem"}
@@ -220,12 +227,22 @@ class Layout:
             "node": f"../../pki/{unit}/client-{node.rpartition('-')[2]}",
             "record": "record",
             "ledger": "spent.jsonl",
-            "data": "data.npz",
             "authority": f"../../pki/{unit}/ca.crt",
             "crl": f"../../pki/{unit}/crl.pem",
             "grace": 5.0,
         }
-        return f"{_table(general | dict(options))}\n[server]\n{self._peer(node, unit, via)}"
+        problem, told = self.config.problem, ""
+        if isinstance(problem, OwnConfig):
+            own = problem.told(self.number(unit), int(node.rpartition("-c")[2]))
+            general |= {"train": problem.train, "dataset": f"{node} {self.dataset}"}
+            told = f"\n[train_config]\n{_table(own)}"
+        else:
+            general["data"] = "data.npz"
+            if (code := code_of(problem, self.place(node))) is not None:
+                general["model"] = code
+            if self.plan.algorithm.model.start is not None and self.plan.algorithm.model.start.frozen:
+                general["weights"] = f"../../{start.FROZEN}"
+        return f"{_table(general | dict(options))}{told}\n[server]\n{self._peer(node, unit, via)}"
 
     def _peer(self, dialing: str, unit: str, via: Via) -> str:
         address = via.get((dialing, unit), self.address(unit))
@@ -233,8 +250,16 @@ class Layout:
 
 
 def _table(values: Mapping[str, Any]) -> str:
-    """JSON's strings, numbers and lists are TOML's."""
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    """JSON's strings, numbers and lists are TOML's; a table in it is written in one line."""
+    return "".join(f"{toml_key(key)} = {_value(value)}\n" for key, value in values.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{toml_key(key)} = {_value(x)}" for key, x in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return value.isoformat() if isinstance(value, date | time) else json.dumps(value)
 
 
 def lay_out(
@@ -311,8 +336,12 @@ def fill(
         found.place(unit).mkdir(parents=True)
         for k, node in enumerate(found.clients(unit)):
             found.place(node).mkdir(mode=0o700)
-            X, y = federation.client(p, k)
-            np.savez(found.place(node) / "data.npz", allow_pickle=False, X=X, y=y)
+            if not isinstance(config.problem, OwnConfig):
+                X, y = federation.client(p, k)
+                np.savez(found.place(node) / "data.npz", allow_pickle=False, X=X, y=y)
+            put_code(config.problem, e.problem.model, found.place(node))
+    if plan.algorithm.model.start is not None:
+        start.write(e.problem.model, folder)
     return found
 
 

@@ -18,6 +18,7 @@ from confide.base.closing import Closing
 from confide.base.errors import InputError, RunError
 from confide.cluster.layout import Layout, Via
 from confide.deploy.node import control
+from confide.deploy.node.training_process import ONE_THREAD
 from confide.deploy.store.books import Books
 from confide.deploy.store.sqlite import SqliteStore
 
@@ -91,7 +92,7 @@ class Cluster(Closing):
         if self.test_seed is not None:
             line += ["--test-seed", str(self.test_seed)]
         environment = {name: value for name, value in os.environ.items() if name != CRASH}
-        environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # they share the machine
+        environment = dict.fromkeys(ONE_THREAD, "1") | environment  # they share the machine
         if crash is not None:
             environment[CRASH] = crash
             self._meant.add(node)

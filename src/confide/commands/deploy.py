@@ -35,7 +35,9 @@ def agree(
     start: Annotated[
         float | None, typer.Option(help="When round 1 opens, in seconds since 1970; now by default.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="linear, logistic or own, in place of the problem's.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="linear, logistic, softmax:CLASSES or own, in place of the problem's.")
+    ] = None,
     features: Annotated[int | None, typer.Option(help="Numbers in the model, in place of the problem's.")] = None,
     rho: Annotated[float | None, typer.Option(help="Regulariser, in place of the problem's.")] = None,
     change: Change = None,
@@ -46,6 +48,7 @@ def agree(
     from confide.deploy.machines.attendance import misfit
     from confide.plans.config import doubt, load
     from confide.privacy.price import price
+    from confide.problems import start as begun
 
     parsed = load(config, change or [])
     units = [announcement.read(path) for path in unit]
@@ -61,10 +64,16 @@ def agree(
     said, length = price(plan).statement(), plan.algorithm.model.length
     if os.path.lexists(out):
         raise InputError("--out", str(out), "exists; a plan that is in use is never replaced, name another")
+    if plan.algorithm.model.start is not None and os.path.lexists(begin := out.parent / begun.FILE):
+        raise InputError("--out", str(begin), "exists; name a plan in another folder")
+    begins = [] if plan.algorithm.model.start is None else announcement.write_start(parsed, out.parent)
     plan.save(out)
     facts = {"plan": str(out), "hash": plan.hash, "units": len(units), "rounds": plan.rounds, "dim": length}
-    line = f"plan {out}, {len(units)} units, {plan.rounds} rounds, {length} numbers"
-    answer(as_json, facts | {"statement": said.to_dict()}, str(said), line, f"hash {plan.hash}")
+    facts |= {"start": [str(path) for path in begins]}
+    lines = [f"plan {out}, {len(units)} units, {plan.rounds} rounds, {length} numbers", f"hash {plan.hash}"]
+    for path, who in zip(begins, ("every server", "every client"), strict=False):
+        lines.append(f"{path}: {who} needs it, weights = {path.name!r}")
+    answer(as_json, facts | {"statement": said.to_dict()}, str(said), *lines)
 
 
 @app.command()

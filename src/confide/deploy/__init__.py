@@ -10,6 +10,7 @@
     plan = agree("run.toml", ["alpha.json", "beta.json"])
     print(price(plan).statement())
     plan.save("plan.json")
+    write_start("run.toml", ".")                   # start.safetensors, of a model that does not begin at zero
 
 On the machines themselves, from a node's TOML: `Server(path).run()` and `Client(path).run()`, each in a process of its
 own; `status(path)` and `release(path)` ask a server. docs/deploying.md has the whole way. Names are loaded when they
@@ -31,6 +32,7 @@ from confide.base.lazy import lazy
 if TYPE_CHECKING:
     from confide.deploy.keys.announcement import agree as agree
     from confide.deploy.keys.announcement import announce as announce
+    from confide.deploy.keys.announcement import write_start as write_start
     from confide.deploy.keys.authority import Authority as Authority
     from confide.deploy.keys.request import read_request as read_request
     from confide.deploy.keys.request import request as request
@@ -55,6 +57,7 @@ _HOME = {
     "request": "confide.deploy.keys.request",
     "release": "confide.deploy.node.asking",
     "status": "confide.deploy.node.asking",
+    "write_start": "confide.deploy.keys.announcement",
 }
 __all__ = sorted(_HOME)
 __getattr__, __dir__ = lazy(__name__, _HOME)

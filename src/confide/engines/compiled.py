@@ -59,9 +59,9 @@ class CompiledEngine(Engine):
         self._drawn: dict[int, tuple[int, Counts]] = {}  # under a cap, by repetition: after which round, how often each
 
     def start(self) -> Floats:
-        return np.zeros((self.P, self.M))
+        return np.tile(self.problem.start, (self.P, 1))
 
-    def advance(self, repetition: int, w: Floats, first: int, last: int, out: Recording) -> int:
+    def advance(self, repetition: int, w: Floats, first: int, last: int, out: Recording) -> tuple[int, int] | None:
         if not hasattr(self._own, "scratch"):
             self._own.scratch, self._own.words = self._scratch(), self._words()
         row = kernel.Out._make([*(array[repetition] for array in out[:-1]), out.every])  # the fields of `Recording`
@@ -72,7 +72,7 @@ class CompiledEngine(Engine):
         )
         if self.rule.cap:
             self._drawn[repetition] = broke or last, drawn
-        return broke
+        return (broke, repetition) if broke else None
 
     def _drawn_before(self, repetition: int, source: kernel.Source, first: int) -> Counts:
         """How often each client was drawn before this round: a function of the seed, so that a run may go back."""
@@ -135,11 +135,13 @@ def _readonly(a: NDArray[Any]) -> NDArray[Any]:
 def _data(problem: Problem, algorithm: GFL, seed: int) -> kernel.Data:
     f = problem.federation
     E, batch = algorithm.settle(f, seed)
+    X, d = (np.ascontiguousarray(a, dtype=np.float64) for a in (f.X, f.d))
     norms = np.empty(0)
     if algorithm.clip is not None and algorithm.clip.kind == "example":
-        norms = clipping.norms(f.X, algorithm.clip.norm)[:, 0]
+        norms = clipping.norms(X, algorithm.clip.norm)[
+            :, 0
+        ]  # of the numbers that are clipped, not of a float32's square
     optimum = problem.optimum if problem.optimum is not None else np.full(problem.M, np.nan)
-    X, d = (np.ascontiguousarray(a, dtype=np.float64) for a in (f.X, f.d))
     offsets = (np.ascontiguousarray(o, dtype=np.int64) for o in (f.client_offsets, f.unit_offsets))
     arrays = (X, d, norms, *offsets, E, batch, optimum)
     return kernel.Data(*(_readonly(a) for a in arrays))

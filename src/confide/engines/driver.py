@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,9 @@ from confide.engines.run import (
 )
 from confide.graph.graph import Graph, check_turns
 from confide.plans import words
+from confide.problems.models import OWN
 from confide.problems.problem import Problem
+from confide.problems.train_function import Own
 from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import State
 from confide.rounds.reference import check_failures
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
     from confide.secure.secret import RunSecret
 
 NO_OPTIMUM = "no unique optimum is known (own model, or no regulariser): no mean-square deviation"
+ON_DEVICES = ("jax", "torch")  # `confide.engines.device`
+ENGINES = ("auto", "compiled", *ON_DEVICES, "reference")
 PARTS = 8  # tasks a thread in a chunk: enough to even out what they cost
 CHUNK_SECONDS = 0.1  # between two looks at the clock: short enough for Ctrl-C, long enough to cost nothing
 
@@ -64,6 +69,7 @@ def simulate(
     privacy: Privacy | None = None,
     evaluate_every: int | None = None,
     engine: str = "auto",
+    device: str | None = None,
     threads: int | None = None,
     progress: bool | None = None,
     ledger: str | Path | None = None,
@@ -79,7 +85,9 @@ def simulate(
         privacy: whose data, against whom, by which proof, within which budget. It gives the run its statement and its
             release, and stops it before the round that would pass the budget; without it a run is not accounted.
         evaluate_every: rounds between evaluations of train loss and test metrics (default: rounds / 100).
-        engine: "compiled" (linear and logistic models, float), "reference" (anything), or "auto".
+        engine: "compiled" (linear and logistic models, float), "jax" or "torch" (these and networks of the framework,
+            float), "reference" (anything), or "auto".
+        device: "cpu" or "gpu" of the engines "jax" and "torch" (default: a GPU where there is one).
         threads: repetitions run at once (default: the cores); the results do not depend on it.
         progress: show a bar on stderr (default: only on a terminal).
         ledger: file that says what plans on these data have spent, which an accounted run pays into (default: of
@@ -88,7 +96,7 @@ def simulate(
     Returns:
         A `Run` of the rounds that were completed: all, or fewer after Ctrl-C or a divergence, and it says so.
     """
-    algorithm = algorithm if algorithm is not None else GFL()
+    algorithm = (algorithm if algorithm is not None else GFL()).on(problem.model)
     graphs = _graphs(graph, problem)
     rounds, repeats = positive_int("rounds", rounds), positive_int("repeats", repeats)
     seed = whole("seed", seed, 0, 2**63 - 1)
@@ -105,6 +113,8 @@ def simulate(
         if problem.private:
             secret = _secret(privacy, repeats)
     name = choose_engine(engine, problem, algorithm)
+    if device is not None:
+        one_of("device", device, ("cpu", "gpu"))
     threads = positive_int("threads", threads if threads is not None else (os.cpu_count() or 1))
     unstable, vanishing = foresee(problem, graphs, algorithm, seed), algorithm.scheme.vanishes(graphs[0])
     if price is not None and (paid := _reserved(ledger, price, problem, rounds, repeats, seed)) is not None:
@@ -113,17 +123,20 @@ def simulate(
         from confide.privacy.data_ledger import note_unaccounted
 
         note_unaccounted(problem)
+    work: Engine | None = None
     try:
-        work = engine_named(name)(problem, graphs, algorithm, rounds, seed, cap, secret=secret)
+        work = engine_named(name, device)(problem, graphs, algorithm, rounds, seed, cap, secret=secret)
         if unstable is not None:
             warnings.warn(StabilityWarning(unstable), stacklevel=2)
         if vanishing is not None:
             warnings.warn(NoNoiseWarning(vanishing), stacklevel=2)
         recording = Recording.empty(repeats, rounds, problem.M, every)
-        course = _Course(problem, work, recording, rounds, [work.start() for _ in range(repeats)])
+        course = _Course(problem, work, recording, rounds, work.states(repeats))
     except BaseException:
         if paid is not None:  # nothing has been computed
             paid.end(0)
+        if work is not None:
+            work.close()
         raise
     began = time.perf_counter()
     with _bar(progress, rounds, repeats, price) as tick:
@@ -142,16 +155,16 @@ def simulate(
         notes += (f"budget: stopped before round {rounds + 1} of {planned}, which would have passed it",)
     if algorithm.aggregation is not None and (doubt := algorithm.aggregation.doubt(algorithm.sampled)):
         notes += (doubt,)
+    notes += work.notes
     notes += () if paid is None else paid.notes
     notes += () if unended is None else (unended,)
     metrics = course.metrics()
     if price is not None and course.done:
         metrics |= _epsilon_so_far(price, recording, course.done, rounds)
-    models, released = np.stack([work.models(w) for w in course.states]), None
+    models, released = np.concatenate([work.models(w).reshape(-1, work.P, work.M) for w in course.states]), None
     if releasing is not None and course.done and not course.broke:  # where it broke tells of the data
-        released = _release(
-            releasing, [w[: problem.federation.P] for w in course.states], models, None if secret is not None else seed
-        )
+        exact = list(models) if algorithm.arithmetic == "float" else [w[: work.P] for w in course.states]
+        released = _release(releasing, exact, models, None if secret is not None else seed)
         if released is None and price is not None and price.releases:
             from confide.engines.release import LOST
 
@@ -269,6 +282,12 @@ class _Course:
     evaluations: dict[str, Floats] = field(default_factory=dict)
 
     def run(self, threads: int, tick: Callable[[int], None]) -> None:
+        try:
+            self._run(threads, tick)
+        finally:
+            self.engine.close()
+
+    def _run(self, threads: int, tick: Callable[[int], None]) -> None:
         chunk = 1
         with ThreadPoolExecutor(min(threads, len(self.states))) as pool:
             while self.done < self.rounds and self.broke is None:
@@ -289,6 +308,7 @@ class _Course:
                     tick(last)
                     self.done = last
                 except KeyboardInterrupt:
+                    self.engine.close()
                     for t in tasks:
                         t.cancel()
                     wait(tasks)
@@ -303,15 +323,17 @@ class _Course:
                 self.engine.advance(r, w, first, last, self.out)
         self.states, self.done, self.broke = before, last, broke
 
-    def _advance_some(self, repetitions: list[int], first: int, last: int) -> list[tuple[int, int]]:
+    def _advance_some(self, states: list[int], first: int, last: int) -> list[tuple[int, int]]:
         """Where and which of them broke; several in a task, as a task costs more than a round of a small problem."""
-        return [(at, r) for r in repetitions if (at := self._advance(r, first, last))]
+        return [broke for n in states if (broke := self._advance(n, first, last)) is not None]
 
-    def _advance(self, repetition: int, first: int, last: int) -> int:
+    def _advance(self, n: int, first: int, last: int) -> tuple[int, int] | None:
         with np.errstate(over="ignore", invalid="ignore"):  # a divergence is reported, not warned about
-            broke = self.engine.advance(repetition, self.states[repetition], first, last, self.out)
-        for i in self.out.evaluation_rounds(first, last if not broke else broke - 1, self.rounds):
-            self._evaluate(repetition, i)
+            broke = self.engine.advance(n, self.states[n], first, last, self.out)
+        repeats = len(self.out.residual)
+        for repetition in [n] if len(self.states) == repeats else range(repeats):
+            for i in self.out.evaluation_rounds(first, last if broke is None else broke[0] - 1, self.rounds):
+                self._evaluate(repetition, i)
         return broke
 
     def _evaluate(self, repetition: int, i: int) -> None:
@@ -340,20 +362,46 @@ class _Course:
 
 
 def choose_engine(engine: str, problem: Problem, algorithm: GFL) -> str:
-    from confide.engines.compiled import unable
-
-    one_of("engine", engine, ("auto", "compiled", "reference"))
-    why_not = unable(problem, algorithm)
-    if engine == "compiled" and why_not is not None:
+    """The engine of this name if it runs this; of "auto" a network's framework or the compiled, else the reference."""
+    one_of("engine", engine, ENGINES)
+    if isinstance(problem.model, Own) and engine in ("auto", "reference"):  # the reference round, with a pool
+        return OWN
+    wanted = getattr(problem.model, "framework", "compiled") if engine == "auto" else engine
+    why_not = _unable(wanted, problem, algorithm)
+    if why_not is None:
+        return wanted
+    if engine != "auto":
         raise InputError("engine", engine, f"{why_not}; use 'reference'")
-    return engine if engine != "auto" else "reference" if why_not else "compiled"
+    return "reference"
 
 
-def engine_named(name: str) -> type[Engine]:
+def _unable(engine: str, problem: Problem, algorithm: GFL) -> str | None:
+    if engine == "reference":
+        return None
+    if engine == "compiled":
+        from confide.engines.compiled import unable as unable_compiled
+
+        return unable_compiled(problem, algorithm)
+    from confide.engines.device.engine import unable
+
+    return unable(problem, algorithm, engine)
+
+
+def engine_named(name: str, device: str | None = None) -> Callable[..., Engine]:
+    if name in ON_DEVICES:
+        from confide.engines.device.engine import DeviceEngine
+
+        return partial(DeviceEngine, framework=name, device=device)
+    if device == "gpu":
+        raise InputError("device", device, f"the engine {name!r} runs on the CPU; use one of {', '.join(ON_DEVICES)}")
     if name == "compiled":
         from confide.engines.compiled import CompiledEngine
 
         return CompiledEngine
+    if name == OWN:
+        from confide.engines.own import OwnEngine
+
+        return OwnEngine
     from confide.engines.plain import PlainEngine
 
     return PlainEngine

@@ -21,6 +21,7 @@ from confide.base.errors import InputError
 from confide.engines.run import RECORD, Run, versions
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
+from confide.problems.train_function import Own
 
 SAME: Final = "same_data.json"
 BLOCK: Final = 1 << 16  # rows at a time: data may be mapped from a file
@@ -36,6 +37,8 @@ def keep(folder: Path, problem: Problem, graphs: Sequence[Graph]) -> str:
 
 def kept(folder: Path, config: Mapping[str, Any], problem: Problem, graphs: Sequence[Graph]) -> Run | None:
     """The finished run of the same config, data and version in this folder, if there is one."""
+    if isinstance(problem.model, Own):  # what its function reads is not known
+        return None
     if not (folder / RECORD).is_file() or not (folder / SAME).is_file():
         return None
     try:

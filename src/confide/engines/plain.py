@@ -25,10 +25,10 @@ class PlainEngine(Engine):
 
     def start(self) -> State:
         """The models, and below them what a scheme with memory keeps of the rounds before."""
-        kept = math.prod(self.kept[:2])
-        return self.arithmetic.state(np.zeros((self.P + kept, self.M)))
+        models, kept = np.tile(self.problem.start, (self.P, 1)), np.zeros((math.prod(self.kept[:2]), self.M))
+        return self.arithmetic.state(np.concatenate([models, kept]))
 
-    def advance(self, repetition: int, w: State, first: int, last: int, out: Recording) -> int:
+    def advance(self, repetition: int, w: State, first: int, last: int, out: Recording) -> tuple[int, int] | None:
         reference = self.repetition(repetition)
         for i in range(first, last + 1):
             done = reference.round(i, w[: self.P], w[self.P :].reshape(self.kept))
@@ -46,8 +46,8 @@ class PlainEngine(Engine):
             if i % out.every == 0 or i == self.rounds:
                 out.centroids[repetition, out.slot(i)] = centroid
             if not np.sum(values**2) < LARGE:
-                return i
-        return 0
+                return i, repetition
+        return None
 
     def models(self, w: State) -> Floats:
         return self.arithmetic.value(w[: self.P])

@@ -12,7 +12,7 @@ from confide.base.errors import InputError
 from confide.base.validation import whole
 from confide.engines.run import Run
 from confide.problems.features import FeatureMap, words
-from confide.problems.models import GLM, MODELS
+from confide.problems.models import BuiltIn, Linear, Softmax, named
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,13 +43,13 @@ def predict(
         remedy = "was not trained on a table (its features have no columns); use a run of one, such as 'table'"
         raise InputError("run", str(folder), remedy)
     repeat = whole("repeat", repeat, 0, run.repeats - 1)
-    w = _weights(run, str(folder), repeat, server)
+    w = _weights(run, repeat, server)
     frame = read_table(table, "table")
     X = FeatureMap.from_dict(described).apply(frame)
     name, label = run.model.get("name"), described.get("label")
-    if name not in MODELS or not isinstance(label, dict) or X.shape[1] != len(w):
+    model = named(str(name), run.model["rho"])
+    if model is None or not isinstance(label, dict) or X.shape[1] != len(w):
         raise InputError("run", str(folder), f"its model {name!r} cannot be applied; use a run of a table")
-    model = MODELS[name](run.model["rho"])
     scores = model.predict(w, X)
     columns: dict[str, Any] = {"prediction": scores}
     if "positive" in label:
@@ -58,20 +58,14 @@ def predict(
     return pl.DataFrame(columns), _metrics(model, w, X, frame, label)
 
 
-def _weights(run: Run, folder: str, repeat: int, server: int | None) -> Floats:
+def _weights(run: Run, repeat: int, server: int | None) -> Floats:
+    if server is None:
+        return run.learned(repeat)
     released = None if run.released is None else run.released[repeat]
-    if server is None and released is not None:
-        return released if released.ndim == 1 else np.asarray(released.mean(axis=0))
     models = released if released is not None and released.ndim == 2 else run.models[repeat]
     if not len(models):
-        if server is not None:
-            raise InputError("server", server, "no server's own model was released; leave it out")
-        remedy = (
-            "released no model (privacy.release = 'none', or it diverged), and clean ones are not kept; run it with "
-            "privacy.release = 'centroid:SIGMA', or for your own eyes with output.unreleased_models = true"
-        )
-        raise InputError("run", folder, remedy)
-    return np.asarray(models.mean(axis=0) if server is None else models[whole("server", server, 0, len(models) - 1)])
+        raise InputError("server", server, "no server's own model was released; leave it out")
+    return np.asarray(models[whole("server", server, 0, len(models) - 1)])
 
 
 def _released(path: Path, frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, float]]:
@@ -82,9 +76,10 @@ def _released(path: Path, frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, 
 
     w, meta = model_file.read(path)
     kind = meta["model"]["kind"]
-    if kind not in MODELS:
+    model = named(kind, meta["model"]["rho"])
+    if model is None:
         raise InputError("model", str(path), f"is of the kind {kind!r}; only its own code can apply it")
-    M, width = len(w), frame.width
+    M, width = model.features(len(w)), frame.width
     remedy = f"must have {M} columns of numbers, in the order of training, and the target last if it is known"
     try:
         table = frame.cast(pl.Float64).to_numpy()
@@ -92,15 +87,20 @@ def _released(path: Path, frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, 
         raise InputError("table", f"{width} columns", remedy) from None
     if width not in (M, M + 1) or not np.isfinite(table).all():
         raise InputError("table", f"{width} columns", remedy)
-    model, X = MODELS[kind](meta["model"]["rho"]), table[:, :M]
-    scores = model.predict(w, X)
-    columns = (
-        {"prediction": scores} if kind == "linear" else {"probability": scores, "prediction": np.sign(scores - 0.5)}
-    )
-    return pl.DataFrame(columns), model.metrics(w, X, table[:, M]) if width > M else {}
+    X = table[:, :M]
+    return pl.DataFrame(_columns(model, model.predict(w, X))), model.metrics(w, X, table[:, M]) if width > M else {}
 
 
-def _metrics(model: GLM, w: Any, X: Any, frame: pl.DataFrame, label: dict[str, Any]) -> dict[str, float]:
+def _columns(model: BuiltIn, scores: Floats) -> dict[str, Floats]:
+    """A prediction and, of a label, its probability: of +1 for a logistic model, of the one predicted for softmax."""
+    if isinstance(model, Linear):
+        return {"prediction": scores}
+    if isinstance(model, Softmax):
+        return {"probability": scores.max(axis=1), "prediction": scores.argmax(axis=1).astype(np.float64)}
+    return {"probability": scores, "prediction": np.sign(scores - 0.5)}
+
+
+def _metrics(model: BuiltIn, w: Any, X: Any, frame: pl.DataFrame, label: dict[str, Any]) -> dict[str, float]:
     if label["name"] not in frame.columns:
         return {}
     if "positive" not in label:

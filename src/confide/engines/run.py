@@ -136,6 +136,19 @@ class Run:
             raise InputError("run", "models", "were not kept (output.unreleased_models); use what was released")
         return np.asarray(self.models.mean(axis=1))
 
+    def learned(self, repeat: int = 0) -> Floats:
+        """One model, (M,): what was released, or the mean of the servers' where nothing was."""
+        if self.released is not None:
+            released = self.released[repeat]
+            return released if released.ndim == 1 else np.asarray(released.mean(axis=0))
+        if not self.models.shape[1]:
+            remedy = (
+                "released no model (privacy.release = 'none', or it diverged), and clean ones are not kept; run it "
+                "with privacy.release = 'centroid:SIGMA', or for your own eyes with output.unreleased_models = true"
+            )
+            raise InputError("run", self.inputs["problem"]["name"], remedy)
+        return np.asarray(self.models[repeat].mean(axis=0))
+
     @property
     def steady_state(self) -> dict[str, float] | None:
         """MSD in dB, averaged over repetitions and the last fifth of the rounds; None without a known optimum."""

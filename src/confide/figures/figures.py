@@ -181,10 +181,12 @@ def plot_run(run: Run) -> Figure:
         axes.set_ylabel("MSD [dB]")
         axes.legend(handles=[*axes.lines, what_is_what()[-1]])
     else:
-        seen = np.flatnonzero(np.isfinite(run.metrics["train_loss"]).all(axis=0))
-        x, *b = log_spaced(rounds[seen], *band(run.metrics["train_loss"][:, seen]))
+        known = np.isfinite(run.metrics["train_loss"]).all(axis=0).any()  # not of a train function of one's own
+        metric = "train_loss" if known else "disagreement"
+        seen = np.flatnonzero(np.isfinite(run.metrics[metric]).all(axis=0))
+        x, *b = log_spaced(rounds[seen], *band(run.metrics[metric][:, seen]))
         draw(axes, x, Band(*b), shades(1)[0]._replace(mark=""), in_db=False)
-        axes.set_ylabel("train loss")
+        axes.set_ylabel(metric.replace("_", " "))
     plain_log(axes)
     axes.set_xlabel("round")
     return figure

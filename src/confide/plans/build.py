@@ -9,13 +9,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from confide.base.arrays import Ints
 from confide.base.errors import InputError
 from confide.graph import Graph
-from confide.plans.plan import Clients, Clocks, Deployment, Learning, Model, Network, Plan, Unit
+from confide.plans.plan import NETWORK, Clients, Clocks, Deployment, Learning, Model, Network, Plan, Start, Unit
 from confide.plans.privacy import Privacy
-from confide.problems.models import GLM, Linear, Logistic
+from confide.problems import start
+from confide.problems.models import GLM, OWN, Started, is_built_in
+from confide.problems.models import Model as AnyModel
+from confide.problems.networks import network as networks
+from confide.problems.networks import tensors
 from confide.problems.problem import Problem
+from confide.problems.train_function import Own
 from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import on_grid
 from confide.rounds.local import sgd
@@ -128,17 +135,32 @@ def _assembled(
 
 def model_of(problem: Problem, algorithm: GFL) -> Model:
     """What a plan says of a problem: nothing of its data, but why they have no price."""
-    model, built_in = problem.model, algorithm.local is sgd
-    known = type(model) in (Linear, Logistic)
+    return of_model(problem.model, problem.M, algorithm.on(problem.model).local is sgd, problem.undeclared)
+
+
+def of_model(model: AnyModel, length: int, sgd: bool, undeclared: tuple[str, ...] = ()) -> Model:
+    """The same of a model with so many numbers; `sgd`: clients take confide's own local step with its gradients."""
+    built_in, network = sgd and not isinstance(model, Own), isinstance(model, networks.Network)
     declared = isinstance(model, GLM) and getattr(model, "convex", False) is True
     return Model(
-        kind=model.name if isinstance(model, GLM) and known and built_in else "own",
-        length=problem.M,
+        kind=NETWORK if network and built_in else model.name if is_built_in(model) and built_in else OWN,
+        length=length,
         ridge=float(model.rho) if built_in else 0.0,  # a function of one's own has its regulariser inside
-        convex="" if known or not declared else type(model).__name__,
+        convex="" if is_built_in(model) or not declared else type(model).__name__,
         built_in=built_in,
-        undeclared=problem.undeclared,
+        undeclared=undeclared,
+        start=start_of(model),
     )
+
+
+def start_of(model: AnyModel) -> Start | None:
+    """What a plan says of where a model begins; the weights themselves are in a file."""
+    if not isinstance(model, Started):
+        return None
+    found, network = start.tensors(model), isinstance(model, networks.Network)
+    largest = float(np.abs(start.flat(found)).max())
+    frozen = tensors.digest(model.frozen) if isinstance(model, networks.Network) and model.frozen else ""
+    return Start(tensors.digest(found), largest, frozen) if network or largest else None
 
 
 def _counted(E: Ints, batch: Ints) -> tuple[Clients, ...]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, create_model
 
+from confide.base.entry_points import look_in, names_code
 from confide.base.errors import InputError
 from confide.base.tables import Table, checked
 from confide.base.validation import either, whole
@@ -189,6 +190,8 @@ _IN_CONFIG = {  # the objects' names for a setting, where the config has another
     "step": "algorithm.step",
     "clip": "algorithm.clip",
     "batch": "algorithm.batch",
+    **{name: f"problem.{name}" for name in ("train", "train_config", "train_log")},
+    **{f"model.{name}": f"problem.{name}" for name in ("weights", "framework")},
 }
 
 
@@ -337,7 +340,22 @@ def load(path: str | Path, changes: Sequence[str] = ()) -> Config:
         content = content.get("config") if isinstance(content, dict) else None
         if not isinstance(content, dict):
             raise InputError("config", str(path), "holds no config; give a TOML file, or a run.json made from one")
-    return parse(content, changes)
+        _check_loads_nothing(content, changes)
+    found = parse(content, changes)
+    if any(names_code(getattr(found.problem, key)) for key in found.problem.entry_points):
+        look_in(Path.cwd() if path.suffix == ".json" else path.parent)
+    return found
+
+
+def _check_loads_nothing(content: Mapping[str, Any], changes: Sequence[str]) -> None:
+    """A record of a run may come from anybody: what code a run loads, its user says."""
+    problem = content.get("problem")
+    if isinstance(problem, dict):
+        said = {change.partition("=")[0].strip() for change in changes}
+        for key in registry.named(problem.get("name", "regression")).entry_points & problem.keys():
+            if (name := f"problem.{key}") not in said and names_code(problem[key]):
+                remedy = f"names code, which a run.json does not make confide load; say it yourself, --set {name}=..."
+                raise InputError(name, problem[key], remedy)
 
 
 def parse(content: Mapping[str, Any], changes: Sequence[str] = ()) -> Config:

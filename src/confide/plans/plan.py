@@ -10,7 +10,7 @@ made or read, and nothing in it is ever executed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
@@ -18,11 +18,12 @@ from typing import Any, Final, Self
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.files import write_text
-from confide.base.validation import number, one_of, positive, positive_int, probability, whole
+from confide.base.validation import number, positive, positive_int, probability, whole
 from confide.graph.graph import Graph, check_turns
 from confide.plans import checks
 from confide.plans.privacy import Privacy
-from confide.plans.text import Elsewhere, decoded, differences, encoded
+from confide.plans.text import GIVEN, Elsewhere, decoded, differences, encoded
+from confide.problems.models import NAMES, OWN, named
 from confide.rounds.algorithm import Failures
 from confide.rounds.clipping import Clip
 from confide.rounds.schemes import Scheme
@@ -32,7 +33,29 @@ VERSION: Final = 3
 PROTOCOL: Final = 2
 READ: Final = (1, PROTOCOL)  # plans of which a store or a bundle can still be read
 LARGEST: Final = 64 * 2**20  # bytes of a plan file: a graph of some hundred thousand edges, or as many clients
-MODELS: Final = ("linear", "logistic", "own")
+NETWORK: Final = "network"  # as kind of a model: confide's local step on the gradients of a user's network
+
+
+@dataclass(frozen=True)
+class Start:
+    """Initial weights: public, the same for all, and not in the plan themselves.
+
+    Attributes:
+        digest: sha256 of the tensors that are trained (`problems.networks.tensors.digest`), as `start.safetensors` has
+            them.
+        largest: |w_0| of no number is larger.
+        frozen: the same digest of the part of a network that stays as it is; empty where there is none.
+    """
+
+    digest: str
+    largest: float
+    frozen: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value in (("digest", self.digest), ("frozen", self.frozen)):
+            if not canonical.is_digest(value) and (name, value) != ("frozen", ""):
+                raise InputError(f"algorithm.model.start.{name}", value, "must be 32 bytes as 64 small hex digits")
+        number("algorithm.model.start.largest", self.largest, 0.0)
 
 
 @dataclass(frozen=True)
@@ -40,10 +63,11 @@ class Model:
     """What is learned.
 
     Attributes:
-        kind: linear, logistic or own.  length: M, numbers in a model.  ridge: of rho |w|^2.
+        kind: linear, logistic, softmax:CLASSES, network or own.  length: M, numbers in a model.  ridge: of rho |w|^2.
         convex: name of a model of the user's own of which only its declaration says that the loss is convex.
         built_in: whether clients take confide's own local step, which a proof may speak of.
         undeclared: why there is no price: the problem's rows were prepared from everybody's. Empty where there is one.
+        start: where it begins; None is zero.
     """
 
     kind: str
@@ -52,11 +76,24 @@ class Model:
     convex: str = ""
     built_in: bool = True
     undeclared: tuple[str, ...] = ()
+    start: Start | None = field(default=None, metadata=GIVEN)
+
+    @property
+    def largest_start(self) -> float:
+        """|w_0| of no number is larger."""
+        return 0.0 if self.start is None else self.start.largest
 
     def __post_init__(self) -> None:
-        one_of("algorithm.model.kind", self.kind, MODELS)
         positive_int("algorithm.model.length", self.length)
         number("algorithm.model.ridge", self.ridge, 0.0)
+        if self.kind not in (NETWORK, OWN) and self.features is None:
+            raise InputError("algorithm.model.kind", self.kind, f"known: {', '.join((*NAMES, NETWORK, OWN))}")
+
+    @property
+    def features(self) -> int | None:
+        """Of a row of data; None where only the owner of the model knows."""
+        model = named(self.kind, self.ridge)
+        return None if model is None else model.features(self.length)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from confide.laws.law import Law
 from confide.plans.words import Word, parse
 
 HIDDEN = {"plan": False}  # metadata of a field that is no part of the plan's text
+GIVEN = {"plan": "given"}  # and of one that is in it only where it is not None: a plan without it has one text, as ever
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def encoded(value: Any, wanted: Any = Any) -> Any:
         return value.to_dict()
     if is_dataclass(value) and not isinstance(value, type):
         hints = _hints(type(value))
-        return {f.name: encoded(getattr(value, f.name), hints[f.name]) for f in _written(type(value))}
+        told = [f for f in _written(type(value)) if not _may_lack(f) or getattr(value, f.name) is not None]
+        return {f.name: encoded(getattr(value, f.name), hints[f.name]) for f in told}
     if isinstance(value, tuple | list):
         return [encoded(x, next(iter(get_args(wanted)), Any)) for x in value]
     if isinstance(value, StrEnum):
@@ -110,17 +112,22 @@ def _table(kind: type, value: Any, path: str) -> Any:
     written = _written(kind)
     if not isinstance(value, Mapping):
         raise InputError(path or "plan", value, "must be a table")
-    for name in (f.name for f in written if f.name not in value):
+    for name in (f.name for f in written if f.name not in value and not _may_lack(f)):
         raise InputError(_key(path, name), None, "is missing")
     for name in value.keys() - {f.name for f in written}:
         known = ", ".join(f.name for f in written)
         raise InputError(_key(path, name), value[name], f"is unknown; known: {known}")
     hints = _hints(kind)
-    return kind(**{f.name: decoded(hints[f.name], value[f.name], _key(path, f.name)) for f in written})
+    told = [f for f in written if f.name in value]
+    return kind(**{f.name: decoded(hints[f.name], value[f.name], _key(path, f.name)) for f in told})
 
 
 def _key(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+def _may_lack(f: Field[Any]) -> bool:
+    return f.metadata.get("plan") == GIVEN["plan"]
 
 
 @cache

@@ -11,13 +11,13 @@ from typing import Final, assert_never
 import numpy as np
 
 from confide.base.errors import InputError
-from confide.plans.plan import Learning, Plan
+from confide.plans.plan import NETWORK, Learning, Plan
 from confide.plans.words import ClippingAlone, ConvexGlm, PublicPoint, Regulariser
 from confide.privacy import monotone
 from confide.privacy.closed_forms import covers
 from confide.privacy.rounding import Rounding
-from confide.privacy.sensitivity import Sensitivity
-from confide.problems.models import GLM
+from confide.privacy.sensitivity import WITHOUT, Sensitivity
+from confide.problems.models import GLM, Linear, Logistic
 from confide.problems.problem import Problem
 from confide.rounds.arithmetic import FixedArithmetic, check_range
 from confide.rounds.schemes import Exchange
@@ -52,6 +52,7 @@ def sensitivity(plan: Plan) -> Sensitivity:
         clip=a.clip.kind,
         regulariser=a.model.ridge,
         rounding=rounding(plan),
+        network=a.model.kind == NETWORK,
     )
 
 
@@ -69,7 +70,8 @@ def largest(plan: Plan, grid: FixedArithmetic) -> float:
     """
     noise = 0 if plan.secure is None else plan.secure.encoding(plan.algorithm.update_bound, grid.fraction_bits).noise
     update = plan.algorithm.update_bound + noise * grid.client_quantum
-    return max(check_range(grid, plan.scheme, graph, update, plan.rounds) for graph in plan.graph.graphs)
+    start = plan.algorithm.model.largest_start
+    return max(check_range(grid, plan.scheme, graph, update, plan.rounds, start) for graph in plan.graph.graphs)
 
 
 def rounding(plan: Plan) -> Rounding | None:
@@ -126,10 +128,10 @@ def _check_proof(plan: Plan) -> None:
                 raise InputError("privacy.proof", str(proof), f"the model's regulariser is rho = {model.ridge:g}")
         case ConvexGlm():
             _needs_built_in(a, str(proof))
-            if model.kind == "own" and not model.convex:
+            if model.kind not in (Linear.name, Logistic.name) and not model.convex:
                 remedy = (
-                    "holds for a convex loss of u'w: exactly the linear and the logistic model, or a GLM that declares "
-                    "convex = True; this model does not"
+                    "holds for a convex loss of one margin u'w: exactly the linear and the logistic model, or a GLM "
+                    f"that declares convex = True; this model does not. {WITHOUT}"
                 )
                 raise InputError("privacy.proof", str(proof), remedy)
             if proof.convexity > 2.0 * model.ridge * (1 + 1e-12):

@@ -44,6 +44,11 @@ PAIRS: Final = (
     "repeats it, and differences of messages are without it; make another plan for another run"
 )
 
+START: Final = (
+    "the initial weights of the model, and what of it is not trained, are public: they were computed from nothing that "
+    "is protected here"
+)
+
 IN_RANGE: Final = (
     "all clients of the unit send in range: masks hide what they send, and one that lies can put the sum at the edge "
     "of its ring, where the update of another turns it round"
@@ -443,7 +448,11 @@ class Price:
         return (IN_RANGE,)
 
     def _beside(self) -> tuple[str, ...]:
-        """What the plan's clocks leave to be assumed."""
+        """What the plan's initial weights and clocks leave to be assumed."""
+        start = self.plan.algorithm.model.start
+        return (*(() if start is None else (START,)), *self._time())
+
+    def _time(self) -> tuple[str, ...]:
         if self.plan.deployment is None:
             return ()
         clocks = self.plan.deployment.clocks

@@ -11,6 +11,7 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +23,11 @@ from confide.plans import words
 from confide.privacy import monotone
 from confide.privacy.rounding import Rounding
 from confide.rounds import clipping
+
+WITHOUT: Final = (
+    "What holds for any loss: a scheme with carry 0, such as shared; level 'unit'; proof 'regulariser:RHO' with "
+    "clipped examples; noise inside secure sums"
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class Sensitivity:
         clip: "example" or "update"; some proofs hold only for per-example clipping.
         regulariser: rho of the model; where examples are clipped its decay is outside of the clip.
         rounding: the grid of fixed point; None is the real numbers.
+        network: the gradients are those of a user's network, in single precision.
 
     Raises:
         InputError: a number is out of its range, or the proof does not hold for this step, clip or level.
@@ -66,6 +73,7 @@ class Sensitivity:
     clip: str = "example"
     regulariser: float = 0.0
     rounding: Rounding | None = None
+    network: bool = False
 
     def __post_init__(self) -> None:
         for name, word in {  # text is parsed once, here
@@ -196,6 +204,11 @@ class Sensitivity:
                 f"with carry > 0 the other clients start from another model, so their updates change too; level "
                 f"'{self.level}' needs a proof (regulariser, convex-glm, public-point), or use level 'unit'"
             )
+            if self.network:
+                remedy = (
+                    "with carry > 0 the other clients start from another model, and no convexity bounds by how much "
+                    f"more a network's updates then differ. {WITHOUT}"
+                )
             raise InputError("proof", str(self.proof), remedy)
         if isinstance(self.proof, words.Regulariser) and remembers:
             # (B / rho)(1 - g): the geometric sum of E clipped steps, each shrunk by those after it.
@@ -267,6 +280,11 @@ class Sensitivity:
             )
         if self.level is words.Level.EXAMPLE:
             found.append(f"the example is in every mini-batch of {self.batch}, once (drawn without replacement)")
+            if self.network:
+                found.append(
+                    "the gradient of an example is computed from it and the model alone, its rounding in single "
+                    "precision too: no layer and no kernel mixes the numbers of a mini-batch"
+                )
             if not (self.credits_batch or self.monotone):
                 found.append("several local steps without convex-glm: 1/batch is not credited")
         decays = (self.clip == "example" and self.regulariser > 0.0) or self.contraction < 1.0

@@ -163,18 +163,9 @@ class Federation:
         """
         if client.shape != X.shape[:1]:
             raise InputError("federation.client", client.shape, f"must hold one client a row, shape ({len(X)},)")
-        if client.size and not 0 <= client.min() <= client.max() < len(unit_of_client):
-            strange = client.min() if client.min() < 0 else client.max()
-            raise InputError("federation.client", int(strange), f"must be a client in 0 to {len(unit_of_client) - 1}")
-        order_of_clients = np.argsort(unit_of_client, kind="stable")
-        rank = np.empty_like(order_of_clients)
-        rank[order_of_clients] = np.arange(len(order_of_clients))
-        rows = np.argsort(rank[client], kind="stable")
+        rows, *offsets = arranged(client, unit_of_client)
         return cls(
-            np.ascontiguousarray(X[rows], dtype=np.float64),
-            np.ascontiguousarray(d[rows], dtype=np.float64),
-            _offsets(np.bincount(rank[client], minlength=len(unit_of_client))),
-            _offsets(np.bincount(unit_of_client)),
+            np.ascontiguousarray(X[rows], dtype=np.float64), np.ascontiguousarray(d[rows], dtype=np.float64), *offsets
         )
 
     def save(self, folder: str | Path) -> None:
@@ -198,6 +189,22 @@ class Federation:
             except (OSError, ValueError, EOFError) as e:
                 raise InputError("federation.folder", str(folder), f"{name}.npy cannot be read ({e})") from None
         return cls(*arrays)
+
+
+def arranged(client: Ints, unit_of_client: Ints) -> tuple[Ints, Ints, Ints]:
+    """The rows in the order of a federation, and its `client_offsets` and `unit_offsets`; see `from_assignment`."""
+    if client.size and not 0 <= client.min() <= client.max() < len(unit_of_client):
+        strange = client.min() if client.min() < 0 else client.max()
+        raise InputError("federation.client", int(strange), f"must be a client in 0 to {len(unit_of_client) - 1}")
+    order_of_clients = np.argsort(unit_of_client, kind="stable")
+    rank = np.empty_like(order_of_clients)
+    rank[order_of_clients] = np.arange(len(order_of_clients))
+    of_row = rank[client]
+    return (
+        np.argsort(of_row, kind="stable"),
+        _offsets(np.bincount(of_row, minlength=len(unit_of_client))),
+        _offsets(np.bincount(unit_of_client)),
+    )
 
 
 def _offsets(sizes: ArrayLike) -> Ints:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.base.files import atomic_file, sync_folder
+from confide.problems.networks import tensors
 
 FORMAT = 1
 LATEST = "model.npz"
@@ -24,15 +26,26 @@ def write(folder: Path, weights: NDArray[np.float64], meta: Mapping[str, Any]) -
 
     Args:
         meta: what everybody may know of them: the format of this file, the plan's hash, kind and rho of the model,
-            rounds, sigma of the noise on the mean, how many servers have a share in it, and which attempt it is.
+            rounds, sigma of the noise on the mean, how many servers have a share in it, and which attempt it is; of a
+            model that began with named weights its `tensors`, names and shapes, which are then in a .safetensors file
+            beside each .npz.
     """
     for name in (f"attempt-{meta['attempt']}.npz", LATEST):
         with atomic_file(folder / name) as temporary, open(temporary, "wb") as file:
             np.savez(file, allow_pickle=False, weights=np.asarray(weights, np.float64), meta=np.array(json.dumps(meta)))
             file.flush()
             os.fsync(file.fileno())
+        if "tensors" in meta:
+            tensors.write((folder / name).with_suffix(".safetensors"), _named(weights, meta["tensors"]))
     sync_folder(folder)
     return folder / LATEST
+
+
+def _named(weights: NDArray[np.float64], shapes: Sequence[tuple[str, Sequence[int]]]) -> dict[str, NDArray[Any]]:
+    """A model's tensors, in single precision as its framework has them."""
+    ends = np.cumsum([math.prod(shape) for _, shape in shapes])
+    parts = np.split(np.asarray(weights, np.float32), ends[:-1])
+    return {name: part.reshape(shape) for (name, shape), part in zip(shapes, parts, strict=True)}
 
 
 def holds(folder: Path, models: Sequence[tuple[NDArray[np.float64], Mapping[str, Any]]]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +11,11 @@ import numpy as np
 from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.problems.federation import Federation
-from confide.problems.models import GLM, Linear, Model
+from confide.problems.models import GLM, Linear, Model, Regression, Softmax
 
 TOLERANCE = 1e-10  # on |w - w^o|
+MOST = 1e100  # of the rho of a softmax model, far from overflow
+LARGEST = 2e7  # samples times weights of a softmax model, beyond which its optimum takes more than seconds
 BLOCK = 1 << 18  # rows held in memory at once, so that a mapped federation need not fit
 
 
@@ -46,10 +49,10 @@ def risk(f: Federation, model: Model, w: Floats) -> float:
     return sum(float(weight @ model.loss(w, X, d)) for X, d, weight in _blocks(f))
 
 
-def gradient(f: Federation, model: GLM, w: Floats) -> Floats:
+def gradient(f: Federation, model: Regression, w: Floats) -> Floats:
     total = 2 * model.rho * w
     for X, d, weight in _blocks(f):
-        total = total + X.T @ (weight * model.slope(X @ w, d))
+        total = total + model.mean_gradient(w, X, d, weight)
     return total
 
 
@@ -60,11 +63,15 @@ def hessian(f: Federation, model: GLM, w: Floats) -> Floats:
     return total
 
 
-def solve(f: Federation, model: GLM) -> Floats:
+def solve(f: Federation, model: Regression) -> Floats:
     """w^o with |w - w^o| <= 1e-10, or an error where there is no unique finite optimum."""
     if isinstance(model, Linear):
         return _closed_form(f, model)
-    return solve_iteratively(f, model)
+    if isinstance(model, Softmax):
+        return _by_products(f, model)
+    if isinstance(model, GLM):
+        return solve_iteratively(f, model)
+    raise NoUniqueOptimumError("problem.model", type(model).__name__, "is not known to have an optimum")
 
 
 def solve_iteratively(f: Federation, model: GLM) -> Floats:
@@ -93,6 +100,52 @@ def solve_iteratively(f: Federation, model: GLM) -> Floats:
             return w
         w = w - np.linalg.solve(H, g)
     raise NoUniqueOptimumError("problem.rho", model.rho, "no unique finite optimum; a positive regulariser gives one")
+
+
+def _by_products(f: Federation, model: Softmax) -> Floats:
+    """The same without a Hessian, of which only products are taken: it has (C F)^2 numbers.
+
+    The objective is 2 rho-strongly convex, so that |w - w^o| <= |gradient| / (2 rho), wherever w is.
+    """
+    from scipy.optimize import minimize
+    from scipy.sparse.linalg import LinearOperator, cg
+
+    M = model.dimension(f.M)
+    if model.rho == 0.0:
+        remedy = "one vector added to the rows of all classes changes nothing; a positive regulariser gives one optimum"
+        raise NoUniqueOptimumError("problem.rho", model.rho, remedy)
+    if f.samples * M > LARGEST:
+        remedy = f"the optimum is not solved for beyond {LARGEST:.0e} samples times weights, here {f.samples} x {M}"
+        raise NoUniqueOptimumError("problem", M, remedy)
+
+    length = np.sqrt(sum(float(weight @ np.einsum("nm,nm->n", X, X)) for X, _, weight in _blocks(f)))
+    least = np.finfo(np.float64).eps * length / (8 * TOLERANCE)  # a gradient of 2 rho times the tolerance is rounding
+    if not least <= model.rho <= MOST:
+        remedy = f"the optimum is lost in rounding: it is known for rho from {least:.1g} to {MOST:g}"
+        raise NoUniqueOptimumError("problem.rho", model.rho, remedy)
+
+    def times(w: Floats, v: Floats) -> Floats:
+        total = 2 * model.rho * v
+        for X, _, weight in _blocks(f):
+            total = total + model.hessian_times(w, X, weight, v)
+        return total
+
+    found = minimize(  # type: ignore[call-overload]
+        lambda w: risk(f, model, w),
+        np.zeros(M),
+        jac=lambda w: gradient(f, model, w),
+        hessp=times,
+        method="trust-ncg",
+        options={"gtol": 1e-6, "maxiter": 500},
+    )
+    w: Floats = np.asarray(found.x, dtype=np.float64)
+    for _ in range(8):
+        g = gradient(f, model, w)
+        if np.linalg.norm(g) <= 2 * model.rho * TOLERANCE:
+            return w
+        hessian_at_w = LinearOperator((M, M), partial(times, w), dtype=np.float64)
+        w = w - cg(hessian_at_w, g, rtol=1e-6)[0]
+    raise NoUniqueOptimumError("problem.rho", model.rho, "the optimum was not found; use a larger one")
 
 
 def _closed_form(f: Federation, model: Linear) -> Floats:

@@ -13,7 +13,8 @@ from confide.base.arrays import Floats
 from confide.base.errors import InputError
 from confide.base.files import Source
 from confide.problems.federation import Federation
-from confide.problems.models import GLM, Linear, Logistic, Model
+from confide.problems.models import Linear, Model, Regression, Started
+from confide.problems.networks.network import Network
 
 if TYPE_CHECKING:
     from confide.problems.optimum import Quadratic
@@ -30,7 +31,7 @@ class Problem:
         spec: name and parameters that make this problem again (saved with a run).
         notes: what every output must say of it, such as "synthetic".
         features: how the columns of X were made from a table (`confide predict` reads it), or None.
-        private: whether the data are somebody's; only what confide made from a seed is not.
+        private: whether the data are somebody's; what confide made from a seed, or everybody has, is not.
         undeclared: what was computed from everybody's rows before any noise (scaling, categories, a split of the whole
             table), each with what to declare instead: an epsilon does not cover it, so an accounted run is refused.
         source: the file that the data were read from, as it was then; no output has its digest.
@@ -47,11 +48,14 @@ class Problem:
     source: Source | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.model, Logistic):
+        if isinstance(self.model, Regression):
             for d in (self.federation.d, *(() if self.test is None else (self.test[1],))):
-                wrong = d[np.abs(d) != 1.0]
+                wrong = d[~self.model.readable(d)]
                 if len(wrong):
-                    raise InputError("problem.label", float(wrong[0]), "logistic regression needs labels -1 and +1")
+                    remedy = f"the labels of this model are {self.model.labels}"
+                    raise InputError("problem.label", float(wrong[0]), remedy)
+        if isinstance(self.model, Network):
+            self.model.check(self.federation.X, self.federation.d)
 
     @property
     def M(self) -> int:
@@ -59,9 +63,20 @@ class Problem:
         return self.model.dimension(self.federation.M)
 
     @cached_property
+    def start(self) -> Floats:
+        """w_0, the public model that every server begins with, shape (M,): the model's own, or zeros."""
+        if not isinstance(self.model, Started):
+            return np.zeros(self.M)
+        start = np.asarray(self.model.start(), dtype=np.float64)
+        if start.shape != (self.M,) or not np.isfinite(start).all():
+            remedy = f"its start() must give {self.M} finite numbers"
+            raise InputError("problem.model", type(self.model).__name__, remedy)
+        return start
+
+    @cached_property
     def optimum(self) -> Floats | None:
-        """w^o of (1), to 1e-10, or None where it is unknown: a model of the user's own, or no unique optimum."""
-        if not isinstance(self.model, GLM):
+        """w^o of (1), to 1e-10, or None where it is unknown: another model, none that is unique, too costly."""
+        if not isinstance(self.model, Regression):
             return None
         from confide.problems.optimum import NoUniqueOptimumError, solve
 

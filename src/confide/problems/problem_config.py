@@ -22,11 +22,13 @@ class ProblemConfig(Table, ABC):
         one_release: every repeat releases somebody's data once more, so that `repeats` is 1 by default.
         labels: keys that hold values of the data, which may be as large as they like.
         sized_by: keys that decide `memory`, the first of which a refusal names.
+        entry_points: keys that name code, which is loaded; a config that another run left may not have them.
     """
 
     one_release: ClassVar[bool] = False
     labels: ClassVar[frozenset[str]] = frozenset()
     sized_by: ClassVar[tuple[str, ...]] = ()
+    entry_points: ClassVar[frozenset[str]] = frozenset()
     name: str
 
     @abstractmethod

@@ -106,7 +106,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 def absolute(path: object, field: str) -> str:
     if isinstance(path, str | Path) and str(path) and "\0" not in str(path):
         return str(Path(path).absolute())
-    raise InputError(field, path, "must be the path of a CSV or Parquet file")
+    raise InputError(field, path, "must be the path of a file")
 
 
 def plain(spec: Mapping[str, object]) -> dict[str, object]:

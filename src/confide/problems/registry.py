@@ -15,12 +15,15 @@ from typing import Annotated, Any, Final, get_args
 from pydantic import Field
 
 from confide.base.errors import InputError
+from confide.problems.array_file import ArraysConfig
 from confide.problems.click_log import ClicksConfig
 from confide.problems.gaussian_config import RegressionConfig
+from confide.problems.handwriting import DigitsConfig
 from confide.problems.problem_config import ProblemConfig
+from confide.problems.train_function_config import OwnConfig
 from confide.problems.user_table import TableConfig
 
-BUILT_IN: Final = (RegressionConfig, ClicksConfig, TableConfig)
+BUILT_IN: Final = (RegressionConfig, ClicksConfig, TableConfig, DigitsConfig, ArraysConfig, OwnConfig)
 GROUP: Final = "confide.problems"
 
 

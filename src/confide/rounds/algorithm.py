@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from confide.base.randomness import Purpose, generator
 from confide.base.validation import one_of, positive, positive_int, probability, whole
 from confide.laws.law import DISCRETE_GAUSSIAN
 from confide.problems.federation import Federation
+from confide.problems.models import Model
+from confide.problems.networks.network import Network
 from confide.rounds.clipping import Clip
 from confide.rounds.local import LocalStep, sgd
 from confide.rounds.schemes import Exchange, Scheme, scheme
@@ -148,6 +151,24 @@ class GFL:
         """E_{p,k} and batch size of so many clients, unit by unit."""
         E = _per_client("algorithm.local_steps", self.local_steps, clients, seed, 0)
         return E, _per_client("algorithm.batch", self.batch, clients, seed, 1)
+
+    def on(self, model: Model) -> Self:
+        """With the local step of a network that brings an optimiser.
+
+        Raises:
+            InputError: nothing would bound that step, or there is another.
+        """
+        if not isinstance(model, Network) or model.optimizer is None or self.local == model.local:
+            return self
+        if self.local is not sgd:
+            raise InputError("model.optimizer", model.optimizer, "and algorithm.local are two local steps; give one")
+        if self.clip is not None and self.clip.kind == "example":
+            remedy = (
+                "clipped examples do not bound the step of an optimiser, which rescales what it is given, by mu B; use "
+                "'update', or leave model.optimizer out"
+            )
+            raise InputError("algorithm.clip", self.clip.kind, remedy)
+        return replace(self, local=model.local)
 
     def settle(self, federation: Federation, seed: int) -> tuple[Ints, Ints]:
         """E_{p,k} and batch size of every client.

@@ -8,6 +8,7 @@ last bit.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,11 +134,16 @@ def scheme_on_grid(scheme: Scheme) -> Scheme:
     return replace(scheme, carry=1.0 - round((1.0 - scheme.carry) * 2**WEIGHT_BITS) / 2**WEIGHT_BITS)
 
 
-def check_range(a: FixedArithmetic, scheme: Scheme, graph: Graph, update: float, rounds: int) -> float:
+def check_range(
+    a: FixedArithmetic, scheme: Scheme, graph: Graph, update: float, rounds: int, start: float = 0.0
+) -> float:
     """What no state and no message exceeds in absolute value in `rounds` rounds; a server refuses a message beyond it.
 
     A round adds at most `update` (mu B), with R the scheme's noise matrix |R|_inf times a noise tail, and half a
     quantum for each product that is rounded: a flow and at most one share of noise for each neighbour, and the own.
+
+    Args:
+        start: the largest |w_0| of a number.
 
     Raises:
         InputError: a state or a difference of messages could leave int64.
@@ -146,7 +152,7 @@ def check_range(a: FixedArithmetic, scheme: Scheme, graph: Graph, update: float,
     message = float(np.abs(m.N[0]).sum(axis=1).max(initial=0.0)) * TAIL
     kept = float(np.abs(m.R[0]).sum(axis=1).max(initial=0.0)) * TAIL + message  # a failed link keeps the message noise
     rounding = (int(graph.degrees.max(initial=0)) + 1) * a.quantum
-    largest = rounds * (update + kept + rounding) + update + message
+    largest = math.ceil(start / a.quantum) * a.quantum + rounds * (update + kept + rounding) + update + message
     if 2.0 * largest / a.quantum >= 2.0**63:
         bits = a.fraction_bits - int(np.ceil(np.log2(2.0 * largest / a.quantum / 2.0**63))) - 1
         advice = f"use at most {bits}" if bits >= 1 else "no grid is coarse enough; run fewer rounds or add less noise"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,9 +24,18 @@ class LocalTask(NamedTuple):
     replacement: bool
     clip: Clip | None
     key: int
+    at: tuple[int, int, int] = (0, 0, 0)  # round, unit and client
 
 
 LocalStep = Callable[[Floats, Floats, Floats, LocalTask], Floats]  # (w, X, d, task) -> update
+
+
+@runtime_checkable
+class SideBySide(Protocol):
+    """A local step that can take several clients' steps at once."""
+
+    def begin(self, round: int, models: Mapping[int, Floats], clients: Mapping[int, Sequence[int]]) -> None:
+        """What it will be asked for in this round, by unit: the model that is handed out, and who trains from it."""
 
 
 def sgd(w: Floats, X: Floats, d: Floats, task: LocalTask) -> Floats:

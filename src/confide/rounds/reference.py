@@ -21,7 +21,7 @@ from confide.rounds.aggregate import PlainSum, SecureSum
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.arithmetic import Arithmetic, FixedArithmetic, FloatArithmetic, State, check_range, on_grid
 from confide.rounds.combine import combine, place, publish
-from confide.rounds.local import LocalTask, shared_update, without_data
+from confide.rounds.local import LocalTask, SideBySide, shared_update, without_data
 from confide.rounds.noise import NoiseSource, float_noise, integer_noise
 from confide.rounds.schemes import Place
 
@@ -103,6 +103,10 @@ class Reference:
             present = np.array([p in clients for p in range(graph.P)])
         up = links_up(alg.failures, self.seed, i, graph, present)
 
+        if isinstance(alg.local, SideBySide):
+            models = {p: self.arithmetic.value(w[p]) for p in clients}
+            alg.local.begin(i, models, {p: [k for k in found if self.gives(i, p, k)] for p, found in clients.items()})
+
         psi = w.copy()
         for p, survivors in clients.items():
             psi[p] = self.adapt(i, p, w[p], survivors)
@@ -177,6 +181,7 @@ class Reference:
             alg.replacement,
             alg.clip,
             key(self.seed, Purpose.BATCHES, i, p, k),
+            (i, p, k),
         )
         fixed = alg.arithmetic == "fixed"
         if not self.gives(i, p, k):
@@ -207,6 +212,7 @@ def prepare(
 
     With a secret, noise comes from it, and all other draws where it says so.
     """
+    algorithm = algorithm.on(problem.model)
     E, batch = algorithm.settle(problem.federation, seed)
     fixed = algorithm.arithmetic == "fixed"
     arith: Arithmetic
@@ -221,8 +227,9 @@ def prepare(
             raise InputError("algorithm.step", algorithm.step, remedy)
         if algorithm.aggregation is not None:
             bound += algorithm.encoding().noise * arith.client_quantum
+        start = float(np.abs(problem.start).max())
         for g in graphs:
-            check_range(arith, algorithm.scheme, g, bound, rounds)
+            check_range(arith, algorithm.scheme, g, bound, rounds, start)
     else:
         arith = FloatArithmetic(algorithm.sampled)
 

@@ -30,12 +30,15 @@ from confide.deploy.store.books import Books, Vector, as_bytes
 from confide.deploy.store.record import Record
 from confide.deploy.store.store import MemoryStore, Store
 from confide.graph.graph import Graph
-from confide.plans.build import Announced
+from confide.plans.build import Announced, start_of
 from confide.plans.plan import Clocks, Plan
 from confide.privacy.ledger import Cost, Event
 from confide.privacy.price import Price, agreed
+from confide.problems.networks import network as networks
 from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL
 from confide.rounds.arithmetic import FixedArithmetic, on_grid
+from confide.rounds.local import LocalTask
 from confide.rounds.noise import integer_noise
 from confide.rounds.schemes import Scheme
 from confide.secure.client import Member
@@ -145,7 +148,7 @@ class Rehearsal:
             raise InputError("train", train, "give either a problem, or train = 'package.module:function'")
         units = training_units(self.price, source, seed, train_config=train_config)
         if not isinstance(source, Problem):
-            source(np.zeros(units[0].terms.rules.length), 1, train_config(0, 0))
+            source(np.zeros(plan.algorithm.model.length), 1, train_config(0, 0))
         self.network = Network(units, weather, seed)
 
     def run(self, until: float = math.inf) -> None:
@@ -276,7 +279,7 @@ def training_units(
         terms = of_plan(price, p, rounds)
         rules = terms.rules._replace(identities=identities)  # whomever the plan names: here the box signs
         terms = replace(terms, clocks=_virtual(terms.clocks), rules=rules)
-        books = Books.fresh(np.zeros(terms.rules.length, np.int64), tuple(terms.weights))
+        books = Books.fresh(_start(plan, arithmetic, source), tuple(terms.weights))
         clients = []
         for k in range(K):
             record = Record(ClientTerms.of_plan(plan, p, k).owner)
@@ -285,6 +288,18 @@ def training_units(
         sample = seeded.sample(seed, p, arithmetic.L, K)
         units.append(Unit(terms, store(p, books), clients, noise, sample, server_identity(p).sign))
     return units
+
+
+def _start(plan: Plan, arithmetic: FixedArithmetic, source: Problem | Trainer) -> Vector:
+    """The model that every server begins with."""
+    if isinstance(source, Problem):
+        if start_of(source.model) != plan.algorithm.model.start:
+            raise InputError("problem.model", type(source.model).__name__, "begins elsewhere than the plan")
+        return arithmetic.state(source.start)
+    if plan.algorithm.model.start is not None:
+        remedy = "the plan has initial weights, which only a problem brings: rehearse it with one"
+        raise InputError("train", None, remedy)
+    return np.zeros(plan.algorithm.model.length, np.int64)
 
 
 def _virtual(clocks: Clocks) -> Clocks:
@@ -309,7 +324,22 @@ def _checked_sizes(plan: Plan, source: Problem | Trainer) -> list[int]:
 
 def _on_data(plan: Plan, problem: Problem, seed: int, p: int, k: int) -> Trainer:
     X, d = problem.federation.client(p, k)
-    return training.of_plan(plan, p, k, X, d, key=seeded.batches(seed, p, k))
+    key = seeded.batches(seed, p, k)
+    if isinstance(problem.model, networks.Network):
+        return training.of_network(plan, p, k, type(problem.model).__name__, _steps(plan, problem, p, k), key)
+    return training.of_plan(plan, p, k, X, d, key=key)
+
+
+def _steps(plan: Plan, problem: Problem, p: int, k: int) -> Trainer:
+    """The local steps of a network, in this process."""
+    a, own = plan.algorithm, plan.units[p].clients[k]
+    task = LocalTask(problem.model, a.step, own.local_steps, own.batch, a.replacement, a.clip, key=0)
+    local = GFL(step=a.step, clip=a.clip).on(problem.model).local
+
+    def train(weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
+        return local(weights, *problem.federation.client(p, k), task._replace(key=config["key"]))
+
+    return train
 
 
 def _client(

@@ -107,7 +107,7 @@ class Constants:
         g2: E|g_i|^2, the noise in the centroid  (23); 0 where it cancels.
         g2_disagreement: (1/P) sum_p of the noise's deviation from the centroid.
         gradient2_units: |grad J_p(w^o)|^2.
-        error2: |w_0 - w^o|^2; runs start at zero.
+        error2: |w_0 - w^o|^2.
     """
 
     step: float
@@ -170,7 +170,7 @@ def of_clients(c: Clients, round: Round, problem: Problem, graph: Graph, algorit
         g2=round.noise.centroid,
         g2_disagreement=round.noise.disagreement,
         gradient2_units=np.sum(c.unit_mean(c.gradient) ** 2, axis=1),
-        error2=float(w @ w),
+        error2=float(np.sum((problem.start - w) ** 2)),
         printed=_printed(c, nu, delta, graph, algorithm, problem.M),
         repaired=_repaired(c, nu, delta, round, algorithm),
     )

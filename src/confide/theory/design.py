@@ -163,7 +163,7 @@ class _Course:
 
     def errors(self, round: Moments, end: Limit | None) -> Iterator[float]:
         """After rounds 1, 2, ...; for ever the limit once it is reached."""
-        x0 = np.tile(-self.quadratics.optimum, (self.graph.P, 1))
+        x0 = np.tile(self.problem.start - self.quadratics.optimum, (self.graph.P, 1))
         for i, (S, m) in enumerate(course(round, x0), start=1):
             yield deviations(S, m)[WHICH.index(self.which)]
             if i % 10 == 0 and _settled(end, S, m):

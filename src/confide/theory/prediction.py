@@ -107,7 +107,7 @@ def predict(
     algorithm = algorithm if algorithm is not None else GFL()
     quadratics = linearise(problem)
     round, end = with_limit(quadratics, graph, algorithm, whole("seed", seed, 0, 2**63 - 1))
-    x0 = np.tile(-quadratics.optimum, (graph.P, 1))
+    x0 = np.tile(problem.start - quadratics.optimum, (graph.P, 1))
     curves = transient(round, x0, 0 if rounds is None else positive_int("rounds", rounds))
     return Prediction(*curves, None if end is None else levels(end), exact(problem))
 

@@ -84,7 +84,7 @@ def optimum(problem: Problem) -> tuple[GLM, Floats]:
     """The model and w^o, from which all of the theory measures; refused where there is none or it is not known."""
     model, w = problem.model, problem.optimum
     if not isinstance(model, GLM):
-        remedy = "the theory knows linear and logistic models; measure your own by `confide.simulate`"
+        remedy = "the theory knows linear and logistic models; measure others by `confide.simulate`"
         raise InputError("problem.model", type(model).__name__, remedy)
     if w is None:
         remedy = "the optimum is not unique, so there is no error to predict; a positive regulariser gives one"

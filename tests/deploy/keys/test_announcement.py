@@ -78,6 +78,8 @@ def test_a_model_of_ones_own_and_one_whose_data_are_elsewhere() -> None:
         agree(away, us)
     plan = agree(away, us, model="logistic", features=7)
     assert plan.algorithm.model == Model("logistic", 7, 0.5)
+    classes = agree(away, us, model="softmax:10", features=7)
+    assert classes.algorithm.model == Model("softmax:10", 70, 0.5)
     made = agree(config(), us, features=2, rho=0.4)
     assert made.algorithm.model == Model("linear", 2, 0.4)
     with pytest.raises(InputError, match=r"^--rho = -1"):

@@ -68,7 +68,7 @@ def test_an_entry_point_is_called_and_clipped() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("owners_code", "must be written package.module:function"),
+        ("owners_code", "must be written package.module:name"),
         ("owners_code:", "must be written"),
         (":train", "must be written"),
         ("owners_code:a.b", "must be written"),

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from confide.base import canonical
 from confide.base.errors import InputError
 from confide.base.files import write_text
-from confide.base.validation import number, one_of, positive_int
-from confide.plans.build import Announced, of_deployment
+from confide.base.validation import number, positive_int
+from confide.plans.build import Announced, of_deployment, of_model, start_of
 from confide.plans.config import (
     Config,
     load,
@@ -29,7 +29,11 @@ from confide.plans.config import (
 from confide.plans.plan import Model, Plan
 from confide.privacy.price import agreed
 from confide.problems import models as problems
-from confide.problems.models import GLM, MODELS, OWN
+from confide.problems import start
+from confide.problems.models import NAMES, OWN, is_built_in, named
+from confide.problems.networks.network import Network
+from confide.rounds.algorithm import GFL
+from confide.rounds.local import sgd
 
 if TYPE_CHECKING:
     from confide.deploy.keys.authority import Authority, Entry
@@ -81,7 +85,7 @@ def agree(
     Args:
         config: as for `confide simulate`: a TOML file, or its tables. Of its problem only the model counts.
         units: as `announce` gives them, or files that it wrote, in the order of the graph's servers.
-        model: linear, logistic or own (a train function of one's own), in place of the problem's model.
+        model: linear, logistic, softmax:CLASSES or own (a train function of one's own), in place of the problem's.
         features: how many numbers are in the model; needed with `model`.
         rho: the regulariser, in place of the problem's.
         clocks: window (rounds that may be open on an edge), and adapt, tick, exchange, drain and start, in seconds:
@@ -93,14 +97,13 @@ def agree(
     Raises:
         InputError: a key of the config, an announcement, or a promise that does not hold.
     """
-    if not isinstance(config, Config):
-        config = parse(config) if isinstance(config, Mapping) else load(config)
+    config = _config(config)
     announced = [unit if isinstance(unit, Announced) else read(Path(unit)) for unit in units]
     if not announced:
         raise InputError("unit", None, "name one announcement for each unit, with --unit")
     with named_as_in_config():
         algorithm, privacy = make_algorithm(config), make_privacy(config)
-        graphs, learned = make_graphs(config, len(announced)), _model(config, model, features, rho)
+        graphs, learned = make_graphs(config, len(announced)), _model(config, algorithm, model, features, rho)
         plan = of_deployment(announced, graphs, algorithm, learned, config.rounds, config.seed, privacy, **clocks)
         agreed(plan)
     return plan
@@ -193,28 +196,55 @@ def other_sizes(config: Config, units: Sequence[Announced]) -> str:
     return f"the config has {P} units of {K} clients; the plan has {len(sizes)}, with {shown} clients"
 
 
-def _model(config: Config, kind: str | None, features: int | None, rho: float | None) -> Model:
+def write_start(config: str | Path | Mapping[str, Any] | Config, folder: str | Path) -> list[Path]:
+    """Write where the model of this config begins, as far as that is not at zero.
+
+    Returns:
+        `start.safetensors`, which every server of the plan needs, and `frozen.safetensors`, for its clients, with
+        what of a network is not trained.
+    """
+    with named_as_in_config():
+        model, _ = _without_data(_config(config), None)
+        return start.write(model, Path(folder)) if start_of(model) is not None else []
+
+
+def _config(config: str | Path | Mapping[str, Any] | Config) -> Config:
+    if isinstance(config, Config):
+        return config
+    return parse(config) if isinstance(config, Mapping) else load(config)
+
+
+def _without_data(config: Config, features: int | None) -> tuple[problems.Model, int]:
+    return config.problem.without_data() or _of_data(config, features)
+
+
+def _model(config: Config, algorithm: GFL, kind: str | None, features: int | None, rho: float | None) -> Model:
     if kind is None:
-        return _of_problem(config, features, rho)
-    one_of("--model", kind, (*MODELS, OWN))
+        return _of_problem(config, algorithm, features, rho)
+    model = named(kind, number("--rho", config.problem.given("rho") or 0.0 if rho is None else rho, 0.0))
+    if model is None and kind != OWN:
+        raise InputError("--model", kind, f"known: {', '.join((*NAMES, OWN))}")
     if features is None:
-        raise InputError("--features", None, "say with --model how many numbers the model has")
-    length = positive_int("--features", features)
-    if kind == OWN:
-        if rho:
-            raise InputError("--rho", rho, "a train function of one's own has its regulariser inside")
-        return Model(OWN, length, built_in=False)
-    return Model(kind, length, number("--rho", config.problem.given("rho") or 0.0 if rho is None else rho, 0.0))
+        remedy = "say with --model how many features a row has, or with --model own how many numbers the model has"
+        raise InputError("--features", None, remedy)
+    positive_int("--features", features)
+    if model is not None:
+        return Model(model.name, model.dimension(features), model.rho)
+    if rho:
+        raise InputError("--rho", rho, "a train function of one's own has its regulariser inside")
+    return Model(OWN, features, built_in=False)
 
 
-def _of_problem(config: Config, features: int | None, rho: float | None) -> Model:
-    found, M = config.problem.without_data() or _of_data(config, features)
-    known = type(found) in MODELS.values()
-    if rho is not None and not known:
-        raise InputError("--rho", rho, "is part of the problem's own model; only linear and logistic take another")
-    ridge = float(found.rho) if rho is None else number("--rho", rho, 0.0)
-    length = M if features is None else positive_int("--features", features)
-    return Model(found.name, length, ridge) if isinstance(found, GLM) and known else Model(OWN, length, built_in=False)
+def _of_problem(config: Config, algorithm: GFL, features: int | None, rho: float | None) -> Model:
+    found, M = _without_data(config, features)
+    length = found.dimension(M if features is None else positive_int("--features", features))
+    if is_built_in(found):
+        return Model(found.name, length, float(found.rho) if rho is None else number("--rho", rho, 0.0))
+    if rho is not None:
+        raise InputError("--rho", rho, "is part of the problem's own model; only a built-in model takes another")
+    if isinstance(found, Network):
+        return of_model(found, length, algorithm.on(found).local is sgd)
+    return Model(OWN, length, built_in=False, start=start_of(found))
 
 
 def _of_data(config: Config, features: int | None) -> tuple[problems.Model, int]:

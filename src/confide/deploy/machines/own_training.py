@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-import re
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from confide.base.arrays import Floats
-from confide.base.errors import DataError, InputError, RunError
+from confide.base.entry_points import loaded
+from confide.base.errors import InputError, RunError
 from confide.base.validation import positive
 from confide.rounds.clipping import Clip, clip
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from confide.deploy.machines.training import Trainer
 
 FAR: Final = 1e100  # a number of an update that is no step any more
+LOST: Final = "one is beyond 1e100, and the bound leaves nothing of those beside it"
 _log = logging.getLogger(__name__)
 
 
@@ -41,19 +41,27 @@ def within(name: str, bound: Clip, step: float, own: Trainer) -> Trainer:
 
     def train(weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
         shape = weights.shape
-        update = _checked(name, own(weights, round, config), shape)
-        if np.maximum(update.max(initial=0.0), -update.min(initial=0.0)) > FAR:
-            why = "one is beyond 1e100, and the bound leaves nothing of those beside it"
-            _log.warning("numbers of the update of round %d end as zero: %s", round, why)
+        update = checked(name, own(weights, round, config), shape)
+        if far(update):
+            _log.warning("numbers of the update of round %d end as zero: %s", round, LOST)
         return clip(update, largest, bound.norm)
 
     return train
 
 
-def _largest(name: str, bound: Clip, step: float) -> float:
+def check_clip(name: str, bound: Clip) -> None:
     if bound.kind != "update":
         raise InputError("clip", bound.kind, f"{name} is a step of its own, which is clipped as a whole: use 'update'")
+
+
+def _largest(name: str, bound: Clip, step: float) -> float:
+    check_clip(name, bound)
     return bound.update_bound(positive("step", step))
+
+
+def far(update: Floats) -> bool:
+    """Whether a number of it leaves nothing of those beside it."""
+    return bool(np.maximum(update.max(initial=0.0), -update.min(initial=0.0)) > FAR)
 
 
 def called(name: str) -> Trainer:
@@ -66,26 +74,13 @@ def called(name: str) -> Trainer:
             update = call(weights, round, config)
         except (Exception, SystemExit) as e:
             raise RunError(f"{name} raised {type(e).__name__} in round {round}") from e
-        return _checked(name, update, shape)
+        return checked(name, update, shape)
 
     return train
 
 
 def _loaded(name: str) -> Callable[..., Any]:
-    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
-        raise InputError("train", name, "must be written package.module:function")
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(import_module(module), function)
-    except ModuleNotFoundError as e:
-        what = f"there is no module {e.name!r}" if e.name else "a module is missing"
-        raise InputError("train", name, f"{what}; install it, or put it beside the client's TOML") from None
-    except AttributeError:
-        raise InputError("train", name, f"module {module!r} could be loaded but gives no {function!r}") from None
-    except (ImportError, SyntaxError) as e:
-        raise InputError("train", name, f"loading {module!r} raised {type(e).__name__}: {e}") from e
-    except (Exception, SystemExit) as e:  # it may have looked at the data
-        raise DataError("train", name, f"loading {module!r} raised {type(e).__name__}: {e}") from e
+    found: Callable[..., Any] = loaded("train", name, "the client's TOML")
     if not callable(found):
         raise InputError("train", name, f"is a {type(found).__name__}, not a function")
     try:
@@ -94,10 +89,15 @@ def _loaded(name: str) -> Callable[..., Any]:
         raise InputError("train", name, "must take three arguments: weights, round, config") from None
     except ValueError:
         pass  # a compiled function without a signature
-    return found  # type: ignore[no-any-return]
+    return found
 
 
-def _checked(name: str, update: object, shape: tuple[int, ...]) -> Floats:
+def checked(name: str, update: object, shape: tuple[int, ...]) -> Floats:
+    """What a function returned, as an update of this shape.
+
+    Raises:
+        RunError: it is none.
+    """
     if not isinstance(update, np.ndarray) or not np.issubdtype(update.dtype, np.floating):
         got = f"an array of {update.dtype}" if isinstance(update, np.ndarray) else f"a {type(update).__name__}"
         raise RunError(f"{name} returned {got}; an update is a NumPy array of floats")

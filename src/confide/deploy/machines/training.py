@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from confide.base.arrays import Floats
 from confide.base.errors import DataError, InputError
 from confide.base.validation import positive, positive_int
+from confide.deploy.machines import own_training
 from confide.plans.plan import Plan
 from confide.plans.words import ConvexGlm
 from confide.privacy import monotone
-from confide.problems.models import GLM, MODELS, Logistic, Model
+from confide.problems.models import GLM, Linear, Model, Regression, named
 from confide.rounds.local import LocalTask, sgd, shared_update
 
 
@@ -79,11 +80,34 @@ def of_plan(
     return built_in(task, X, d, key)
 
 
+def of_network(
+    plan: Plan, unit: int, client: int, name: str, elsewhere: Trainer, key: Callable[[int], int] = fresh_key
+) -> Trainer:
+    """The plan's network, whose local steps are taken elsewhere, in a process of its own; clipped here once more.
+
+    Args:
+        elsewhere: told the `key` of each round's mini-batches.
+    """
+    a, own = plan.algorithm, plan.units[unit].clients[client]
+    rho = Linear(a.model.ridge)  # all that is asked of the model here
+    task = LocalTask(rho, a.step, own.local_steps, own.batch, a.replacement, a.clip, key=0)
+
+    def train(weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
+        def step(w: Floats, X: Floats, d: Floats, task: LocalTask) -> Floats:
+            return own_training.checked(name, elsewhere(w, round, {"key": task.key}), w.shape)
+
+        nothing = np.zeros((0, 0))
+        update, _ = shared_update(step, weights, nothing, nothing, task._replace(key=key(round)), fixed=True)
+        return update
+
+    return train
+
+
 def _fit(plan: Plan, model: Model, X: Floats, d: Floats) -> NDArray[np.bool_]:
     """Rows that pass every check: within `LARGEST` (so finite), with a label of the model, as smooth as declared."""
     fit, declared = monotone.within(X, d), plan.privacy.smoothness
-    if isinstance(model, Logistic):
-        fit &= np.abs(d) == 1.0
+    if isinstance(model, Regression):
+        fit &= model.readable(d)
     if isinstance(plan.privacy.proof, ConvexGlm) and declared is not None and isinstance(model, GLM):
         with np.errstate(over="ignore", invalid="ignore"):
             fit &= model.smoothness_of_each(X) <= declared * (1 + 1e-12)
@@ -95,17 +119,18 @@ def without_data(plan: Plan, unit: int, client: int) -> Trainer:
 
     So its time tells nothing. How long a train function of its owner's would have taken is not known.
     """
-    if plan.algorithm.model.kind not in MODELS:
+    model = plan.algorithm.model
+    if model.features is None:
         return lambda weights, round, config: np.zeros(len(weights))
     task = _task(plan, unit, client)
-    train = built_in(task, np.zeros((task.batch, plan.algorithm.model.length)), np.ones(task.batch))
+    train = built_in(task, np.zeros((task.batch, model.features)), np.ones(task.batch))
     return lambda weights, round, config: np.zeros_like(train(weights, round, config))
 
 
 def _task(plan: Plan, unit: int, client: int) -> LocalTask:
     a, own = plan.algorithm, plan.units[unit].clients[client]
-    if a.model.kind not in MODELS:
-        remedy = "is not built in; name your train function, package.module:function"
+    model = named(a.model.kind, a.model.ridge)
+    if model is None:
+        remedy = "is not built in; name your network or your train function, package.module:name"
         raise InputError("algorithm.model.kind", a.model.kind, remedy)
-    model = MODELS[a.model.kind](a.model.ridge)
     return LocalTask(model, a.step, own.local_steps, own.batch, a.replacement, a.clip, key=0)

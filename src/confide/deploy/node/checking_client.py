@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Final
 
 from confide.base.errors import BusyError, DataError, InputError, RunError
 from confide.deploy.node import client_data
+from confide.deploy.node.client_main import own_process
 from confide.deploy.node.client_setup import ClientSetup
 from confide.deploy.node.config import ClientConfig, not_of_before
 from confide.deploy.node.findings import (
@@ -24,13 +24,12 @@ from confide.deploy.node.findings import (
     spoken,
 )
 from confide.deploy.node.probing import probe
-from confide.deploy.node.training_process import TrainingProcess
 from confide.deploy.store.record import FORMAT, FileRecord
 from confide.privacy.price import agreed
 
 BAD_ROW: Final = (
-    "not as many numbers as the plan has, NaN, a number beyond 1e100, a label other than -1 and 1 of a logistic model, "
-    "or features longer than the declared smoothness allows"
+    "not as many numbers as the plan has, NaN, a number beyond 1e100, a label that the plan's model does not have, or "
+    "features longer than the declared smoothness allows"
 )
 
 
@@ -63,7 +62,7 @@ def _data(setup: ClientSetup) -> Finding:
     """Errors name the file and the place, never a value."""
     config, doubts = setup.config, list[str]()
     try:
-        with nullcontext() if config.train is None else TrainingProcess.of(config) as process:
+        with own_process(config) as process:
             told = f"{{}} of {{}} rows count as zeros: {BAD_ROW}"
             setup.trainer(None, lambda bad, rows: doubts.append(told.format(bad, rows)), process)
         if config.data is not None and client_data.begins_with_numbers(config.path(config.data)):

@@ -16,8 +16,11 @@ from confide.base.arrays import Floats
 from confide.base.errors import DataError, InputError
 
 
-def read(path: Path, features: int) -> tuple[Floats, Floats]:
+def read(path: Path, features: int | None = None) -> tuple[Floats, Floats]:
     """From an .npz with arrays X and y, or a .csv: a line of names, then one line a row: features, then the target.
+
+    Args:
+        features: of the plan's model; any where it does not say.
 
     Errors name the file and the place, never a value: a `DataError` where the contents are wrong, any other where there
     is no file to be read.
@@ -26,7 +29,7 @@ def read(path: Path, features: int) -> tuple[Floats, Floats]:
     if X.ndim != 2 or y.shape != (len(X),) or not len(X):
         remedy = f"X has shape {X.shape} and y {y.shape}; one row of features and one target a sample are needed"
         raise DataError("data", str(path), remedy)
-    if X.shape[1] != features:
+    if features is not None and X.shape[1] != features:
         raise DataError("data", str(path), f"has {X.shape[1]} features; the plan's model has {features}")
     return X, y
 
@@ -59,13 +62,13 @@ def _npz(path: Path) -> tuple[Floats, Floats]:
         raise DataError("data", str(path), remedy) from None
 
 
-def _csv(path: Path, features: int) -> tuple[Floats, Floats]:
+def _csv(path: Path, features: int | None) -> tuple[Floats, Floats]:
     """Every line after the first is a row, whatever it holds, a lone carriage return included."""
     rows = array("d")
     try:
         with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
             columns = file.readline().count(",") + 1
-            if columns != features + 1:
+            if features is not None and columns != features + 1:
                 remedy = f"its first line has {columns} names; the plan's model has {features} features and a target"
                 raise DataError("data", str(path), remedy)
             for line in file:

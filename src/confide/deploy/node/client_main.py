@@ -47,16 +47,16 @@ class Client:
             InputError: plan, keys or train function are refused.
             RunError: it had to stop; its record is whole, and the next start goes on from it.
         """
-        with _training(self.config) as process:
+        with own_process(self.config) as process:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded: this process needs no more
             from confide.deploy.node.client_process import serve
 
             serve(self.config, process, self.test_seed, self.until_finished)
 
 
-def _training(config: ClientConfig) -> AbstractContextManager[TrainingProcess | None]:
-    """The train function's process, before anything of the network is in this one."""
-    if config.train is None:
+def own_process(config: ClientConfig) -> AbstractContextManager[TrainingProcess | None]:
+    """The process that trains, before anything of the network is in this one."""
+    if config.train is None and config.model is None:
         return nullcontext()
     from confide.deploy.node.training_process import TrainingProcess
 

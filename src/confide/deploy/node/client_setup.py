@@ -22,12 +22,12 @@ from confide.deploy.node import client_data
 from confide.deploy.node.config import ClientConfig, load_keys, load_plan
 from confide.deploy.node.memory import apart
 from confide.deploy.node.trust import Trust
-from confide.plans.plan import Plan
-from confide.problems.models import MODELS
+from confide.plans.plan import NETWORK, Plan
 from confide.secure.client import Member
 from confide.secure.keys import Secret
 
 if TYPE_CHECKING:
+    from confide.deploy.node.network_training import Job
     from confide.deploy.node.training_process import TrainingProcess
     from confide.privacy.data_ledger import Enrolment
 
@@ -123,6 +123,27 @@ class ClientSetup:
         given = self.config.train_timeout
         return self.plan.deployed().clocks.adapt / 2.0 if given is None else given
 
+    @property
+    def _job(self) -> Job:
+        """Of the process in which this client's network trains."""
+        from confide.deploy.node.network_training import Job
+
+        a, config, own = self.plan.algorithm, self.config, self.plan.units[self.unit].clients[self.client]
+        if config.data is None:
+            raise InputError("data", None, "a network trains on data: give data = 'file.npz'")
+        return Job(
+            str(config.path(config.data)),
+            None if config.weights is None else str(config.path(config.weights)),
+            a.model.length,
+            a.model.ridge if a.model.kind == NETWORK else None,
+            "" if a.model.start is None else a.model.start.frozen,
+            a.step,
+            own.local_steps,
+            own.batch,
+            a.replacement,
+            (a.clip.kind, a.clip.bound, a.clip.norm),
+        )
+
     def trainer(
         self,
         test_seed: int | None,
@@ -136,9 +157,27 @@ class ClientSetup:
             process: that of the train function, if the config names one.
         """
         plan, config, clip = self.plan, self.config, self.plan.algorithm.clip
-        own = plan.algorithm.model.kind not in MODELS
+        features = plan.algorithm.model.features
+        key: Callable[[int], int] = training.fresh_key
+        if test_seed is not None:
+            from confide.deploy.node import seeded
+
+            key = seeded.batches(test_seed, self.unit, self.client)
+        if config.model is not None:
+            if features is not None:
+                raise InputError("model", config.model, "the plan has a built-in model; leave it out")
+            if process is None:
+                raise InputError("model", config.model, "has no process; start one with TrainingProcess.of")
+            bad, rows = process.load(self._job)
+            if bad:
+                told(bad, rows)
+            process.timeout = self.timeout
+            return training.of_network(plan, self.unit, self.client, config.model, process, key)
+        if plan.algorithm.model.kind == NETWORK:
+            remedy = "the plan's model is a network: name it beside your data, model = 'package.module:network'"
+            raise InputError("model", None, remedy)
         if config.train is not None:
-            if not own and clip.kind != "update":
+            if features is not None and clip.kind != "update":
                 raise InputError("train", config.train, "the plan has a built-in model; give data = 'file.npz'")
             if process is None:
                 raise InputError("train", config.train, "has no process; start one with TrainingProcess.of")
@@ -146,14 +185,9 @@ class ClientSetup:
             process.load()
             process.timeout = self.timeout
             return train
-        if own or config.data is None:
+        if features is None or config.data is None:
             raise InputError("data", config.data, "the plan has no built-in model; give train = 'package.module:name'")
-        X, y = client_data.read(config.path(config.data), plan.algorithm.model.length)
-        key: Callable[[int], int] = training.fresh_key
-        if test_seed is not None:
-            from confide.deploy.node import seeded
-
-            key = seeded.batches(test_seed, self.unit, self.client)
+        X, y = client_data.read(config.path(config.data), features)
         return training.of_plan(plan, self.unit, self.client, X, y, key, told)
 
 

@@ -67,6 +67,7 @@ class ServerConfig(NodeTable):
     ledgers: list[str] = Field([], description="of earlier runs on the same data")
     released: str = Field("released", description="folder for released models")
     patience: float = Field(600.0, description="seconds that a release waits for the others")
+    weights: str | None = Field(None, description="start.safetensors of a plan that does not begin at zero")
     socket: str | None = Field(None, description="for `confide status` and `release`; STORE.sock by default")
 
     @property
@@ -97,6 +98,8 @@ class ClientConfig(NodeTable):
     authority: str = Field(description="ca.crt of the server's organisation")
     crl: str = Field(description="crl.pem of the server's organisation, read again whenever it changes")
     data: str | None = Field(None, description=".npz with X and y, or .csv: a line of names, then rows, target last")
+    model: str | None = Field(None, description="package.module:network, of a plan whose model is a network")
+    weights: str | None = Field(None, description="safetensors file of the part of the network that is not trained")
     train: str | None = Field(None, description="package.module:function(weights, round, config), in place of data")
     train_config: dict[str, Any] = Field({}, description="[train_config]: given to the train function")
     train_timeout: float | None = Field(None, description="seconds of a training, then zeros; half of adapt by default")
@@ -129,6 +132,8 @@ def load_server(path: str | Path) -> ServerConfig:
         if peer.organisation not in config.authorities:
             remedy = f"has no table [authorities.{peer.organisation}]; add one, with its certificate and crl"
             raise InputError(f"servers.{name}.organisation", peer.organisation, remedy)
+    if config.weights is not None:
+        _exists(config, "weights", config.weights, "copy the start.safetensors here that `confide agree` made")
     for n, ledger in enumerate(config.ledgers):
         _exists(config, f"ledgers[{n}]", ledger, "name the ledger.jsonl of an earlier run")
     if not config.dataset.strip():
@@ -145,8 +150,18 @@ def load_client(path: str | Path) -> ClientConfig:
     if config.dataset is not None and not config.dataset.strip():
         raise InputError("dataset", config.dataset, "must be a name: all plans on the same data use the same")
     if (config.data is None) == (config.train is None):
-        remedy = "give either data = 'file.npz' (or .csv) for a built-in model, or train = 'package.module:function'"
+        remedy = (
+            "give either data = 'file.npz' (or .csv), with model = 'package.module:network' where the plan has one, or "
+            "train = 'package.module:function' in its place"
+        )
         raise InputError("data", config.data, remedy)
+    for field, value in (("model", config.model), ("weights", config.weights)):
+        if value is not None and config.train is not None:
+            raise InputError(field, value, "is for a network on data; a train function has its own")
+    if config.weights is not None:
+        if config.model is None:
+            raise InputError("weights", config.weights, "is of a network: name it, model = 'package.module:network'")
+        _exists(config, "weights", config.weights, "copy the file here that has what of the network is not trained")
     if config.train is not None and config.dataset is None:
         remedy = "name the data that the train function reads, under which its ledger is kept: dataset = 'NAME'"
         raise InputError("dataset", None, remedy)
@@ -154,9 +169,9 @@ def load_client(path: str | Path) -> ClientConfig:
         if Path(config.data).suffix not in (".npz", ".csv"):
             raise InputError("data", config.data, "must be an .npz with X and y, or a .csv")
         _exists(config, "data", config.data, "name this client's own samples")
-        for field in ("train_config", "train_timeout", "train_log"):
+        for field in ("train_config",) if config.model is not None else ("train_config", "train_timeout", "train_log"):
             if field in config.model_fields_set:
-                raise InputError(field, getattr(config, field), "is for a train function; a built-in model has none")
+                raise InputError(field, getattr(config, field), "is for a train function; this client has none")
     if config.train_timeout is not None:
         _positive("train_timeout", config.train_timeout)
     return config

@@ -18,8 +18,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from confide.base.errors import FinalError, InputError, RunError
 from confide.deploy.keys.certificates import RefusedPeer
 from confide.deploy.keys.node_keys import NodeKeys
@@ -38,7 +36,7 @@ from confide.deploy.node.findings import CLOSE
 from confide.deploy.node.life import NodeProcess, begin
 from confide.deploy.node.observing import Observer
 from confide.deploy.node.released import ReleasedFolder
-from confide.deploy.node.server_setup import ServerSetup
+from confide.deploy.node.server_setup import ServerSetup, initial
 from confide.deploy.node.server_status import machine_status, receipts_of
 from confide.deploy.node.trust import Trust
 from confide.deploy.node.watch import Daily, Watch
@@ -72,8 +70,7 @@ def open_store(setup: ServerSetup, *, create: bool = True) -> SqliteStore:
     if not os.path.lexists(path):
         if not create:
             raise InputError("store", str(path), "is not there yet; the first start of the server makes it")
-        rules = setup.terms.rules
-        books = Books.fresh(np.zeros(rules.length, np.int64), tuple(setup.terms.weights))
+        books = Books.fresh(setup.start(), tuple(setup.terms.weights))
         run = secrets.token_hex(8)  # tells the ledgers of two runs of one plan apart
         return SqliteStore.create(path, plan=setup.plan.text, server=setup.me, dataset=dataset, books=books, run=run)
     store = SqliteStore.open(path, setup.plan, setup.me, look=not create)
@@ -103,6 +100,8 @@ class ServerProcess(NodeProcess):
     ) -> None:
         super().__init__(observer, until_finished, setup.config)
         self.setup, self._rejoin, self._seed = setup, rejoin, test_seed
+        begun = initial(setup.config, setup.plan)
+        self._tensors = None if begun is None else [[name, list(begun[name].shape)] for name in sorted(begun)]
         self._store = self._patiently(lambda: open_store(setup))
         try:
             self._socket = control.bind(setup.config.control)
@@ -203,7 +202,7 @@ class ServerProcess(NodeProcess):
             "servers": found.servers,
             "attempt": found.attempt,
             "sha256": found.sha256,
-        }
+        } | ({} if self._tensors is None else {"tensors": self._tensors})
 
     def _to_server(self, m: int, raw: bytes) -> None:
         if self._metrics is not None:

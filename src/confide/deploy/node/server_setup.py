@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.deploy.keys.certificates import Peer, RefusedPeer, check_name, fingerprint
@@ -23,10 +26,13 @@ from confide.deploy.net.handshake import Common
 from confide.deploy.node.config import ServerConfig, load_keys, load_plan
 from confide.deploy.node.descriptors import for_others
 from confide.deploy.node.trust import Trust
+from confide.deploy.store.books import Vector
 from confide.plans.plan import Plan
 from confide.plans.words import Centroid
 from confide.privacy.price import Price, agreed
 from confide.privacy.spent import Allowance, allowance
+from confide.problems import start
+from confide.problems.networks.tensors import digest, read
 from confide.secure.keys import Secret
 
 
@@ -51,9 +57,17 @@ class ServerSetup:
         prints = {org: fingerprint(pem) for org, pem in trust.authorities.items()}
         check_authority(plan, me, node.org, prints.get(node.org), "node")
         price = agreed(plan)
+        initial(config, plan)
         peers = _peers(config, plan, me, prints)
         left = allowance(price, config.dataset, [config.path(name) for name in config.ledgers])
         return cls(config, plan, price, me, node, passphrase, trust, peers, left, prints)
+
+    def start(self) -> Vector:
+        """The model that everybody begins with, on the plan's grid."""
+        found = initial(self.config, self.plan)
+        if found is None:
+            return np.zeros(self.terms.rules.length, np.int64)
+        return self.terms.arithmetic.state(start.flat(found))
 
     @cached_property
     def terms(self) -> Terms:
@@ -116,6 +130,33 @@ class ServerSetup:
     @cached_property
     def _servers(self) -> dict[bytes, int]:
         return {bytes.fromhex(u.identity): m for m, u in enumerate(self.plan.units)}
+
+
+def initial(config: ServerConfig, plan: Plan) -> dict[str, NDArray[Any]] | None:
+    """The initial weights by name, which are those of the plan; None where it begins at zero.
+
+    Raises:
+        InputError: they are others, or their file is missing.
+    """
+    wanted = plan.algorithm.model.start
+    if wanted is None:
+        if config.weights is not None:
+            raise InputError("weights", config.weights, "the plan begins at zero; leave it out")
+        return None
+    if config.weights is None:
+        remedy = f"the plan has initial weights ({wanted.digest[:16]}…): name the {start.FILE} that was made with it"
+        raise InputError("weights", None, remedy)
+    try:
+        found = read(config.path(config.weights))
+    except InputError as e:
+        raise InputError("weights", e.value, e.remedy) from None
+    length, numbers = plan.algorithm.model.length, sum(a.size for a in found.values())
+    if numbers != length:
+        raise InputError("weights", config.weights, f"has {numbers} numbers, the plan's model {length}")
+    if (other := digest(found)) != wanted.digest:
+        remedy = f"its digest is {other[:16]}…, the plan has {wanted.digest[:16]}…; copy the {start.FILE} made with it"
+        raise InputError("weights", config.weights, remedy)
+    return found
 
 
 def _place(plan: Plan, node: NodeKeys) -> int:

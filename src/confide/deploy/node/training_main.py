@@ -28,6 +28,7 @@ from confide.deploy.node.training_pipe import (
     QUESTIONS,
     Failed,
     Pipe,
+    Prepare,
     Ready,
     Refused,
     Train,
@@ -40,14 +41,17 @@ from confide.deploy.node.warned import tell_warnings
 
 if TYPE_CHECKING:
     from confide.deploy.machines.training import Trainer
+    from confide.deploy.node.network_training import Trained
+    from confide.problems.networks.network import Network
 
 END_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 KILLED_FIRST: Final = "500"  # of 1000: when memory runs out, this process goes before its client
 
 
 def main(arguments: list[str]) -> int:
-    """FD module:function FOLDER; FD is this end of the pair of sockets, FOLDER is where modules are looked for last."""
-    fd, name, folder = arguments
+    """FD train|model module:name FOLDER; FD is this end of the pair of sockets, FOLDER is where modules are looked for
+    last."""
+    fd, kind, name, folder = arguments
     _depend_on_the_client()
     keep_buffers()  # weights and update come and go in every round
     os.set_inheritable(int(fd), False)
@@ -55,10 +59,14 @@ def main(arguments: list[str]) -> int:
     os.register_at_fork(after_in_child=pipe.close)  # whoever is forked here has no business with the client
     tell_warnings(lambda kind, at: _say_if_open(pipe, Warned(line(kind), line(at))))
     sys.path.append(folder)
+    train: Trainer | None = None
     try:
-        train = own_training.called(name)
+        if kind == "train":
+            train = own_training.called(name)
+        else:
+            network = _network(name)
     except InputError as e:
-        pipe.say(Refused(line(e.remedy), isinstance(e, DataError)))
+        pipe.say(_refused(e))
         return 0
     pipe.say(Ready())
     while True:
@@ -66,7 +74,35 @@ def main(arguments: list[str]) -> int:
             question, weights = pipe.hear(QUESTIONS, LARGEST)
         except EOFError:
             return 0
-        pipe.say(*_answer(name, train, question, np.frombuffer(weights, "<f8")))
+        if isinstance(question, Prepare):
+            try:
+                train = found = _trained(name, network, question)
+            except InputError as e:
+                pipe.say(_refused(e))
+                return 0
+            except Exception as e:  # it has looked at the data: its words may hold values, and are for the owner's file
+                traceback.print_exception(e)
+                pipe.say(_refused(DataError("model", name, f"raised {type(e).__name__} on its data; see train_log")))
+                return 0
+            pipe.say(Ready(found.bad, found.rows))
+        elif train is not None:
+            pipe.say(*_answer(name, train, question, np.frombuffer(weights, "<f8")))
+
+
+def _network(name: str) -> Network:
+    from confide.problems.networks.named import from_entry_point
+
+    return from_entry_point(name, field="model", beside="the client's TOML")
+
+
+def _trained(name: str, network: Network, question: Prepare) -> Trained:
+    from confide.deploy.node.network_training import Job, Trained
+
+    return Trained(name, network, Job(**unpacked(question.job)))
+
+
+def _refused(e: InputError) -> Refused:
+    return Refused(line(e.field), line(str(e.value)), line(e.remedy), isinstance(e, DataError))
 
 
 def _answer(name: str, train: Trainer, question: Train, weights: Floats) -> tuple[Update | Failed, memoryview | bytes]:

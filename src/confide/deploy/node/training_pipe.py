@@ -40,14 +40,26 @@ class Train:
 
 
 @dataclass(frozen=True, config=STRICT)
+class Prepare:
+    """Before the first training of a network: a packed `network_training.Job`."""
+
+    job: bytes
+
+
+@dataclass(frozen=True, config=STRICT)
 class Ready:
-    """The function is loaded."""
+    """The function is loaded, or the network on its data: so many rows of them count as nothing."""
+
+    bad: Annotated[int, Field(ge=0)] = 0
+    rows: Annotated[int, Field(ge=0)] = 0
 
 
 @dataclass(frozen=True, config=STRICT)
 class Refused:
     """It is not: an `InputError`, or a `DataError` if that may tell of the data."""
 
+    field: Line
+    value: Line
     remedy: Line
     of_data: bool
 
@@ -73,7 +85,7 @@ class Failed:
     places: tuple[Line, ...]
 
 
-QUESTIONS: Final = wire.kinds(Train)
+QUESTIONS: Final = wire.kinds(Train | Prepare)
 ANSWERS: Final = wire.kinds(Ready | Refused | Warned | Update | Failed)
 
 

@@ -18,19 +18,21 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from confide.base.closing import Closing
 from confide.base.errors import DataError, InputError, RunError
 from confide.base.wire import MalformedError
 from confide.deploy.node.config import ClientConfig
 from confide.deploy.node.observe import ElsewhereError
-from confide.deploy.node.training_pipe import ANSWERS, Failed, Pipe, Ready, Refused, Train, Warned, packed
+from confide.deploy.node.training_pipe import ANSWERS, Failed, Pipe, Prepare, Ready, Refused, Train, Warned, packed
 
 if TYPE_CHECKING:
     from confide.base.arrays import Floats
+    from confide.deploy.node.network_training import Job
 
 LOADING: Final = 600.0  # seconds in which a function must be loaded, with the libraries that it needs
+ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # for several on one machine
 LAST: Final = 1.0  # seconds from the last word of a process to its end
 _log = logging.getLogger(__name__)
 
@@ -41,46 +43,67 @@ class Closed(BaseException):
 
 class TrainingProcess(Closing):
     """Args:
-    name: "module:function".
+    name: "module:function", or "module:network".
     folder: where the module is looked for, after everything that is installed.
     output: the file for what the function writes; nowhere if there is none.
+    environment: of the process; that of now if it is not given.
+    kind: "train", or "model" of a network, which must be told its `job` before it trains.
 
     Attributes:
         timeout: seconds that a training may take.
     """
 
-    def __init__(self, name: str, folder: Path, output: Path | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        output: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        kind: Literal["train", "model"] = "train",
+    ) -> None:
         self.timeout = LOADING
-        self._name, self._folder, self._output = name, folder, output
-        self._environment = dict(os.environ)  # of now: what the client sets for itself later is not meant for it
+        self._name, self._folder, self._output, self._kind = name, folder, output, kind
+        self._job: Job | None = None
+        # Of now: what the client sets for itself later is not meant for it.
+        self._environment = dict(os.environ if environment is None else environment)
         self._busy, self._guard, self._closed = threading.Lock(), threading.Lock(), False
         self._start()
 
     @classmethod
     def of(cls, config: ClientConfig) -> Self:
         """The one that this config asks for."""
-        assert config.train is not None  # noqa: S101 - only called for a train function
         packed(config.train_config)  # if it cannot be told, that is said now
         output = None if config.train_log is None else config.path(config.train_log)
+        if config.model is not None:
+            return cls(config.model, config.folder, output, kind="model")
+        assert config.train is not None  # noqa: S101 - only called for one of the two
         return cls(config.train, config.folder, output)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def load(self) -> None:
-        """Wait until the function is loaded.
+    def load(self, job: Job | None = None) -> tuple[int, int]:
+        """Wait until the function is loaded, or the network and its data.
+
+        Args:
+            job: of a network.
+
+        Returns:
+            How many rows of its data count as nothing, and of how many.
 
         Raises:
             InputError: there is no such function, or loading it took too long; a `DataError` if loading it failed.
         """
         with self._busy:
+            self._job = job or self._job
             try:
-                self._loaded(self._began + LOADING)
+                return self._loaded(self._began + LOADING)
             except TimeoutError:
-                raise InputError("train", self._name, f"was not loaded in {LOADING:g} s; see what it imports") from None
+                remedy = f"was not loaded in {LOADING:g} s; see what it imports"
+                raise InputError(self._kind, self._name, remedy) from None
             except (EOFError, OSError, MalformedError):
-                raise DataError("train", self._name, f"the process that loads it {self._ended()}") from None
+                raise DataError(self._kind, self._name, f"the process that loads it {self._ended()}") from None
 
     def __call__(self, weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
         """The update as the function returned it.
@@ -131,7 +154,7 @@ class TrainingProcess(Closing):
             try:
                 with _opened(self._output) as output:
                     self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                        [*line, self._name, str(self._folder)],
+                        [*line, self._kind, self._name, str(self._folder)],
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=output,
@@ -144,17 +167,24 @@ class TrainingProcess(Closing):
                 raise
             finally:
                 theirs.close()
-            self._pipe, self._ready, self._began = Pipe(ours), False, time.monotonic()
+            self._pipe, self._began = Pipe(ours), time.monotonic()
+            self._ready, self._told, self._rows = False, False, (0, 0)
 
-    def _loaded(self, deadline: float) -> None:
+    def _loaded(self, deadline: float) -> tuple[int, int]:
+        """Loaded, and told its job if it has one: it hears that once the network is there."""
         while not self._ready:
             match self._heard(deadline)[0]:
-                case Refused(remedy, of_data):
-                    raise (DataError if of_data else InputError)("train", self._name, remedy)
-                case Ready():
-                    self._ready = True
+                case Refused(field, value, remedy, of_data):
+                    raise (DataError if of_data else InputError)(field, value, remedy)
+                case Ready(bad, rows):
+                    self._rows = bad, rows
+                    self._ready = self._told or self._kind == "train"
+                    if not self._ready and self._job is not None:
+                        self._pipe.say(Prepare(packed(self._job._asdict())), deadline=deadline)
+                        self._told = True
                 case other:
                     raise MalformedError(f"a {type(other).__name__} before a question")
+        return self._rows
 
     def _heard(self, deadline: float, largest: int = 0) -> tuple[Any, bytearray]:
         """The next answer and its numbers; warnings before it are told."""

@@ -1,0 +1,137 @@
+"""The objects a user makes, turned into the arrays and numbers that a round on a device reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.engines.device.backend import Array, Backend
+from confide.graph.graph import Graph
+from confide.problems.problem import Problem
+from confide.rounds.algorithm import GFL, Failures
+from confide.rounds.clipping import Clip
+from confide.rounds.local import remaining
+from confide.rounds.schemes import Place, Scheme, links
+
+
+class Tables(NamedTuple):
+    """Arrays that a program is given, so that it holds none. The first axis of those of graphs is the graph's."""
+
+    X: Array
+    d: Array
+    first: Array  # row of each client, int32
+    size: Array  # samples of each client
+    unit: Array  # first client of each unit
+    K: Array
+    E: Array
+    batch: Array
+    left: Array  # of w by a client's regulariser alone
+    optimum: Array  # NaN where unknown
+    weights: Array  # a_pm off the diagonal, (G, P, P)
+    edge_of: Array  # number of the edge, or that of none, the last, (G, P, P)
+    edges: Array  # (G, edges, 2), the shorter lists filled up
+    ends: Array  # +1 at the first and -1 at the second end, (G, P, edges)
+    share: Array  # of noise that all receive alike, kept: 1 - c_p; of a server's own term: a_pp - c_p
+    sender: Array  # of a directed link, as in `links`, (G, links)
+    receiver: Array
+    kept: Array  # a_pm where p sends, (G, P, links)
+    received: Array  # a_pm where p receives
+    down_edges: Array  # scheduled failures (round, edge)
+    down_units: Array  # (round, unit)
+
+
+class Rule(NamedTuple):
+    """The algorithm, its scheme and the sizes of arrays, as numbers that a program is made for."""
+
+    P: int
+    M: int
+    sampled: int
+    slots: int
+    steps: int
+    batch: int
+    rho: float
+    step: float
+    replacement: bool
+    clip: Clip | None  # of updates: to mu B
+    dropout: float
+    cap: int | None
+    scheme: Scheme
+    failures: Failures
+
+    def sigma(self, place: Place) -> float:
+        return self.scheme.size(place)
+
+
+def rule_of(problem: Problem, algorithm: GFL, seed: int, cap: int | None) -> Rule:
+    clip, (E, batch) = algorithm.clip, algorithm.settle(problem.federation, seed)
+    if clip is not None and clip.kind == "update":
+        clip = Clip(clip.kind, clip.update_bound(algorithm.step), clip.norm)
+    return Rule(
+        P=problem.federation.P,
+        M=problem.M,
+        sampled=int(algorithm.sampled),
+        slots=int(problem.federation.N.max()),
+        steps=int(E.max()),
+        batch=int(batch.max()),
+        rho=float(problem.model.rho),
+        step=float(algorithm.step),
+        replacement=algorithm.replacement,
+        clip=clip,
+        dropout=float(algorithm.dropout),
+        cap=cap,
+        scheme=algorithm.scheme,
+        failures=algorithm.failures,
+    )
+
+
+def tables_of(
+    b: Backend, problem: Problem, graphs: Sequence[Graph], algorithm: GFL, seed: int, labels: type[Any] | None
+) -> Tables:
+    """On the device.
+
+    Args:
+        labels: whole numbers that the model's loss is given, or None: floats.
+    """
+    f = problem.federation
+    E, batch = algorithm.settle(f, seed)
+    d = np.asarray(f.d) if labels is None else np.asarray(f.d).astype(labels)
+    left = np.array([remaining(problem.model.rho, algorithm.step, int(steps)) for steps in range(1, E.max() + 1)])[
+        E - 1
+    ]
+    optimum = problem.optimum if problem.optimum is not None else np.full(problem.M, np.nan)
+    small = (f.client_offsets[:-1], f.N, f.unit_offsets[:-1], f.K, E, batch)
+    whole = [np.asarray(x).astype(np.int32 if n == 0 else np.int64) for n, x in enumerate(small)]
+    arrays = (np.asarray(f.X), d, *whole, left, optimum, *_network(graphs, algorithm))
+    return Tables(*(b.to_device(np.ascontiguousarray(x)) for x in arrays))
+
+
+def _network(graphs: Sequence[Graph], algorithm: GFL) -> tuple[NDArray[Any], ...]:
+    G, P, most = len(graphs), graphs[0].P, max(len(g.edges) for g in graphs)
+    scheme = algorithm.scheme
+    weights, ends, share = np.zeros((G, P, P)), np.zeros((G, P, most)), np.zeros((G, P))
+    edge_of, edges = np.full((G, P, P), most), np.zeros((G, most, 2), np.int64)
+    by_link = (G, P, 2 * most if scheme.by_link else 0)
+    sender, receiver = np.zeros((G, by_link[2]), np.int64), np.zeros((G, by_link[2]), np.int64)
+    kept, received = np.zeros(by_link), np.zeros(by_link)
+    for n, g in enumerate(graphs):
+        (i, j), e = g.edges.T, np.arange(len(g.edges))
+        weights[n, i, j] = weights[n, j, i] = g.edge_weights
+        edge_of[n, i, j] = edge_of[n, j, i] = e
+        edges[n, e] = g.edges
+        ends[n, i, e], ends[n, j, e] = 1.0, -1.0
+        share[n] = (g.own_weights if scheme.by_link else 1.0) - scheme.carries(g)
+        if scheme.by_link:
+            row = np.concatenate([e, most + e])
+            sender[n, row], receiver[n, row] = links(g)
+            kept[n, sender[n, row], row] = received[n, receiver[n, row], row] = np.tile(g.edge_weights, 2)
+    down = (_down_edges(algorithm.failures, graphs), np.array(algorithm.failures.units, np.int64).reshape(-1, 2))
+    return weights, edge_of, edges, ends, share, sender, receiver, kept, received, *down
+
+
+def _down_edges(failures: Failures, graphs: Sequence[Graph]) -> NDArray[np.int64]:
+    place = [{(i, j): e for e, (i, j) in enumerate(g.edges.tolist())} for g in graphs] if failures.links else []
+    found = [(at, place[(at - 1) % len(graphs)][min(p, m), max(p, m)]) for at, p, m in failures.links]
+    return np.array(found, np.int64).reshape(-1, 2)

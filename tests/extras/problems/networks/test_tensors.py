@@ -1,0 +1,92 @@
+"""A network as a safetensors file, out and in, and as the frameworks' own users read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import confide
+from confide.problems import model_file
+from confide.problems.networks import tensors
+from same_network import MAKERS, SHAPES, F
+
+frameworks = pytest.mark.parametrize("framework", sorted(MAKERS))
+
+
+@frameworks
+def test_out_and_in(framework: str, tmp_path: Path) -> None:
+    """The frozen ones too, so that a file is whole."""
+    make, path = MAKERS[framework], tmp_path / "w.safetensors"
+    network = make(trainable=["b.*"])
+    w = np.random.default_rng(0).normal(size=network.dimension(F)).astype(np.float32).astype(float)
+    confide.models.save(network, w, path)
+    found = tensors.read(path)
+    assert {n: a.shape for n, a in found.items()} == SHAPES
+    again = make(trainable=["b.*"], weights=path)
+    assert np.array_equal(again.start(), w)
+    assert tensors.digest(again.initial | again.frozen) == tensors.digest(found)
+    whole = make(weights=path)
+    X, d = np.random.default_rng(1).normal(size=(4, F)), np.zeros(4)
+    np.testing.assert_allclose(whole.loss(whole.start(), X, d), network.loss(w, X, d), rtol=1e-6)
+
+
+def test_pytorch_reads_it(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    from same_network import module
+
+    network = MAKERS["torch"]()
+    confide.models.save(network, network.start(), tmp_path / "w.safetensors")
+    own = module()
+    own.load_state_dict(load_file(tmp_path / "w.safetensors"))
+    X = torch.rand(4, F)
+    given = torch.func.functional_call(own, network.params(torch.from_numpy(network.start()).float()), (X,))
+    torch.testing.assert_close(own(X), given)
+
+
+def test_a_buffer_that_is_not_kept(tmp_path: Path) -> None:
+    import torch
+
+    own = torch.nn.Linear(F, 2)
+    own.register_buffer("kept", torch.ones(2))
+    own.register_buffer("passing", torch.ones(2), persistent=False)
+    network = confide.models.torch(own, torch.nn.functional.cross_entropy, classes=2)
+    confide.models.save(network, network.start(), tmp_path / "w.safetensors")
+    assert tensors.read(tmp_path / "w.safetensors").keys() == {"weight", "bias", "kept"}
+
+
+@frameworks
+def test_what_was_released(framework: str, tmp_path: Path) -> None:
+    network = MAKERS[framework]()
+    w = np.random.default_rng(0).normal(size=network.dimension(F))
+    model_file.write(tmp_path, w, {"format": 1, "attempt": 1})
+    confide.models.save(network, tmp_path / "model.npz", tmp_path / "w.safetensors")
+    np.testing.assert_allclose(MAKERS[framework](weights=tmp_path / "w.safetensors").start(), w, rtol=1e-6)
+    with pytest.raises(confide.InputError, match=rf"weights = \(3,\): the network has {len(w)} numbers"):
+        confide.models.save(network, np.zeros(3), tmp_path / "w.safetensors")
+
+
+@frameworks
+def test_a_run(framework: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    clients: list[Any] = [[(rng.normal(size=(5, F)), rng.integers(0, 3, 5))] for _ in range(2)]
+    network = MAKERS[framework]()
+    problem = confide.problems.Problem(confide.Federation.from_clients(clients), network, private=False)
+    chosen = confide.GFL(sampled=1, scheme=confide.scheme("none"))
+    run = confide.simulate(problem, confide.Graph.complete(2), chosen, rounds=2)
+    confide.models.save(network, run, tmp_path / "w.safetensors")
+    found = MAKERS[framework](weights=tmp_path / "w.safetensors").start()
+    np.testing.assert_allclose(found, run.centroids[0], rtol=1e-6)
+
+
+def test_digests() -> None:
+    """Of names, types, shapes and numbers; not of how they lie in memory."""
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    same = tensors.digest({"a": a})
+    assert same == tensors.digest({"a": np.asfortranarray(a)}) == tensors.digest({"a": a.astype(">f4")})
+    others = [{"b": a}, {"a": a.astype(float)}, {"a": a.T}, {"a": a + 1}, {"a": a, "b": a}, {}]
+    assert len({same, *map(tensors.digest, others)}) == len(others) + 1
