@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, settings
 import cases
 from confide.commands import main as cli
 from confide.problems.federation import Federation
-from confide.problems.models import Linear, Logistic
+from confide.problems.models import Linear, Logistic, Softmax
 from confide.problems.problem import Problem
 
 # The same examples in every run, so that a red one is about the change that it tests; `make explore` looks for others.
@@ -82,11 +82,13 @@ def ragged() -> Callable[..., Problem]:
         def samples(n: int) -> tuple[np.ndarray, np.ndarray]:
             X = rng.standard_normal((n, M)) * rng.uniform(0.3, 1.0, M)
             d = X @ w + 0.3 * rng.standard_normal(n)
-            return X, d if model == "linear" else np.where(d > 0, 1.0, -1.0)
+            if model == "linear":
+                return X, d
+            return X, np.where(d > 0, 1.0, -1.0) if model == "logistic" else np.digitize(d, (-0.5, 0.5)).astype(float)
 
         K = [(3, 5, 4, 6)[p % 4] for p in range(P)]
         clients = [[samples(int(rng.integers(4, 10))) for _ in range(k)] for k in K]
-        kind = Linear(rho) if model == "linear" else Logistic(rho)
+        kind = {"linear": Linear(rho), "logistic": Logistic(rho), "softmax": Softmax(rho, classes=3)}[model]
         return Problem(Federation.from_clients(clients), kind, samples(test_rows) if test_rows else None)
 
     return make

@@ -131,11 +131,12 @@ def test_the_form_is_a_list_with_the_name_first() -> None:
     assert m.encode(EXAMPLES["Question"]) == msgpack.packb(["Question", H, [1, 2, 70000], [3]])
 
 
-@pytest.mark.parametrize("length", [0, 1, 255, 4095, 4096, 65536, 4 * 100_000])
+@pytest.mark.parametrize("length", [0, 1, 255, 4095, 4096, 65535, 65536, 4 * 100_000])
 def test_long_updates(length: int) -> None:
     """Bytes are copied once, not escaped: a few bytes more than the update."""
     words = np.random.default_rng(1).bytes(length)
     raw = m.encode(m.Masked(H, 7, words))
+    assert raw == msgpack.packb(["Masked", H, 7, words])
     assert len(raw) <= length + 60
     assert decode(raw).words == words
 

@@ -95,8 +95,8 @@ def test_no_round_is_lost_to_what_train_functions_do(cluster: Cluster) -> None:
         assert [line["round"] for line in events(cluster, node, "training")] == [1, 2, 3], cluster.log(node)
         ends = events(cluster, node, "trained")
         assert [line["round"] for line in ends] == [1, 2, 3]
-        assert all(line["seconds"] >= 0.0 and line["client_mib"] > 10 for line in ends)
-        assert ends[0]["trainer_mib"] > 10
+        assert all(line["seconds"] >= 0.0 for line in ends)
+        assert all(ends[0][memory] > 10 for memory in ("client_mib", "trainer_mib"))  # then once a minute
         assert "working folder" not in cluster.log(node)
     small = {name: resident(cluster.processes[clients[name]].pid) // MIB for name in FUNCTIONS if name != "hangs"}
     assert max(small.values()) < 80, small

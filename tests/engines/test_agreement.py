@@ -14,13 +14,15 @@ from scipy import stats
 import confide
 from confide.base import randomness
 from confide.base.errors import InputError
+from confide.engines.driver import engine_named
+from confide.engines.recording import Recording
 from confide.engines.run import Run
 from confide.graph.graph import Graph
 from confide.problems.federation import Federation
-from confide.problems.models import Linear
+from confide.problems.models import Linear, Softmax
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
-from confide.rounds.clipping import Clip
+from confide.rounds.clipping import Clip, norms
 from confide.rounds.schemes import Exchange, Scheme, scheme
 from exploring import more
 
@@ -67,12 +69,12 @@ def test_every_scheme_on_every_graph(ragged: Maker, each_scheme: Scheme, each_gr
 
 
 CLIPS = [None, *(Clip(k, 0.4, n) for k in ("example", "update") for n in ("l1", "l2"))]
-STEPS = list(product(("linear", "logistic"), (True, False), CLIPS, (1, 2, 3, 12)))
+STEPS = list(product(("linear", "logistic", "softmax"), (True, False), CLIPS, (1, 2, 3, 4, 12)))
 
 
 @pytest.mark.parametrize(
     ("model", "replacement", "clip", "M"),
-    more([s for s in STEPS if s[3] == 3 or s[:2] == ("logistic", False)], STEPS),
+    more([s for s in STEPS if s[3] == 3 or s[:2] in (("logistic", False), ("softmax", True))], STEPS),
     ids=str,
 )
 def test_every_local_step(ragged: Maker, model: str, replacement: bool, clip: Clip | None, M: int) -> None:
@@ -81,6 +83,65 @@ def test_every_local_step(ragged: Maker, model: str, replacement: bool, clip: Cl
     if clip is not None:  # it does clip
         free = confide.simulate(ragged(M=M, model=model), GRAPH, replace(alg, clip=None), rounds=6, repeats=2, seed=3)
         assert not np.array_equal(free.models, run.models)
+
+
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+@pytest.mark.parametrize("model", ["linear", "softmax"])
+def test_clients_that_vanish_or_were_drawn_too_often(ragged: Maker, model: str, clip: Clip | None) -> None:
+    problem, alg = ragged(model=model), GFL(scheme("none"), **SMALL, dropout=0.3, clip=clip)
+    found = []
+    for name in ("compiled", "reference"):
+        engine, out = engine_named(name)(problem, [GRAPH], alg, 12, 3, 2), Recording.empty(1, 12, problem.M, 12)
+        w = engine.start()
+        assert engine.advance(0, w, 1, 12, out) == 0
+        found.append((engine.models(w), out.participants))
+    (one, took_part), (other, took_part_too) = found
+    np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+    assert np.array_equal(took_part, took_part_too)
+    assert took_part.sum() < 12 * 12
+
+
+class Absurd(Problem):
+    optimum = None
+
+    @property
+    def start(self) -> np.ndarray:
+        return np.linspace(-1.0, 1.0, self.M)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the risk
+@pytest.mark.parametrize("M", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("model", [Linear(0.1), Softmax(0.1, classes=3)], ids=["linear", "softmax"])
+@pytest.mark.parametrize("clip", [c for c in CLIPS if c], ids=str)
+def test_clipped_gradients_of_any_size(clip: Clip, model: Linear | Softmax, M: int) -> None:
+    """Products that overflow are zero, squares that overflow or vanish are not lost. One step: a second would tell
+    apart by 1e300 what rounding did to equal weights.
+    """
+    rng = np.random.default_rng(M)
+    rows = [
+        (rng.standard_normal((6, M)) * 10.0 ** rng.integers(low, high, (6, 1)), rng.integers(0, 3, 6).astype(float))
+        for low, high in ((-170, 0), (-3, 3), (140, 160), (150, 300), (-170, 300), (300, 308))
+    ]
+    problem = Absurd(Federation.from_clients([rows[:3], rows[3:]]), model)
+    alg = GFL(scheme("none"), step=0.3, sampled=3, local_steps=1, batch=(1, 4), clip=clip)
+    compiled, reference = both(problem, Graph.path(2), alg, rounds=1)
+    np.testing.assert_allclose(compiled.models, reference.models, rtol=1e-9, atol=1e-12)
+    assert np.abs(compiled.models - problem.start).max() > 0.01
+
+
+class Confident(Problem):
+    start = np.array([0.0, 0.0, -390.0, 0.0, -390.0, 0.0])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the risk
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_a_softmax_that_is_sure_gets_around_no_clip(norm: str) -> None:
+    """Squares of p - e_d = (0, 1e-170, 1e-170) vanish, but a feature of 1e175 makes it a large gradient."""
+    federation = Federation.from_clients([[(np.array([[1.0, 1e175]]), [0.0])]])
+    problem = Confident(federation, Softmax(0.0, classes=3))
+    alg = GFL(scheme("none"), step=0.1, sampled=1, local_steps=1, batch=1, clip=Clip("example", 1.0, norm))
+    for run in both(problem, Graph.path(1), alg, rounds=1):
+        assert float(norms(run.models[0, 0] - problem.start, norm)[0]) == pytest.approx(0.1)
 
 
 class Begun(Problem):

@@ -6,14 +6,17 @@ Whatever is not exactly such a list is a `MalformedError`, and nothing else is e
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import msgpack
 from pydantic import ConfigDict, ValidationError
 
 STRICT = ConfigDict(strict=True)
 Message = TypeVar("Message")
+LONG: Final = 1 << 16  # bytes whose length MessagePack writes as four
+_BIN: Final = struct.Struct(">BI")
 
 
 class MalformedError(ValueError):
@@ -26,9 +29,15 @@ def kinds(messages: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def encode(message: Any, prefix: str = "") -> bytes:
-    values = [getattr(message, name) for name in message.__dataclass_fields__]
-    room = 4096 + sum(len(value) for value in values if isinstance(value, bytes))  # so that nothing long is moved
-    return bytes(msgpack.Packer(buf_size=room).pack([prefix + type(message).__name__, *values]))
+    values = [prefix + type(message).__name__, *(getattr(message, name) for name in message.__dataclass_fields__)]
+    last = values[-1]
+    if not isinstance(last, bytes) or len(last) < LONG:
+        return bytes(msgpack.packb(values))
+    packer = msgpack.Packer(autoreset=False)
+    packer.pack_array_header(len(values))
+    for value in values[:-1]:
+        packer.pack(value)
+    return b"".join((packer.bytes(), _BIN.pack(0xC6, len(last)), last))  # what is long is copied once
 
 
 def decode(raw: bytes, kinds: Mapping[str, type[Message]], largest: int) -> Message:

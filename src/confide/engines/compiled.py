@@ -17,7 +17,7 @@ from confide.engines.engine import Engine
 from confide.engines.recording import Recording
 from confide.graph.graph import Graph
 from confide.laws.law import Law
-from confide.problems.models import Linear, Logistic
+from confide.problems.models import Linear, Logistic, Softmax
 from confide.problems.problem import Problem
 from confide.rounds import clipping
 from confide.rounds.algorithm import GFL, Failures
@@ -30,13 +30,13 @@ EXCHANGES = {
     Exchange.AVERAGE: kernel.AVERAGE,
     Exchange.NOTHING: kernel.NOTHING,
 }
-MODELS: dict[type[Any], int] = {Linear: kernel.LINEAR, Logistic: kernel.LOGISTIC}
+MODELS: dict[type[Any], int] = {Linear: kernel.LINEAR, Logistic: kernel.LOGISTIC, Softmax: kernel.SOFTMAX}
 
 
 def unable(problem: Problem, algorithm: GFL) -> str | None:
     """What this engine has not been taught about a run, None where it runs it."""
     if type(problem.model) not in MODELS or algorithm.arithmetic != "float" or algorithm.local is not sgd:
-        return "it runs linear and logistic models in float with the built-in local step"
+        return "it runs linear, logistic and softmax models in float with the built-in local step"
     s, places = algorithm.scheme, algorithm.scheme.places - {Place.CLIENT}
     if not s.plain:
         return "it draws noise without memory that is the same for all receivers"
@@ -106,16 +106,21 @@ class CompiledEngine(Engine):
         P, M, edges = self.P, self.M, self.most_edges
         sizes = np.diff(self.data.unit_offsets)
         clients = np.arange(sizes.sum()) - np.repeat(self.data.unit_offsets[:-1], sizes)  # 0..K_p-1 in every unit
-        largest = int(np.diff(self.data.client_offsets).max())
+        largest, batch = int(np.diff(self.data.client_offsets).max()), int(self.data.batch.max())
+        C = M // self.problem.federation.M  # margins of a sample: classes, or 1
+        phi, grad = np.empty(M), np.empty(M)
         return kernel.Scratch(
             clients=clients,
             rows=np.arange(largest),
             swaps=np.empty(self.rule.sampled, np.int64),
             chosen=np.empty(self.rule.sampled, np.int64),
-            row_swaps=np.empty(int(self.data.batch.max()), np.int64),
-            picked=np.empty(int(self.data.batch.max()), np.int64),
-            phi=np.empty(M),
-            grad=np.empty(M),
+            row_swaps=np.empty(batch, np.int64),
+            picked=np.empty(int((self.data.E * self.data.batch).max()), np.int64),
+            phi=phi,
+            grad=grad,
+            phi_by_class=phi.reshape(C, -1),
+            grad_by_class=grad.reshape(C, -1),
+            slopes=np.empty(max(batch, C)),
             noise=np.empty(M),
             psi=np.empty((P, M)),
             sent=np.empty((max(P, 2 * edges), M)),

@@ -85,8 +85,8 @@ def simulate(
         privacy: whose data, against whom, by which proof, within which budget. It gives the run its statement and its
             release, and stops it before the round that would pass the budget; without it a run is not accounted.
         evaluate_every: rounds between evaluations of train loss and test metrics (default: rounds / 100).
-        engine: "compiled" (linear and logistic models, float), "jax" or "torch" (these and networks of the framework,
-            float), "reference" (anything), or "auto".
+        engine: "compiled" (built-in models, float), "jax" or "torch" (these and networks of the framework, float),
+            "reference" (anything), or "auto".
         device: "cpu" or "gpu" of the engines "jax" and "torch" (default: a GPU where there is one).
         threads: repetitions run at once (default: the cores); the results do not depend on it.
         progress: show a bar on stderr (default: only on a terminal).

@@ -13,18 +13,21 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.cpython.unsafe.tuple import tuple_setitem
+from numba.extending import overload
 from numpy.typing import NDArray
 
 from confide.base.arrays import Floats, Ints
 from confide.base.randomness import GAMMA, MIX_1, MIX_2, Purpose
 
-LINEAR, LOGISTIC = 0, 1
+LINEAR, LOGISTIC, SOFTMAX = 0, 1, 2
 NO_CLIP, CLIP_EXAMPLE, CLIP_UPDATE = 0, 1, 2
 LAPLACE, GAUSSIAN = 0, 1
 ON_SERVER, ON_LINK, ON_NETWORK = 0, 1, 2
 GRAPH, AVERAGE, NOTHING = 0, 1, 2
-HUGE = 1e150  # a norm beyond this is worked out anew (`clipping`)
+ONE, TWO, THREE, FOUR = (0.0,), (0.0, 0.0), (0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.0)  # vectors for `put`
+SMALL, HUGE = 1e-150, 1e150  # norms beyond these are worked out anew (`clipping`)
 LARGE = 1e60  # a squared norm beyond this is a divergence, caught long before infinity
 
 
@@ -96,9 +99,12 @@ class Scratch(NamedTuple):
     swaps: Ints
     chosen: Ints
     row_swaps: Ints
-    picked: Ints
+    picked: Ints  # rows of a client's mini-batches
     phi: Floats
     grad: Floats
+    phi_by_class: Floats  # (C, F), views of the same numbers
+    grad_by_class: Floats
+    slopes: Floats  # of a mini-batch, or of a sample's margins
     noise: Floats
     psi: Floats
     sent: Floats
@@ -121,19 +127,26 @@ class Out(NamedTuple):
 
 
 # The kernel makes no array, so it needs none of Numba's reference counting (`_nrt`), which would cost several times
-# the arithmetic: every call that passes a tuple of arrays would touch all their counters.
-_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
-compiled: Any = njit(**_OPTIONS)
-compiled_reordering: Any = njit(**_OPTIONS, fastmath={"reassoc", "contract", "nsz"})
-inlined: Any = njit(inline="always")
+# the arithmetic: every call that passes a tuple of arrays would touch all their counters. Passing such a tuple at all
+# costs more than most bodies, so what a round calls is inlined, by LLVM: in Numba's own code it would take longer to
+# compile. Options that are not set are those of the caller.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+_INLINED: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_REORDERING = {"reassoc", "contract", "nsz"}
+compiled: Any = njit(**_OPTIONS, cache=True, forceinline=False)
+compiled_reordering: Any = njit(**_OPTIONS, cache=True, fastmath=_REORDERING)
+inlined: Any = njit(**_OPTIONS, **_INLINED)
+inlined_reordering: Any = njit(**_OPTIONS, **_INLINED, fastmath=_REORDERING)
 
 _GAMMA, _MIX_1, _MIX_2 = np.uint64(GAMMA), np.uint64(MIX_1), np.uint64(MIX_2)
 _12, _27, _30, _31, _32 = np.uint64(12), np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
-_CLIENTS, _BATCHES, _DROPOUT = int(Purpose.CLIENTS), int(Purpose.BATCHES), int(Purpose.DROPOUT)
-_SERVER_NOISE, _LINK_NOISE = int(Purpose.SERVER_NOISE), int(Purpose.LINK_NOISE)
-_PAIR_NOISE, _CLIENT_NOISE = int(Purpose.PAIR_NOISE), int(Purpose.CLIENT_NOISE)
-_NETWORK_NOISE = int(Purpose.NETWORK_NOISE)
-_LINK_FAILURE, _UNIT_FAILURE = int(Purpose.LINK_FAILURE), int(Purpose.UNIT_FAILURE)
+# NumPy's numbers: Numba compiles a function anew for every plain number that it is called with.
+_CLIENTS, _BATCHES, _DROPOUT = np.int64(Purpose.CLIENTS), np.int64(Purpose.BATCHES), np.int64(Purpose.DROPOUT)
+_SERVER_NOISE, _LINK_NOISE = np.int64(Purpose.SERVER_NOISE), np.int64(Purpose.LINK_NOISE)
+_PAIR_NOISE, _CLIENT_NOISE = np.int64(Purpose.PAIR_NOISE), np.int64(Purpose.CLIENT_NOISE)
+_NETWORK_NOISE = np.int64(Purpose.NETWORK_NOISE)
+_LINK_FAILURE, _UNIT_FAILURE = np.int64(Purpose.LINK_FAILURE), np.int64(Purpose.UNIT_FAILURE)
+_0, _1 = np.int64(0), np.int64(1)
 _ROW = np.array([0x61707865, 0x3320646E, 0x79622D32, 0x6B206574], dtype=np.uint32)  # "expand 32-byte k"
 
 
@@ -159,7 +172,7 @@ def uniform(word):
     return (np.float64(word >> _12) + 0.5) * 2.0**-52
 
 
-@compiled
+@inlined
 def copy_rows(source, target):
     """target[p] = source[p] for the rows of `source` (an array assignment would allocate)."""
     for p in range(source.shape[0]):
@@ -173,16 +186,17 @@ def rotated(x, n):
 
 
 @inlined
-def quarter(x, a, b, c, d):
+def quarter(a, b, c, d):
     """The quarter round of RFC 8439; Numba would add 32-bit numbers in 64 bits."""
-    x[a] = np.uint32(x[a] + x[b])
-    x[d] = rotated(np.uint32(x[d] ^ x[a]), 16)
-    x[c] = np.uint32(x[c] + x[d])
-    x[b] = rotated(np.uint32(x[b] ^ x[c]), 12)
-    x[a] = np.uint32(x[a] + x[b])
-    x[d] = rotated(np.uint32(x[d] ^ x[a]), 8)
-    x[c] = np.uint32(x[c] + x[d])
-    x[b] = rotated(np.uint32(x[b] ^ x[c]), 7)
+    a = np.uint32(a + b)
+    d = rotated(np.uint32(d ^ a), 16)
+    c = np.uint32(c + d)
+    b = rotated(np.uint32(b ^ c), 12)
+    a = np.uint32(a + b)
+    d = rotated(np.uint32(d ^ a), 8)
+    c = np.uint32(c + d)
+    b = rotated(np.uint32(b ^ c), 7)
+    return a, b, c, d
 
 
 @compiled
@@ -199,14 +213,14 @@ def keystream(source, purpose, i, a, b, count):
         for n in range(16):
             x[n] = start[n]
         for _ in range(10):
-            quarter(x, 0, 4, 8, 12)
-            quarter(x, 1, 5, 9, 13)
-            quarter(x, 2, 6, 10, 14)
-            quarter(x, 3, 7, 11, 15)
-            quarter(x, 0, 5, 10, 15)
-            quarter(x, 1, 6, 11, 12)
-            quarter(x, 2, 7, 8, 13)
-            quarter(x, 3, 4, 9, 14)
+            x[0], x[4], x[8], x[12] = quarter(x[0], x[4], x[8], x[12])
+            x[1], x[5], x[9], x[13] = quarter(x[1], x[5], x[9], x[13])
+            x[2], x[6], x[10], x[14] = quarter(x[2], x[6], x[10], x[14])
+            x[3], x[7], x[11], x[15] = quarter(x[3], x[7], x[11], x[15])
+            x[0], x[5], x[10], x[15] = quarter(x[0], x[5], x[10], x[15])
+            x[1], x[6], x[11], x[12] = quarter(x[1], x[6], x[11], x[12])
+            x[2], x[7], x[8], x[13] = quarter(x[2], x[7], x[8], x[13])
+            x[3], x[4], x[9], x[14] = quarter(x[3], x[4], x[9], x[14])
         for n in range(8):
             low, high = np.uint32(x[2 * n] + start[2 * n]), np.uint32(x[2 * n + 1] + start[2 * n + 1])
             words[8 * block + n] = np.uint64(low) | (np.uint64(high) << _32)
@@ -217,7 +231,7 @@ def draw_key(source, key, purpose, i, a, b):
     """The key of a stream of draws: `key`, which is the seed's, or that of the secret where a price rests on draws."""
     if not source.draws:
         return key
-    keystream(source, purpose, i, a, b, 1)
+    keystream(source, purpose, i, a, b, _1)
     return source.words[0]
 
 
@@ -251,7 +265,7 @@ def fill_noise(source, key, purpose, i, a, b, law, sigma, out):
 
 @inlined
 def slope(model, z, d):
-    """l'(z, d) of `confide.problems.models`."""
+    """l'(z, d) of the models with one margin z, `confide.problems.models`."""
     if model == LINEAR:
         return 2.0 * (z - d)
     t = -d * z
@@ -274,68 +288,191 @@ def pick_distinct(key, N, B, rows, swaps, picked):
     return key
 
 
-@compiled_reordering
+def put(v, m, x):
+    """v with v[m] = x: the array itself, or a new tuple. The loops over a tuple are unrolled: it stays in registers."""
+    if isinstance(v, tuple):
+        return (*v[:m], x, *v[m + 1 :])
+    v[m] = x
+    return v
+
+
+@overload(put, inline="always")
+def _put(v, m, x):
+    def in_place(v, m, x):
+        v[m] = x
+        return v
+
+    return (lambda v, m, x: tuple_setitem(v, m, x)) if isinstance(v, types.UniTuple) else in_place
+
+
+@inlined_reordering
 def dot(X, row, phi):
     """u'w; the order of the sum is the compiler's, so that it can use vector instructions."""
     z = 0.0
-    for m in range(phi.shape[0]):
+    for m in range(len(phi)):
         z += X[row, m] * phi[m]
     return z
 
 
 @compiled
-def add_clipped(s, v, bound, l1, total):
-    """total += s v scaled to norm `bound`, where the norm is huge; nothing where s v is not finite (`clipping`)."""
-    largest = 0.0
-    for x in v:
-        if not abs(s * x) < math.inf:
-            return
-        largest = max(largest, abs(x))
-    if not (abs(s) > 0.0 and largest > 0.0):
-        return
+def slopes_of_classes(w, X, row, d, off):
+    """off = p - e_d, the derivatives in the margins W u of `confide.problems.models.Softmax`."""
+    highest, total = -math.inf, 0.0
+    for c in range(w.shape[0]):
+        off[c] = dot(X, row, w[c])
+        highest = max(highest, off[c])
+    for c in range(w.shape[0]):
+        off[c] = math.exp(off[c] - highest)
+        total += off[c]
+    for c in range(w.shape[0]):
+        off[c] /= total
+    off[np.int64(d)] -= 1.0
+
+
+@inlined
+def norm(v, l1):
     size = 0.0
     for x in v:
-        u = x / largest
-        size += abs(u) if l1 else u * u
-    if not l1:
-        size = math.sqrt(size)
-    for m in range(v.shape[0]):
-        total[m] += math.copysign(bound / size, s) * (v[m] / largest)
+        size += abs(x) if l1 else x * x
+    return size if l1 else math.sqrt(size)
+
+
+@compiled
+def scaled_norm(v, l1):
+    """(largest, size): the norm of v is their product, however large or small; infinite where v is not finite."""
+    largest = 0.0
+    for x in v:
+        if not abs(x) < math.inf:
+            return math.inf, 1.0
+        largest = max(largest, abs(x))
+    if largest == 0.0:
+        return 0.0, 1.0
+    size = 0.0
+    for x in v:
+        size += abs(x / largest) if l1 else (x / largest) * (x / largest)
+    return largest, size if l1 else math.sqrt(size)
+
+
+@compiled
+def add_huge(off, u, bound, l1, grad):
+    """grad += off u' scaled to norm `bound`, where its norm is huge; nothing where it is not finite."""
+    largest, size = scaled_norm(off, l1)
+    largest_u, size_u = scaled_norm(u, l1)
+    if not 0.0 < largest * largest_u < math.inf:
+        return
+    for a in range(grad.shape[0]):
+        s = bound / (size * size_u) * (off[a] / largest)
+        for m in range(grad.shape[1]):
+            grad[a, m] += s * (u[m] / largest_u)
+
+
+@inlined
+def draw_batches(key, rule, data, c, scratch):
+    """The rows of client c's E mini-batches, one after the other, into scratch.picked."""
+    picked, first, E, B = scratch.picked, data.client_offsets[c], data.E[c], data.batch[c]
+    N = data.client_offsets[c + 1] - first
+    if rule.replacement:
+        for n in range(E * B):
+            picked[n] = first + below(mix(key + np.uint64(n + 1) * _GAMMA), N)
+        return
+    for e in range(E):
+        key = pick_distinct(key, N, B, scratch.rows, scratch.row_swaps, picked[e * B : e * B + B])
+    for n in range(E * B):
+        picked[n] += first
+
+
+@inlined
+def steps(rule, data, c, scratch, phi, grad):
+    """E steps of size mu/E from scratch.phi, in place, on the mini-batches of client c  (3).
+
+    What phi and grad hold does not matter, only their length M: they are scratch.phi and an array, or tuples.
+    """
+    w, slopes, picked = scratch.phi, scratch.slopes, scratch.picked
+    X, d, E, B = data.X, data.d, data.E[c], data.batch[c]
+    M, eta = len(phi), rule.step / E
+    bound = rule.bound if rule.clip == CLIP_EXAMPLE else math.inf
+    for m in range(M):
+        phi = put(phi, m, w[m])
+    for e in range(E):
+        for b in range(B):  # on its own: around a call of exp nothing would stay in registers
+            row = np.uint64(picked[e * B + b])  # or Numba asks whether it counts from the end
+            slopes[b] = slope(rule.model, dot(X, row, phi), d[row])
+        for m in range(M):
+            grad = put(grad, m, 2.0 * rule.rho * B * phi[m])
+        for b in range(B):
+            row, s = np.uint64(picked[e * B + b]), slopes[b]
+            if bound < math.inf:
+                size = abs(s) * data.norms[row]
+                if not size < HUGE:
+                    largest, length = scaled_norm(X[row], rule.l1)
+                    if 0.0 < abs(s) * largest < math.inf:  # else it overflows, and is zero
+                        s = math.copysign(bound / length, s)
+                        for m in range(M):
+                            grad = put(grad, m, grad[m] + s * (X[row, m] / largest))
+                    continue
+                if size > bound:
+                    s *= bound / size
+            for m in range(M):
+                grad = put(grad, m, grad[m] + s * X[row, m])
+        for m in range(M):
+            phi = put(phi, m, phi[m] - eta / B * grad[m])
+    for m in range(M):
+        w[m] = phi[m]
+
+
+@inlined
+def softmax_steps(rule, data, c, scratch):
+    """The same for a softmax model: the gradient of a sample is p - e_d times u', and so is its norm."""
+    phi, grad, off, picked = scratch.phi_by_class, scratch.grad_by_class, scratch.slopes, scratch.picked
+    X, d, E, B = data.X, data.d, data.E[c], data.batch[c]
+    (C, F), eta = phi.shape, rule.step / E
+    bound = rule.bound if rule.clip == CLIP_EXAMPLE else math.inf
+    for e in range(E):
+        for m in range(C * F):
+            scratch.grad[m] = 2.0 * rule.rho * B * scratch.phi[m]
+        for b in range(B):
+            row = np.uint64(picked[e * B + b])
+            slopes_of_classes(phi, X, row, d[row], off[:C])
+            scale = 1.0
+            if bound < math.inf:
+                size = norm(off[:C], rule.l1)
+                if not size > SMALL:
+                    largest, length = scaled_norm(off[:C], rule.l1)
+                    size = largest * length
+                size *= data.norms[row]
+                if not size < HUGE:
+                    add_huge(off[:C], X[row], bound, rule.l1, grad)
+                    continue
+                if size > bound:
+                    scale = bound / size
+            for a in range(C):
+                s = scale * off[a]
+                for m in range(F):
+                    grad[a, m] += s * X[row, m]
+        for m in range(C * F):
+            scratch.phi[m] -= eta / B * scratch.grad[m]
 
 
 @inlined
 def local_sgd(key, rule, data, c, scratch):
-    """E steps of size mu/E from scratch.phi, in place, on the samples of client c  (3)."""
-    X, phi, grad = data.X, scratch.phi, scratch.grad
-    first, E, B = data.client_offsets[c], data.E[c], data.batch[c]
-    N, eta = data.client_offsets[c + 1] - first, rule.step / E
-    bound = rule.bound if rule.clip == CLIP_EXAMPLE else math.inf
-    for _ in range(E):
-        if not rule.replacement:
-            key = pick_distinct(key, N, B, scratch.rows, scratch.row_swaps, scratch.picked)
-        for m in range(phi.shape[0]):
-            grad[m] = 2.0 * rule.rho * B * phi[m]
-        for b in range(B):
-            if rule.replacement:
-                key += _GAMMA
-                row = first + below(mix(key), N)
-            else:
-                row = first + scratch.picked[b]
-            s = slope(rule.model, dot(X, row, phi), data.d[row])
-            if bound < math.inf:
-                size = abs(s) * data.norms[row]
-                if not size < HUGE:
-                    add_clipped(s, X[row], bound, rule.l1, grad)
-                    continue
-                if size > bound:
-                    s *= bound / size
-            for m in range(phi.shape[0]):
-                grad[m] += s * X[row, m]
-        for m in range(phi.shape[0]):
-            phi[m] -= eta / B * grad[m]
+    """Client c's local training from scratch.phi, in place; models of a few numbers stay in registers."""
+    draw_batches(key, rule, data, c, scratch)
+    M = len(scratch.phi)
+    if rule.model == SOFTMAX:
+        softmax_steps(rule, data, c, scratch)
+    elif M == 1:
+        steps(rule, data, c, scratch, ONE, ONE)
+    elif M == 2:
+        steps(rule, data, c, scratch, TWO, TWO)
+    elif M == 3:
+        steps(rule, data, c, scratch, THREE, THREE)
+    elif M == 4:
+        steps(rule, data, c, scratch, FOUR, FOUR)
+    else:
+        steps(rule, data, c, scratch, scratch.phi, scratch.grad)
 
 
-@compiled
+@inlined
 def adapt(source, i, p, rule, data, w, drawn, scratch):
     """scratch.psi[p] = w_p + (1/L) sum of the survivors' updates; returns how many gave data  (6), (7).
 
@@ -345,7 +482,7 @@ def adapt(source, i, p, rule, data, w, drawn, scratch):
     start = data.unit_offsets[p]
     K = data.unit_offsets[p + 1] - start
     root = source.root
-    key = draw_key(source, fold(fold(fold(root, _CLIENTS), i), p), _CLIENTS, i, p, 0)
+    key = draw_key(source, fold(fold(fold(root, _CLIENTS), i), p), _CLIENTS, i, p, _0)
     batches = fold(fold(fold(root, _BATCHES), i), p)
     dropouts = fold(fold(fold(root, _DROPOUT), i), p)
     noises = fold(fold(fold(root, _CLIENT_NOISE), i), p)
@@ -371,25 +508,20 @@ def adapt(source, i, p, rule, data, w, drawn, scratch):
             left = (1.0 - 2.0 * rule.rho * rule.step / data.E[c]) ** data.E[c]
             for m in range(M):
                 phi[m] *= left
+        for m in range(M):
+            phi[m] -= w[p, m]
         scale = 1.0
         if rule.clip == CLIP_UPDATE:
-            size = 0.0
-            for m in range(M):
-                u = phi[m] - w[p, m]
-                size += abs(u) if rule.l1 else u * u
-            if not rule.l1:
-                size = math.sqrt(size)
-            if size > rule.step * rule.bound:
-                scale = rule.step * rule.bound / size
+            size, bound = norm(phi, rule.l1), rule.step * rule.bound
+            if size > bound:
+                scale = bound / size
             if not size < HUGE:
+                largest, length = scaled_norm(phi, rule.l1)
+                scale = bound / length
                 for m in range(M):
-                    phi[m] -= w[p, m]
-                add_clipped(1.0, phi, rule.step * rule.bound, rule.l1, total)
-                for m in range(M):
-                    phi[m] = w[p, m]  # it is added, nothing is left
-                scale = 1.0
+                    phi[m] = phi[m] / largest if largest < math.inf else 0.0
         for m in range(M):
-            total[m] += scale * (phi[m] - w[p, m])
+            total[m] += scale * phi[m]
         if rule.sigma_client > 0.0:
             fill_noise(source, fold(noises, k), _CLIENT_NOISE, i, p, k, rule.law, rule.sigma_client, scratch.noise)
             for m in range(M):
@@ -399,7 +531,7 @@ def adapt(source, i, p, rule, data, w, drawn, scratch):
     return took_part
 
 
-@compiled
+@inlined
 def fail(source, i, net, first, last, scratch):
     """Which units are present and which edges up in round i."""
     present, up = scratch.present, scratch.up
@@ -409,7 +541,7 @@ def fail(source, i, net, first, last, scratch):
     if net.unit_failure > 0.0:
         key = fold(fold(source.root, _UNIT_FAILURE), i)
         for p in range(present.shape[0]):
-            if uniform(mix(draw_key(source, fold(key, p), _UNIT_FAILURE, i, p, 0) + _GAMMA)) < net.unit_failure:
+            if uniform(mix(draw_key(source, fold(key, p), _UNIT_FAILURE, i, p, _0) + _GAMMA)) < net.unit_failure:
                 present[p] = 0
     key = fold(fold(source.root, _LINK_FAILURE), i)
     for e in range(first, last):
@@ -434,13 +566,13 @@ def count(source, first_round, last_round, rule, data, net, drawn, scratch):
                 continue
             start = data.unit_offsets[p]
             K = data.unit_offsets[p + 1] - start
-            key = draw_key(source, fold(fold(fold(source.root, _CLIENTS), i), p), _CLIENTS, i, p, 0)
+            key = draw_key(source, fold(fold(fold(source.root, _CLIENTS), i), p), _CLIENTS, i, p, _0)
             pick_distinct(key, K, rule.sampled, order[start : start + K], swaps, scratch.chosen)
             for n in range(rule.sampled):
                 drawn[start + scratch.chosen[n]] += 1
 
 
-@compiled
+@inlined
 def publish(source, i, g, rule, net, first, last, scratch):
     """Messages into scratch.sent, own states into scratch.own: `confide.rounds.combine.publish`."""
     psi, sent, own, noise, present = scratch.psi, scratch.sent, scratch.own, scratch.noise, scratch.present
@@ -470,7 +602,7 @@ def publish(source, i, g, rule, net, first, last, scratch):
     if rule.noise_on == ON_NETWORK:
         if rule.sigma > 0.0:
             key = fold(fold(source.root, _NETWORK_NOISE), i)
-            fill_noise(source, key, _NETWORK_NOISE, i, 0, 0, rule.law, rule.sigma, noise)
+            fill_noise(source, key, _NETWORK_NOISE, i, _0, _0, rule.law, rule.sigma, noise)
             for p in range(P):
                 for q in range(M):
                     own[p, q] += noise[q]
@@ -481,7 +613,7 @@ def publish(source, i, g, rule, net, first, last, scratch):
         key = fold(fold(source.root, _SERVER_NOISE), i)
         for p in range(P):
             if present[p]:
-                fill_noise(source, fold(key, p), _SERVER_NOISE, i, p, 0, rule.law, rule.sigma, noise)
+                fill_noise(source, fold(key, p), _SERVER_NOISE, i, p, _0, rule.law, rule.sigma, noise)
                 keep = 1.0 - net.carry[g, p]
                 for q in range(M):
                     sent[p, q] += noise[q]
@@ -500,7 +632,7 @@ def publish(source, i, g, rule, net, first, last, scratch):
                     own[b, q] -= (1.0 - net.carry[g, b]) * noise[q]
 
 
-@compiled
+@inlined
 def combine(rule, net, first, last, scratch, w):
     """w_p = s_p + sum_m a_pm (o_m - o_p), edge by edge  (8)."""
     own, sent, up = scratch.own, scratch.sent, scratch.up
@@ -528,7 +660,7 @@ def combine(rule, net, first, last, scratch, w):
                 w[b, q] -= flow
 
 
-@compiled
+@inlined
 def measure(i, rounds, data, w, scratch, took_part, out):
     """Metrics of round i; False when the states blew up."""
     P, M = w.shape

@@ -110,11 +110,11 @@ class Pool(Closing):
             process.load()
         began = time.perf_counter()
         try:
-            update = own_training.checked(name, process(weights, round, self._model.told(unit, client)), weights.shape)
+            update = process(weights, round, self._model.told(unit, client))
         finally:
             self._free.put(process)
             self._seconds, self._done = self._seconds + time.perf_counter() - began, self._done + 1
-        if own_training.far(update):
+        if own_training.largest_of(name, update) > own_training.FAR:
             self._tell(f"{name}: numbers of an update end as zero: {own_training.LOST}")
         return update
 

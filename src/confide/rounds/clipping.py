@@ -50,18 +50,25 @@ def norms(v: Floats, norm: str) -> Floats:
     array([[5.e+200],
            [5.e-170]])
     """
-    order = 1 if norm == "l1" else 2
-    with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
-        size = np.linalg.norm(v, ord=order, axis=-1, keepdims=True)
-        plain = (size > SMALL) & (size < LARGE)  # else squares were lost
-        if plain.all():
-            return np.asarray(size)
+    return _again(v, _once(v, norm), norm)
+
+
+def _once(v: Floats, norm: str) -> Floats:
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return np.asarray(np.linalg.norm(v, ord=1 if norm == "l1" else 2, axis=-1, keepdims=True))
+
+
+def _again(v: Floats, size: Floats, norm: str) -> Floats:
+    """Norms whose squares were lost are found from scaled vectors."""
+    plain = (size > SMALL) & (size < LARGE)
+    if plain.all():
+        return size
+    with np.errstate(under="ignore", invalid="ignore", divide="ignore"):
         largest = np.abs(v).max(axis=-1, keepdims=True)
         lost = ~plain & (largest > 0.0) & np.isfinite(largest)
-        if not lost.any():  # zeros, as of a client that gives nothing
-            return np.asarray(size)
-        again = largest * np.linalg.norm(v / largest, ord=order, axis=-1, keepdims=True)
-    return np.asarray(np.where(lost, again, size))
+        if not lost.any():  # zeros
+            return size
+        return np.where(lost, largest * _once(v / largest, norm), size)
 
 
 def clip(v: Floats, bound: float, norm: str = "l2") -> Floats:
@@ -76,9 +83,10 @@ def clip(v: Floats, bound: float, norm: str = "l2") -> Floats:
     array([[0.6, 0.8],
            [0. , 0. ]])
     """
-    size = norms(v, norm)
-    if (size <= bound).all():
+    size = _once(v, norm)
+    if (size <= bound).all():  # what it lost to underflow is far below any bound, see `LEAST`
         return v
+    size = _again(v, size, norm)
     with np.errstate(over="ignore", invalid="ignore"):
         found = np.where(size > bound, v * (bound / np.maximum(size, bound)), v)
         if (size < LARGE).all():

@@ -29,6 +29,17 @@ def pack(Y: Floats) -> Floats:
     return np.asarray(Y[..., i, j] * scale)
 
 
+def packed_squares(a: Floats) -> Floats:
+    """pack(a_n a_n') of every row a_n, without the matrices.
+
+    >>> packed_squares(np.array([[3.0, 0.0], [1.0, 2.0]])) @ pack(np.eye(2))  # |a_n|^2
+    array([9., 5.])
+    """
+    i, j, scale = pairs(a.shape[1])
+    columns = np.ascontiguousarray(a.T)  # long rows: products of neighbours in memory
+    return np.asarray((columns[i] * columns[j] * scale[:, None]).T)
+
+
 def unpack(v: Floats, n: int) -> Floats:
     i, j, scale = pairs(n)
     Y = np.empty((*v.shape[:-1], n, n))

@@ -858,6 +858,15 @@ def test_an_update_that_ends_as_zeros_is_told(caplog: pytest.LogCaptureFixture) 
     assert client.failed == 0
 
 
+def test_of_updates_that_end_as_zeros_one_after_the_other_the_first_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    client = a_client(a_reference(), 0, trainer=lambda w, i, c: np.full(3, 1.0 if i == 3 else 0.0))
+    for round in range(1, 6):
+        client.receive(invitation(round))
+    assert [record.args for record in caplog.records if record.args] == [
+        (i, "all of them, since none is as large as the plan's quantum") for i in (1, 4)
+    ]
+
+
 def test_a_failed_training_does_not_forget_what_was_encoded() -> None:
     weights_seen = []
 

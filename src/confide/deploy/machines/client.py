@@ -216,6 +216,7 @@ class Client:
         self._began = 0, 0.0  # the last round that was begun, and when
         self._paced = 0.0  # when so many ticks will have passed as rounds were answered
         self._told_early = 0
+        self._zeros = False  # whether the last update ended as zeros
         self._trainer, self.record, self._member, self._entropy = trainer, record, member, entropy
         self._noise = noise or self._draw
         self._config = dict(config or {})
@@ -348,10 +349,7 @@ class Client:
             why = str(e) if isinstance(e, RunError) else type(e).__name__  # the words of others may hold values
             _log.exception("the training of round %d failed, this client adds zeros: %s", invite.round, why)
             self.failed += 1
-            gives, update = False, np.zeros(terms.length)
-        if gives and np.maximum(update.max(), -update.min()) * 2.0**terms.fraction_bits < 1.0:
-            why = "all of them, since none is as large as the plan's quantum"
-            _log.warning("numbers of the update of round %d end as zero: %s", invite.round, why)
+            update = np.zeros(terms.length)
         if terms.encoding is None:
             return truncate(update, terms.fraction_bits).astype("<i8", copy=False)
         noise = self._noise(invite.round, terms.length) if terms.share_quanta else None
@@ -364,8 +362,13 @@ class Client:
         update = self._trainer(np.asarray(model * terms.quantum, np.float64), round, self._config)
         if not isinstance(update, np.ndarray) or update.shape != (terms.length,) or update.dtype != np.float64:
             raise RunError(f"an update is {terms.length} numbers of double precision")
-        if not np.maximum(update.max(), -update.min()) * 2.0**terms.fraction_bits < 2.0**62:  # NaN is not
+        largest = np.maximum(update.max(), -update.min()) * 2.0**terms.fraction_bits
+        if not largest < 2.0**62:  # NaN is not
             raise RunError("the update is not finite, or far beyond its bound: the training diverged")
+        zeros, self._zeros = self._zeros, bool(largest < 1.0)
+        if self._zeros and not zeros:  # once, until there are others again
+            why = "all of them, since none is as large as the plan's quantum"
+            _log.warning("numbers of the update of round %d end as zero: %s", round, why)
         return update
 
     def _draw(self, _: int, size: int) -> Integers:

@@ -33,16 +33,15 @@ def entry_point(name: str, bound: Clip, step: float) -> Trainer:
 
 
 def within(name: str, bound: Clip, step: float, own: Trainer) -> Trainer:
-    """The owner's own training, whose updates are checked, and clipped to mu B as a whole.
+    """The owner's own training, whose updates are finite, and clipped to mu B as a whole.
 
     Its errors name the entry point; they are for this machine's log.
     """
     largest = _largest(name, bound, step)
 
     def train(weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
-        shape = weights.shape
-        update = checked(name, own(weights, round, config), shape)
-        if far(update):
+        update = own(weights, round, config)
+        if largest_of(name, update) > FAR:
             _log.warning("numbers of the update of round %d end as zero: %s", round, LOST)
         return clip(update, largest, bound.norm)
 
@@ -59,13 +58,20 @@ def _largest(name: str, bound: Clip, step: float) -> float:
     return bound.update_bound(positive("step", step))
 
 
-def far(update: Floats) -> bool:
-    """Whether a number of it leaves nothing of those beside it."""
-    return bool(np.maximum(update.max(initial=0.0), -update.min(initial=0.0)) > FAR)
+def largest_of(name: str, update: Floats) -> float:
+    """The largest absolute number; beyond `FAR` it leaves nothing of those beside it.
+
+    Raises:
+        RunError: one is not finite.
+    """
+    found = float(np.maximum(update.max(initial=0.0), -update.min(initial=0.0)))
+    if not found < np.inf:  # nor is NaN
+        raise RunError(f"{name} returned NaN or infinity: the training diverged")
+    return found
 
 
 def called(name: str) -> Trainer:
-    """What the owner's function returns, if that is an update; nothing bounds it yet."""
+    """What the owner's function returns, as doubles of the right shape; nothing bounds them yet."""
     call = _loaded(name)
 
     def train(weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
@@ -74,7 +80,7 @@ def called(name: str) -> Trainer:
             update = call(weights, round, config)
         except (Exception, SystemExit) as e:
             raise RunError(f"{name} raised {type(e).__name__} in round {round}") from e
-        return checked(name, update, shape)
+        return shaped(name, update, shape)
 
     return train
 
@@ -92,7 +98,7 @@ def _loaded(name: str) -> Callable[..., Any]:
     return found
 
 
-def checked(name: str, update: object, shape: tuple[int, ...]) -> Floats:
+def shaped(name: str, update: object, shape: tuple[int, ...]) -> Floats:
     """What a function returned, as an update of this shape.
 
     Raises:
@@ -103,7 +109,4 @@ def checked(name: str, update: object, shape: tuple[int, ...]) -> Floats:
         raise RunError(f"{name} returned {got}; an update is a NumPy array of floats")
     if update.shape != shape:
         raise RunError(f"{name} returned shape {update.shape}; the weights have {shape}")
-    found = update.astype(np.float64, copy=False)
-    if not np.isfinite(found).all():
-        raise RunError(f"{name} returned NaN or infinity: the training diverged")
-    return found
+    return update.astype(np.float64, copy=False)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from confide.base.arrays import Floats
     from confide.deploy.node.training_process import TrainingProcess
 
+WEIGHED: Final = 60.0  # seconds after which the log tells anew how much memory is in use
 AGAIN: Final = 5.0  # seconds until a hello that nobody answered is said again
 _log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ class ClientProcess(NodeProcess):
         )
         self._worker = Worker(self._clock, lambda: self._wake, self._tick, lambda: None, self._broke)
         self._wake = math.inf
+        self._weigh_at = -math.inf
         self._refused: list[str] = []
 
     # On the worker's thread
@@ -107,13 +109,21 @@ class ClientProcess(NodeProcess):
             try:
                 return train(weights, number, given)
             finally:
-                seconds, client = round(time.monotonic() - begin, 1), resident(os.getpid())
-                trainer = client if self._process is None else resident(self._process.pid)
-                self._observer.log(
-                    "trained", round=number, seconds=seconds, client_mib=client >> 20, trainer_mib=trainer >> 20
-                )
+                self._trained(number, begin)
 
         return told
+
+    def _trained(self, number: int, begin: float) -> None:
+        """With the memory of both processes now and then: to look takes longer than a short round has."""
+        end = time.monotonic()
+        seconds = round(end - begin, 1)
+        if end < self._weigh_at:
+            self._observer.log("trained", round=number, seconds=seconds)
+            return
+        self._weigh_at = end + WEIGHED
+        client = resident(os.getpid())
+        trainer = client if self._process is None else resident(self._process.pid)
+        self._observer.log("trained", round=number, seconds=seconds, client_mib=client >> 20, trainer_mib=trainer >> 20)
 
     def _connected(self, now: float) -> None:
         self.client.enrolled = False

@@ -10,11 +10,11 @@ import logging
 import os
 import select
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 ROOM: Final = 1 << 20  # bytes of lines that wait
+PAUSE: Final = 0.05  # seconds in which further lines gather: to wake the thread for each costs more than to write it
 LAST: Final = 1.0  # seconds for those that wait at the end
 
 
@@ -28,9 +28,9 @@ class LogWriter(logging.Handler):
     def __init__(self, lost: Callable[[int], None], fd: int = 2, room: int = ROOM) -> None:
         super().__init__()
         self._told, self._fd, self._room = lost, fd, room
-        self._lines: deque[bytes] = deque()
+        self._lines: list[bytes] = []
         self._size = self._lost = 0
-        self._closing = False
+        self._closing = threading.Event()
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
@@ -51,36 +51,35 @@ class LogWriter(logging.Handler):
     def stop(self, patience: float = LAST) -> None:
         """Nothing is written any more, but for what waits, where somebody reads it soon."""
         with self._change:
-            self._closing = True
+            self._closing.set()
             self._change.notify()
         self._thread.join(patience)
 
     def _run(self) -> None:
-        while (line := self._next()) is not None:
-            written = self._write(line)
+        while lines := self._next():
+            lost = self._write(b"".join(lines))
             with self._change:
-                self._lost += not written
-                told, self._lost = (self._lost, 0) if written and not self._lines else (0, self._lost)
+                self._size -= sum(map(len, lines))
+                self._lost += lost
+                told, self._lost = (0, self._lost) if lost or self._lines else (self._lost, 0)
             if told:
                 self._told(told)
+            self._closing.wait(PAUSE)
 
-    def _next(self) -> bytes | None:
-        """The oldest line, when there is one; None at the end."""
+    def _next(self) -> list[bytes]:
+        """All that waits, when there is something; nothing at the end."""
         with self._change:
-            self._change.wait_for(lambda: self._lines or self._closing)
-            if not self._lines:
-                return None
-            line = self._lines.popleft()
-            self._size -= len(line)
-            return line
+            self._change.wait_for(lambda: self._lines or self._closing.is_set())
+            lines, self._lines = self._lines, []
+        return lines
 
-    def _write(self, line: bytes) -> bool:
-        """Whether all of it was taken, after a wait that has no end."""
-        while line:
+    def _write(self, lines: bytes) -> int:
+        """How many of these were not taken, after a wait that has no end."""
+        while lines:
             try:
-                line = line[os.write(self._fd, line) :]
+                lines = lines[os.write(self._fd, lines) :]
             except BlockingIOError:  # whoever shares the descriptor has made it so
                 select.select((), (self._fd,), ())
             except OSError:  # the reader has gone, or the disk is full
-                return False
-        return True
+                break
+        return lines.count(b"\n")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from confide.base.arrays import Floats
 from confide.base.errors import DataError, InputError
-from confide.deploy.machines.own_training import checked
+from confide.deploy.machines.own_training import shaped
 from confide.deploy.node import client_data
 from confide.privacy import monotone
 from confide.problems.networks import tensors
@@ -100,7 +100,7 @@ class Trained:
     def __call__(self, weights: Floats, round: int, config: Mapping[str, Any], /) -> Floats:
         local = sgd if self._network.optimizer is None else self._network.local
         update = local(weights, self._X, self._d, self._task._replace(key=config["key"]))
-        return checked(self._name, update, weights.shape)
+        return shaped(self._name, update, weights.shape)
 
 
 def _of_plan(network: Network, job: Job) -> Network:

@@ -49,13 +49,14 @@ KILLED_FIRST: Final = "500"  # of 1000: when memory runs out, this process goes 
 
 
 def main(arguments: list[str]) -> int:
-    """FD train|model module:name FOLDER; FD is this end of the pair of sockets, FOLDER is where modules are looked for
-    last."""
-    fd, kind, name, folder = arguments
+    """FD MEMORY train|model module:name FOLDER: this end of the pair of sockets and the memory of both, as descriptors,
+    what is named, and where modules are looked for last."""
+    fd, memory, kind, name, folder = arguments
     _depend_on_the_client()
     keep_buffers()  # weights and update come and go in every round
-    os.set_inheritable(int(fd), False)
-    pipe = Pipe(socket.socket(fileno=int(fd)))
+    for each in (fd, memory):
+        os.set_inheritable(int(each), False)
+    pipe = Pipe(socket.socket(fileno=int(fd)), int(memory))
     os.register_at_fork(after_in_child=pipe.close)  # whoever is forked here has no business with the client
     tell_warnings(lambda kind, at: _say_if_open(pipe, Warned(line(kind), line(at))))
     sys.path.append(folder)

@@ -25,7 +25,18 @@ from confide.base.errors import DataError, InputError, RunError
 from confide.base.wire import MalformedError
 from confide.deploy.node.config import ClientConfig
 from confide.deploy.node.observe import ElsewhereError
-from confide.deploy.node.training_pipe import ANSWERS, Failed, Pipe, Prepare, Ready, Refused, Train, Warned, packed
+from confide.deploy.node.training_pipe import (
+    ANSWERS,
+    Failed,
+    Pipe,
+    Prepare,
+    Ready,
+    Refused,
+    Train,
+    Warned,
+    common,
+    packed,
+)
 
 if TYPE_CHECKING:
     from confide.base.arrays import Floats
@@ -150,7 +161,8 @@ class TrainingProcess(Closing):
             if self._closed:
                 raise Closed
             ours, theirs = socket.socketpair()
-            line = [sys.executable, "-P", "-m", "confide.deploy.node.training_main", str(theirs.fileno())]
+            pipe, passed = Pipe(ours, memory := common()), (theirs.fileno(), memory)
+            line = [sys.executable, "-P", "-m", "confide.deploy.node.training_main", *map(str, passed)]
             try:
                 with _opened(self._output) as output:
                     self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -159,15 +171,15 @@ class TrainingProcess(Closing):
                         stdout=output,
                         stderr=output,
                         env=self._environment,
-                        pass_fds=(theirs.fileno(),),
+                        pass_fds=passed,
                         process_group=0,  # a Ctrl-C is for the client, and who is forked there can be ended with it
                     )
             except BaseException:
-                ours.close()
+                pipe.close()
                 raise
             finally:
                 theirs.close()
-            self._pipe, self._began = Pipe(ours), time.monotonic()
+            self._pipe, self._began = pipe, time.monotonic()
             self._ready, self._told, self._rows = False, False, (0, 0)
 
     def _loaded(self, deadline: float) -> tuple[int, int]:
