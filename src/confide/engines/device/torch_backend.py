@@ -64,7 +64,7 @@ class TorchBackend(Backend):
         return x.clone()
 
     def out_of_memory(self, e: Exception) -> bool:
-        return isinstance(e, torch.OutOfMemoryError) or "not enough memory" in str(e)
+        return isinstance(e, torch.OutOfMemoryError) or "allocate memory" in str(e)
 
     def einsum(self, formula: str, *x: Array) -> Array:
         return torch.einsum(formula, *x)

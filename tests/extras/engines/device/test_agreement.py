@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -51,9 +50,8 @@ def agree(engine: str, problem: Problem, graph: Graph | Sequence[Graph], alg: GF
     return found
 
 
-@pytest.mark.parametrize("law", ["laplace", "gaussian"])
-def test_every_scheme(ragged: Maker, each_scheme: Scheme, law: str, engine: str) -> None:
-    agree(engine, ragged(M=3), GRAPH, GFL(replace(each_scheme, law=law), **SMALL))
+def test_every_scheme(ragged: Maker, each_scheme: Scheme, engine: str) -> None:
+    agree(engine, ragged(M=3), GRAPH, GFL(replace(each_scheme, law="gaussian"), **SMALL))
 
 
 def test_every_scheme_with_failures_dropouts_client_noise_and_two_graphs(
@@ -80,7 +78,8 @@ def test_each_kind_of_failure(ragged: Maker, name: str, failures: Failures, engi
 CLIPS = [None, *(Clip(k, 0.4, n) for k in ("example", "update") for n in ("l1", "l2"))]
 
 
-@pytest.mark.parametrize(("model", "replacement", "clip"), list(product(("linear", "logistic"), (True, False), CLIPS)))
+@pytest.mark.parametrize(("model", "replacement"), [("linear", True), ("logistic", False)])
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
 def test_every_local_step(ragged: Maker, model: str, replacement: bool, clip: Clip | None, engine: str) -> None:
     alg = GFL(scheme("homomorphic", 0.3), **SMALL, replacement=replacement, clip=clip)
     agree(engine, ragged(M=3, model=model), GRAPH, alg)
