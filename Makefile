@@ -41,7 +41,7 @@ test: $(DEV)
 
 # With JAX and PyTorch, in an environment of their own: all other tests show that confide works without them.
 test-extras: $(WITH_EXTRAS)/.installed
-	$(WITH_EXTRAS)/bin/python -m pytest tests/extras tests/test_examples.py
+	$(WITH_EXTRAS)/bin/python -m pytest tests/extras tests/engines/test_driver.py tests/test_examples.py
 
 # Beside busy loops, in a random order; then with the arithmetic of other processors. Minutes each, not part of CI.
 test-busy: $(DEV)

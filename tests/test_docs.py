@@ -42,7 +42,7 @@ def test_a_snippet_runs_and_prints_what_the_page_says(
     run_snippet(page, n, tmp_path, capsys)
 
 
-APART = ("train_", "rehearse", "stale_flows", "lora")  # `test_examples.py`, here and in `extras`
+APART = ("train_", "rehearse", "stale_flows", "lora", "mlp_")  # `test_examples.py`, here and in `extras`
 EXAMPLES = [p for p in sorted((ROOT / "examples").glob("*.py")) if not p.stem.startswith(APART)]
 
 

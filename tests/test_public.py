@@ -47,7 +47,7 @@ def test_a_round_can_be_run_beside_a_framework_with_numpy_alone() -> None:
     loaded_by(
         f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"  # importing any of them fails
         "from confide.base import arrays, canonical, errors, randomness, validation\n"
-        "from confide.engines import engine, recording\n"
+        "from confide.engines import driver, engine, plain, recording\n"
         "from confide.graph import graph\n"
         "from confide.problems import federation, gaussian, models, problem\n"
         f"from confide.rounds import {rounds}\n"

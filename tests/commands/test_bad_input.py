@@ -21,6 +21,7 @@ import pytest
 import confide
 from confide.base.errors import InputError
 from confide.base.tables import Table
+from confide.engines import own
 from confide.engines.run import DivergenceWarning, NoNoiseWarning, Run
 from confide.plans.config import AnyProblem, Config, named_as_in_config, parse
 from exploring import more
@@ -75,12 +76,14 @@ TABLE = {"name": "table", "path": "rows.csv", "label": "label", "unit": "u", "cl
 TABLE |= {"numeric": ["x"], "categorical": ["c"]}
 DIGITS = {"name": "digits", "units": 2, "clients": 3}
 ARRAYS = {"name": "arrays", "path": "rows.npz", "unit": "u", "client": "k", "classes": 3}
+OWN = {"name": "own", "units": 2, "clients": 3, "length": 2, "train": "operator:setitem"}
 PROBLEMS: dict[str, dict[str, Any]] = {
     "regression": REGRESSION,
     "clicks": CLICKS,
     "table": TABLE,
     "digits": DIGITS,
     "arrays": ARRAYS,
+    "own": OWN,
 }
 
 # The line may name another key where the two only contradict each other.
@@ -119,7 +122,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty place to work in, with a small table in it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.csv").write_text(csv())
+    monkeypatch.setattr(own, "TrainingProcess", Still)
     return tmp_path
+
+
+class Still:
+    """In place of a process for every value: what a client's own says of values, `tests/deploy/node` asks."""
+
+    timeout = 0.0
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def load(self) -> None:
+        pass
+
+    def __call__(self, weights: Any, round: int, config: Any) -> Any:
+        return np.ones(len(weights))
+
+    def close(self) -> None:
+        pass
 
 
 def csv(rows: int = 24) -> str:
@@ -145,7 +167,8 @@ def content(problem: str = "regression") -> dict[str, Any]:
         "repeats": 1,
         "graph": {"topology": "ring"},
         "problem": dict(PROBLEMS[problem]),
-        "algorithm": {"sampled": 2, "local_steps": [1, 2], "batch": [1, 2]},
+        "algorithm": {"sampled": 2, "local_steps": [1, 2], "batch": [1, 2]}
+        | ({"clip": "update", "bound": 1.0} if problem == "own" else {}),
     }
 
 
@@ -298,7 +321,7 @@ def test_zero_is_allowed_where_it_means_something(name: str) -> None:
         ("regression", {"graph.failed_links": [[3, 0, 1]]}, "graph.failed_links = .* there are 2 rounds"),
         ("regression", {"graph.failed_units": [[1, 2]]}, "graph.failed_units = .*servers 0 to 1"),
         ("regression", {"graph.link_failure": 1.5}, "graph.link_failure = 1.5: must be between 0 and 1"),
-        ("regression", {"output.engine": "gpu"}, "output.engine = 'gpu': known: auto, compiled, reference"),
+        ("regression", {"output.engine": "gpu"}, "output.engine = 'gpu': known: auto, compiled, jax, torch, reference"),
         ("regression", {"output.evaluate_every": 0}, "output.evaluate_every = 0: must be at least 1"),
         ("regression", {"seed": -1}, "seed = -1: must be between 0 and"),
         ("regression", {"problem.covariance": [0.5, 0.1]}, "problem.covariance = .*low end must not exceed"),

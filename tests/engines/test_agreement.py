@@ -85,6 +85,18 @@ def test_every_local_step(ragged: Maker, model: str, replacement: bool, clip: Cl
         assert not np.array_equal(free.models, run.models)
 
 
+@pytest.mark.parametrize("clip", [None, Clip("example", 0.4), Clip("update", 0.4, "l1")])
+def test_features_in_single_precision(ragged: Maker, clip: Clip | None) -> None:
+    """They are numbers like others: all that is computed from them is in double precision."""
+    p = ragged(model="logistic")
+    short = replace(p, federation=replace(p.federation, X=p.federation.X.astype(np.float32)))
+    same = replace(short, federation=replace(p.federation, X=short.federation.X.astype(np.float64)))
+    alg = GFL(scheme("homomorphic", 0.3), **SMALL, clip=clip)
+    found, expected = agree(short, GRAPH, alg), agree(same, GRAPH, alg)
+    assert np.array_equal(found.models, expected.models)
+    assert short.model.smoothness(short.federation.X) == same.model.smoothness(same.federation.X)
+
+
 @pytest.mark.parametrize("clip", CLIPS, ids=str)
 @pytest.mark.parametrize("model", ["linear", "softmax"])
 def test_clients_that_vanish_or_were_drawn_too_often(ragged: Maker, model: str, clip: Clip | None) -> None:
@@ -93,7 +105,7 @@ def test_clients_that_vanish_or_were_drawn_too_often(ragged: Maker, model: str, 
     for name in ("compiled", "reference"):
         engine, out = engine_named(name)(problem, [GRAPH], alg, 12, 3, 2), Recording.empty(1, 12, problem.M, 12)
         w = engine.start()
-        assert engine.advance(0, w, 1, 12, out) == 0
+        assert engine.advance(0, w, 1, 12, out) is None
         found.append((engine.models(w), out.participants))
     (one, took_part), (other, took_part_too) = found
     np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)

@@ -31,7 +31,7 @@ from work import lines
 Maker = Callable[..., Problem]
 GRAPH = Graph.ring(4)
 ALG = GFL(scheme("homomorphic", 0.3), step=0.3, sampled=3, local_steps=(1, 3), batch=(1, 4), dropout=0.1)
-ENGINES = ["compiled", "reference"]
+ENGINES = ["compiled", "reference", *(name for name in driver.ON_DEVICES if importlib.util.find_spec(name))]
 
 
 def same(a: Run, b: Run, repeats: int | None = None) -> None:

@@ -132,7 +132,6 @@ def test_a_capped_client_is_not_asked() -> None:
         ("owners_rounds:absent", InputError, "gives no 'absent'"),
         ("absent:train", InputError, "there is no module 'absent'"),
         ("broken:train", DataError, "raised ZeroDivisionError"),
-        ("train", InputError, "package.module:name"),
     ],
 )
 def test_what_cannot_be_loaded_is_said_before_the_first_round(train: str, kind: type, said: str) -> None:

@@ -200,18 +200,18 @@ def test_a_run_that_goes_back_counts_again(which: int) -> None:
     kept, w = {}, [straight.start() for _ in range(2)]
     for i in range(1, 13):
         for r in range(2):
-            assert straight.advance(r, w[r], i, i, out) == 0
+            assert straight.advance(r, w[r], i, i, out) is None
         kept[i] = [x.copy() for x in w]
     jumpy, other = engines(alg, 2)[which], Recording.empty(2, 12, 2, 12)
     for first, last in ((1, 5), (3, 4), (5, 9), (2, 12), (12, 12), (1, 3)):
         for r in range(2):
             state = kept[first - 1][r].copy() if first > 1 else jumpy.start()
-            assert jumpy.advance(r, state, first, last, other) == 0
+            assert jumpy.advance(r, state, first, last, other) is None
             assert np.array_equal(state, kept[last][r])
     assert np.array_equal(out.participants, other.participants)
     fresh = engines(alg, 2)[which]
     state = kept[6][1].copy()
-    assert fresh.advance(1, state, 7, 12, other) == 0
+    assert fresh.advance(1, state, 7, 12, other) is None
     assert np.array_equal(state, kept[12][1])
 
 
@@ -237,7 +237,7 @@ def test_engines_without_a_cap_do_as_before() -> None:
         found = []
         for engine in (one, other):
             w, out = engine.start(), Recording.empty(1, 6, 2, 6)
-            assert engine.advance(0, w, 1, 6, out) == 0
+            assert engine.advance(0, w, 1, 6, out) is None
             assert out.participants.tolist() == [[8.0] * 6]
             found.append(w)
         assert np.array_equal(*found)

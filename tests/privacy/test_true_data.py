@@ -280,9 +280,9 @@ def test_a_run_that_diverged_has_one_number(rows: Path, tmp_path: Path, monkeypa
         assert add_up([tmp_path / "r"], 1e-5)["epsilon"] == add_up([known(rows) or rows], 1e-5)["epsilon"]
 
 
-def breaking(last: int) -> Callable[..., int]:
+def breaking(last: int) -> Callable[..., tuple[int, int] | None]:
     """An engine whose state is no number after so many rounds."""
-    return lambda self, repetition, w, first, until, out: last + 1 if until > last else 0
+    return lambda self, n, state, first, until, out: (last + 1, n) if until > last else None
 
 
 def test_repeats_are_said_to_be_priced_alone(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def plan_of(kind: str = "linear", clip: str = "example", **privacy: Any) -> Plan
 
 def update(plan: Plan, path: Path) -> tuple[np.ndarray, list[tuple[int, int]]]:
     """As `client_process` has it: zeros where the data fail a check as a whole."""
-    config: Any = SimpleNamespace(train=None, data=path.name, path=lambda name: path.parent / name)
+    config: Any = SimpleNamespace(train=None, model=None, data=path.name, path=lambda name: path.parent / name)
     told: list[tuple[int, int]] = []
     try:
         train = ClientSetup(config, plan, 0, 0, node=None, passphrase=None, trust=None).trainer(

@@ -132,11 +132,11 @@ def test_a_run_that_goes_back_takes_its_draws_back(ragged: Callable[..., Problem
     w = straight.start()
     for i in range(1, 13):
         kept.append(w.copy())
-        assert straight.advance(0, w, i, i, out) == 0
+        assert straight.advance(0, w, i, i, out) is None
     kept.append(w)
     for first, last in ((1, 5), (3, 4), (5, 9), (2, 12)):
         state = kept[first - 1].copy()
-        assert engine().advance(0, state, first, last, out) == 0
+        assert engine().advance(0, state, first, last, out) is None
         assert np.array_equal(state, kept[last])
     forgetful = kept[4].copy()
     forgetful[4:] = 0.0

@@ -1,4 +1,8 @@
-"""What no simulator of a round can avoid: its random words, and its gradient arithmetic on data that lies in order."""
+"""The random words of a round, and its gradient arithmetic on data that lies in order, for a model of any length.
+
+Nothing else of a round is in it; but loops over the two numbers of the paper's model cost most of it, and the engine,
+which unrolls them for short models, can be below it.
+"""
 
 from __future__ import annotations
 

@@ -146,6 +146,7 @@ def _simulate(parsed: Any, folder: Path) -> tuple[Any, list[str], bool]:
             **experiment._asdict(),
             evaluate_every=parsed.output.evaluate_every,
             engine=parsed.output.engine,
+            device=parsed.output.device,
             ledger=parsed.output.ledger,
         )
     run = replace(run, config=config)

@@ -304,7 +304,7 @@ class _Course:
                         self._go_back(before, first, min(broken))
                         return
                     seconds = time.perf_counter() - began
-                    chunk = max(1, min(4 * chunk, int(chunk * CHUNK_SECONDS / max(seconds, 1e-4))))
+                    chunk = max(1, min(16 * chunk, int(chunk * CHUNK_SECONDS / max(seconds, 1e-4))))
                     tick(last)
                     self.done = last
                 except KeyboardInterrupt:
@@ -343,8 +343,9 @@ class _Course:
             tests = self.problem.model.metrics(w, *self.problem.test)
             found |= {"test_metric": next(iter(tests.values()))} | {f"test_{k}": v for k, v in tests.items()}
         for name, value in found.items():
-            rows = self.evaluations.setdefault(name, np.full(self.out.residual.shape, np.nan))
-            rows[repetition, i - 1] = value
+            if name not in self.evaluations:
+                self.evaluations.setdefault(name, np.full(self.out.residual.shape, np.nan))  # or another thread did
+            self.evaluations[name][repetition, i - 1] = value
 
     def metrics(self) -> dict[str, Floats]:
         nothing = np.full(self.out.residual.shape, np.nan)

@@ -23,7 +23,7 @@ import numpy as np
 
 from confide.base.arrays import Floats
 from confide.base.closing import Closing
-from confide.base.entry_points import home, names_code
+from confide.base.entry_points import home
 from confide.base.errors import InputError, RunError
 from confide.deploy.machines import own_training
 from confide.deploy.node.training_process import ONE_THREAD, TrainingProcess
@@ -80,7 +80,7 @@ class Pool(Closing):
         self._all: list[TrainingProcess] = []
         self._threads = ThreadPoolExecutor(processes, "training")
         try:
-            found = home(model.train) if names_code(model.train) else None
+            found = home(model.train)
             folder = Path.cwd() if found is None else found.parent
             for _ in range(processes):  # they load side by side
                 self._all.append(TrainingProcess(model.train, folder, model.log, environment))

@@ -37,4 +37,5 @@ class Recording(NamedTuple):
 
     def evaluation_rounds(self, first: int, last: int, rounds: int) -> list[int]:
         """Rounds of first..last whose centroid is kept."""
-        return [i for i in range(first, last + 1) if i % self.every == 0 or i == rounds]
+        found = list(range(first + -first % self.every, last + 1, self.every))
+        return [*found, rounds] if first <= last == rounds and rounds % self.every else found

@@ -130,7 +130,10 @@ class OutputConfig(Table):
         description="file of what was spent on the data; by default one for each data set in the state folder",
     )
     evaluate_every: int | None = Field(None, description="rounds between evaluations; rounds / 100 by default")
-    engine: str = Field("auto", description="auto, compiled or reference")
+    engine: str = Field("auto", description="auto, compiled, jax, torch or reference")
+    device: str | None = Field(
+        None, description="cpu or gpu, for the engines jax and torch; a GPU where there is one by default"
+    )
     unreleased_models: bool = Field(
         False, description="keep the clean models of an accounted run on your own data: no epsilon covers them"
     )
@@ -185,6 +188,7 @@ _IN_CONFIG = {  # the objects' names for a setting, where the config has another
     "failures.units": "graph.failed_units",
     "graph": "graph.topology",
     "engine": "output.engine",
+    "device": "output.device",
     "evaluate_every": "output.evaluate_every",
     **{name: f"privacy.{name}" for name in PrivacyConfig.model_fields},
     "step": "algorithm.step",

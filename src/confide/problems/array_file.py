@@ -115,8 +115,7 @@ def arrays(
         InputError: the file, an array in it or an option cannot be used.
     """
     spec = dict(locals(), name="arrays", path=absolute(path, "problem.path"))
-    if weights is not None:
-        spec["weights"] = absolute(weights, "problem.weights")
+    spec["weights"] = weights and absolute(weights, "problem.weights")
     how = Deal(unit, client, units, clients, split, alpha, test_fraction, seed)
     if rho is not None:
         number("problem.rho", rho, 0.0)

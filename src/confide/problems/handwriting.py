@@ -17,6 +17,7 @@ from confide.problems.models import Model
 from confide.problems.networks import named
 from confide.problems.problem import Problem
 from confide.problems.problem_config import ProblemConfig
+from confide.problems.reading import absolute, plain
 
 PIXELS: Final = 64
 CLASSES: Final = 10
@@ -83,14 +84,14 @@ def digits(
     Raises:
         InputError: scikit-learn is not installed, or an option cannot be used.
     """
-    spec = dict(locals(), name="digits")
+    spec = dict(locals(), name="digits", weights=weights and absolute(weights, "problem.weights"))
     one_of("problem.split", split, SPLITS[1:])
     how = Deal(None, None, units, clients, split, alpha, test_fraction, seed)
     made = _model(model, rho, hidden, framework, weights)
     X, d = _load()
     federation, test = parts(X, d, how, how.owners(None, d, classes=True), BRIGHTEST)
     notes = (PUBLIC, NO_TEST) if test is None and test_fraction > 0 else (PUBLIC,)
-    return Problem(federation, made, test, spec, notes, private=False)
+    return Problem(federation, made, test, plain(spec), notes, private=False)
 
 
 def _model(

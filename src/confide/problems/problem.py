@@ -55,6 +55,8 @@ class Problem:
                     remedy = f"the labels of this model are {self.model.labels}"
                     raise InputError("problem.label", float(wrong[0]), remedy)
         if isinstance(self.model, Network):
+            for d in (self.federation.d, *(() if self.test is None else (self.test[1],))):
+                self.model.check_labels(d)
             self.model.check(self.federation.X, self.federation.d)
 
     @property

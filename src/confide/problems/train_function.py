@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.base.arrays import Floats
+from confide.base.entry_points import names_code
 from confide.base.errors import InputError
 from confide.base.validation import positive, positive_int
 from confide.problems import start
@@ -56,6 +57,8 @@ class Own:
     rho: ClassVar[float] = 0.0  # a function of one's own has its regulariser inside
 
     def __post_init__(self) -> None:
+        if not names_code(self.train):
+            raise InputError("problem.train", self.train, "must be written package.module:function")
         positive_int("problem.length", self.length)
         positive("problem.train_timeout", self.timeout)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from confide.base import randomness
 from confide.base.randomness import Purpose
 from confide.laws.law import Law
-from confide.laws.secret_stream import SecretStream
 from confide.rounds.arithmetic import FixedArithmetic, State
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ def float_noise(streams: int | Streams) -> NoiseSource:
 
 def integer_noise(streams: int | Streams, arith: FixedArithmetic) -> NoiseSource:
     """The law's discrete form, by the sampler of a deployment, on a stream of the seed or of the run's secret."""
+    from confide.laws.secret_stream import SecretStream  # a cipher, which rounds in floating point do without
 
     def source(purpose: Purpose, ids: tuple[int, ...], law: Law, sigma: float, size: int) -> State:
         drawn = SecretStream.of(randomness.stream(streams, purpose, ids, 4))

@@ -100,7 +100,7 @@ def clients(problem: Problem, algorithm: GFL, seed: int) -> Clients:
 
 def _facts(model: GLM, f: Federation, p: int, k: int, w: Floats) -> tuple[Floats | float, ...]:
     """The fields of `Clients` from `curvature` on, in their order."""
-    X, d = f.client(p, k)
+    X, d = (np.asarray(a, dtype=np.float64) for a in f.client(p, k))
     top, rho, squares = model.curvature_bound, model.rho, np.einsum("nm,nm->n", X, X)
     R, fourth = X.T @ X / len(X), (X * squares[:, None]).T @ X / len(X)
     if isinstance(model, Linear):

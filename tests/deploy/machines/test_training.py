@@ -10,13 +10,15 @@ import pytest
 from confide.base.errors import DataError, InputError
 from confide.base.randomness import Purpose, key
 from confide.deploy.machines.training import built_in, fresh_key
-from confide.problems.models import Linear, Logistic
+from confide.problems.models import Linear, Logistic, Softmax
 from confide.rounds.clipping import Clip
 from confide.rounds.local import LocalTask, sgd, shared_update
 
 RNG = np.random.default_rng(1)
 X, D = RNG.standard_normal((9, 3)), np.where(RNG.standard_normal(9) > 0, 1.0, -1.0)
+CLASSES = np.arange(9) % 3.0
 W = np.array([0.5, -1.0, 2.0])
+WEIGHTS, SIGNS = W, D
 
 
 def task(**changes: Any) -> LocalTask:
@@ -26,9 +28,10 @@ def task(**changes: Any) -> LocalTask:
 
 @pytest.mark.parametrize("kind", ["example", "update"])
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-@pytest.mark.parametrize("model", [Linear(0.1), Logistic(0.2)], ids=["linear", "logistic"])
+@pytest.mark.parametrize("model", [Linear(0.1), Logistic(0.2), Softmax(0.2, classes=3)], ids=lambda m: m.name)
 def test_built_in_is_the_shared_update_with_the_key_of_the_round(kind: str, norm: str, model: Any) -> None:
     t = task(model=model, clip=Clip(kind, 0.5, norm))
+    W, D = (np.linspace(-1, 2, 9), CLASSES) if isinstance(model, Softmax) else (WEIGHTS, SIGNS)
     train = built_in(t, X, D, lambda i: key(5, Purpose.BATCHES, i, 1, 2))
     seen = []
     for i in (1, 2):

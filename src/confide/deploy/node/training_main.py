@@ -49,7 +49,7 @@ KILLED_FIRST: Final = "500"  # of 1000: when memory runs out, this process goes 
 
 
 def main(arguments: list[str]) -> int:
-    """FD MEMORY train|model module:name FOLDER: this end of the pair of sockets, the memory of both ends, as descriptors,
+    """FD MEMORY train|model module:name FOLDER: this end of the pair of sockets and the memory of both, as descriptors,
     what is named, and where modules are looked for last."""
     fd, memory, kind, name, folder = arguments
     _depend_on_the_client()

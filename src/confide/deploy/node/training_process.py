@@ -237,5 +237,6 @@ def _opened(output: Path | None) -> Any:
         return open(os.devnull, "wb")
     try:
         return open(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb")
-    except OSError as e:
-        raise InputError("train_log", str(output), f"cannot be written ({e.strerror}); name another") from None
+    except (OSError, ValueError) as e:
+        said = e.strerror if isinstance(e, OSError) else e
+        raise InputError("train_log", str(output), f"cannot be written ({said}); name another") from None

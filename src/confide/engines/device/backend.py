@@ -79,6 +79,10 @@ class Backend(ABC):
     def einsum(self, formula: str, *x: Array) -> Array: ...
 
     @abstractmethod
+    def product(self, x: Array, y: Array) -> Array:
+        """Of matrices in the last two axes, in the type of x, which may be narrower; sums are float32 at least."""
+
+    @abstractmethod
     def copied(self, x: Array) -> Array: ...
 
     @property
@@ -86,7 +90,15 @@ class Backend(ABC):
         """Bytes of a number."""
         return 8 if self.float in (np.float64, self.xp.float64) else 4
 
+    @abstractmethod
+    def apart(self, parts: list[Array]) -> list[Array]:
+        """Each computed by itself: a compiler that fuses them into what joins them makes each number several times."""
+
     # ---- programs
+
+    @abstractmethod
+    def rows(self, x: Array, at: Array) -> Array:
+        """x[at], for rows that exist."""
 
     @abstractmethod
     def vmap(self, f: Callable[..., Any], axes: Any = 0) -> Callable[..., Any]:

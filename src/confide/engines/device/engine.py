@@ -17,6 +17,7 @@ from confide.engines.device.round import MEASURES, Carried, Rounds
 from confide.engines.device.streams import Streams, roots_of
 from confide.engines.device.tables import Tables, rule_of, tables_of
 from confide.engines.device.training import ways
+from confide.engines.device.training.choice import fastest
 from confide.engines.engine import Engine
 from confide.engines.recording import Recording
 from confide.problems.problem import Problem
@@ -61,23 +62,33 @@ class DeviceEngine(Engine):
     Attributes:
         framework: "jax" or "torch".
         device: "cpu" or "gpu"; None: a GPU where there is one.
+        half_rows: the data in bfloat16 on the device, and products with them; for networks without a clip.
+        way: of training, one of `training.ways`; None: the one that a measurement finds the fastest.
     """
 
     framework: str = "jax"
     device: str | None = None
+    way: str | None = None
+    half_rows: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._repeats = 1
+        self._notes: tuple[str, ...] = ()
+        self._repeats, self._draws = 1, self.secret is not None and self.secret.draws
         model = self.problem.model
         exact = ways.closed_form(model) and backend(self.framework, self.device).device == "cpu"
         self.b = b = backend(self.framework, self.device, np.float64 if exact else np.float32)
         self.large = LARGE if exact else LARGE_FLOAT32
         self.rule = rule_of(self.problem, self.algorithm, self.seed, self.cap)
-        self._rounds = Rounds(b, self.rule, ways.way(b, model))
+        self._ways = ways.ways(b, model, self.rule)
         with b.exact(), self._memory():
             self._tables = tables_of(b, self.problem, self.graphs, self.algorithm, self.seed, ways.labels(model))
-        self._program: Callable[..., tuple[Carried, Array, Array]] = b.jit(self._some, donate=(0,))
+            if self.half_rows:
+                self._tables = self._tables._replace(X=b.cast(self._tables.X, b.xp.bfloat16))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self._notes
 
     def start(self) -> Any:
         return self.states(1)[0]
@@ -93,7 +104,23 @@ class DeviceEngine(Engine):
         with b.exact(), self._memory():
             self._keys = b.to_device(roots_of(seeds)), b.to_device(table)
             w = b.to_device(np.broadcast_to(self.problem.start, (repeats, self.P, self.M)))
+            self._choose(w)
             return [Held(b, Carried(w, b.to_device(np.zeros((repeats, clients), np.int32))))]
+
+    def _choose(self, w: Array) -> None:
+        """The program, with the fastest way to train so many repetitions here."""
+        b, names = self.b, list(self._ways) if self.way is None else [self.way]
+        if len(names) > 1:
+            a_round = Rounds(b, self.rule, self._ways[names[0]])
+            first = b.jit(lambda t, roots, keys: a_round.first(t, Streams(roots, keys, self._draws)))
+            cohort = first(self._tables, *self._keys)
+            given = b.xp.reshape(w, (-1, self.M)), self._tables.X, self._tables.d, cohort
+            name, took = fastest(b, self._ways, given, self.rule.clip, self.rounds)
+            tried = ", ".join(f"{each} {1e3 * seconds:.3g} ms" for each, seconds in took.items())
+            self._notes = (f"training: {name}, the fastest here of those tried for a round ({tried})",)
+            names = [name]
+        self._rounds = Rounds(b, self.rule, self._ways[names[0]])
+        self._program: Callable[..., tuple[Carried, Array, Array]] = b.jit(self._some, donate=(0,))
 
     def advance(self, repetition: int, w: Held, first: int, last: int, out: Recording) -> tuple[int, int] | None:
         """Rounds first..last of all repetitions; the first (round, repetition) whose states blew up."""
@@ -126,7 +153,7 @@ class DeviceEngine(Engine):
 
         How many they are is no constant of the program, so that one program serves all.
         """
-        b, s = self.b, Streams(roots, keys, self.secret is not None and self.secret.draws)
+        b, s = self.b, Streams(roots, keys, self._draws)
 
         def step(n: Array, so_far: tuple[Carried, Array]) -> tuple[Carried, Array]:
             carried, found = self._rounds.one(t, s, first + n, so_far[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,13 @@ from numpy.typing import NDArray
 
 from confide.base.errors import InputError
 from confide.engines.device.backend import Array, Backend, Pytree
+
+IN_ONE_GRAPH: Final = {
+    # A loop over rounds that runs on the GPU by itself: else the host is asked after each round whether another comes,
+    # which took 25 of 65 microseconds of a round of the regression on an H200 (JAX 0.11.2, no training).
+    "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL",
+    "xla_gpu_graph_min_graph_size": "1",
+}
 
 
 class JaxBackend(Backend):
@@ -27,6 +34,7 @@ class JaxBackend(Backend):
             remedy = f"JAX finds no GPU here ({str(e).splitlines()[0]}); use 'cpu', or install JAX with CUDA"
             raise InputError("device", device, remedy) from None
         self.device = "cpu" if self._device.platform == "cpu" else "gpu"
+        self._options = IN_ONE_GRAPH if self.device == "gpu" else None
 
     def to_device(self, x: NDArray[Any]) -> Array:
         with self.exact():
@@ -69,6 +77,16 @@ class JaxBackend(Backend):
     def einsum(self, formula: str, *x: Array) -> Array:
         return jnp.einsum(formula, *x)
 
+    def product(self, x: Array, y: Array) -> Array:
+        return jnp.matmul(x, y.astype(x.dtype), preferred_element_type=jnp.promote_types(x.dtype, jnp.float32))
+
+    def apart(self, parts: list[Array]) -> list[Array]:
+        found: list[Array] = jax.lax.optimization_barrier(parts)
+        return found
+
+    def rows(self, x: Array, at: Array) -> Array:
+        return x.at[at].get(mode="promise_in_bounds")
+
     def vmap(self, f: Callable[..., Any], axes: Any = 0) -> Callable[..., Any]:
         mapped: Callable[..., Any] = jax.vmap(f, axes)
         return mapped
@@ -88,7 +106,7 @@ class JaxBackend(Backend):
         return jax.lax.scan(body, start, xs)
 
     def jit(self, f: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:
-        compiled: Callable[..., Any] = jax.jit(f, donate_argnums=donate)
+        compiled: Callable[..., Any] = jax.jit(f, donate_argnums=donate, compiler_options=self._options)
         return compiled
 
     @contextmanager

@@ -14,6 +14,7 @@ from confide.engines.device.tables import Rule, Tables
 from confide.engines.device.training.cohort import Cohort, Train
 from confide.rounds.schemes import Exchange, Place
 
+FEW = 4096  # products, of one repetition, that are added one by one
 MEASURES = ("centroid_msd", "individual_msd", "disagreement", "residual", "uncancelled", "participants", "size")
 """Of a round and a repetition, as in `Recording`; `size` is the states' squared norm."""
 
@@ -34,7 +35,7 @@ class Rounds(NamedTuple):
 
     def one(self, t: Tables, s: Streams, i: Array, before: Carried) -> tuple[Carried, Array]:
         """Round i = 1, 2, ... and its measures, (MEASURES, R)."""
-        g = (i - 1) % t.weights.shape[0]
+        g = (i - 1) % t.flows.shape[0]
         present = self.units_present(t, s, i)
         psi, drawn, participants = self.adapt(t, s, i, before, present)
         own, w = self.exchange(t, s, i, g, psi, present)
@@ -77,9 +78,7 @@ class Rounds(NamedTuple):
         """psi_p = w_p + (1/L) sum of the survivors' updates, (R, P, M); `drawn`; and how many gave data  (6), (7)."""
         b, rule, (w, drawn) = self.b, self.rule, before
         R, p = w.shape[0], b.arange(rule.P)[None]
-        key = s.key(b, Purpose.CLIENTS, i, p)
-        chosen = choose(b, word(b, key[..., None], b.arange(rule.sampled)), t.K[None, :, None])  # L of K
-        c = t.unit[None, :, None] + chosen
+        chosen, c = self.chosen(t, s, i)
         here = survives = c >= 0 if present is None else b.xp.broadcast_to(present[..., None], c.shape)
         if rule.dropout:
             survives = survives & ~self.chance(s, rule.dropout, Purpose.DROPOUT, i, p[..., None], chosen)
@@ -103,13 +102,25 @@ class Rounds(NamedTuple):
             psi = b.xp.where(present[..., None], psi, w)
         return psi, drawn, b.xp.sum(b.cast(gives, b.float), axis=(1, 2))
 
+    def chosen(self, t: Tables, s: Streams, i: Array) -> tuple[Array, Array]:
+        """L of the K clients of each unit, (R, P, L), by their numbers in it and in the federation."""
+        b = self.b
+        key = s.key(b, Purpose.CLIENTS, i, b.arange(self.rule.P)[None])
+        found = choose(b, word(b, key[..., None], b.arange(self.rule.sampled)), t.K[None, :, None])
+        return found, t.unit[None, :, None] + found
+
+    def first(self, t: Tables, s: Streams) -> Cohort:
+        """That of a first round in which nobody fails, to try a way of training on."""
+        chosen, c = self.chosen(t, s, self.b.zeros((), self.b.xp.int64) + 1)
+        return self.cohort(t, s, 1, self.b.arange(self.rule.P)[None], chosen, c, c >= 0)
+
     def cohort(self, t: Tables, s: Streams, i: Array, p: Array, chosen: Array, c: Array, gives: Array) -> Cohort:
         """Which rows the chosen clients draw in which step."""
         b, rule = self.b, self.rule
-        key = s.key(b, Purpose.BATCHES, i, p[..., None], chosen)[..., None, None]
+        key = s.key(b, Purpose.BATCHES, i, p[..., None], chosen)
         e, n = b.arange(rule.steps)[:, None], b.arange(rule.batch)
         E, batch, size = (x[c][..., None, None] for x in (t.E, t.batch, t.size))
-        drawn = word(b, key, e * batch + n)
+        drawn = word(b, key[..., None, None], e * batch + n)
         picks = below(b, drawn, size) if rule.replacement else choose(b, drawn, size)
         picks = b.xp.minimum(picks, size - 1)  # what fills up a batch without replacement may lie beyond
         exists = (e < E) & (n < batch)
@@ -117,8 +128,11 @@ class Rounds(NamedTuple):
         slots = b.xp.minimum(b.arange(rule.slots), size[..., 0] - 1)
         rows = t.first[c][..., None] + b.cast(slots, b.xp.int32)
         eta = rule.step / b.cast(E[..., 0, 0], b.float)
-        flat = (rows, b.cast(picks, b.xp.int32), weights, eta, b.cast(gives, b.float))
-        return Cohort(*(b.xp.reshape(x, (-1, *x.shape[2:])) for x in flat))
+        found = Cohort(
+            rows, b.cast(picks, b.xp.int32), weights, eta, b.cast(gives, b.float),
+            *(key, t.first[c], t.size[c], t.E[c], t.batch[c]),
+        )  # fmt: skip
+        return found.each(lambda x: b.xp.reshape(x, (-1, *x.shape[2:])))
 
     def noise(self, s: Streams, i: Array, purpose: Purpose, *ids: Array) -> Array:
         """With standard deviation 1."""
@@ -141,70 +155,82 @@ class Rounds(NamedTuple):
                 own = psi + sigma * self.noise(s, i, Purpose.NETWORK_NOISE)[:, None]
             return own, b.xp.broadcast_to(b.xp.mean(own, axis=1, keepdims=True), own.shape)
         up = self.links_up(t, s, i, g, present)
-        if rule.scheme.by_link:
-            kept, received = self.noise_of_links(t, s, i, g, up)
-            message = psi
-        else:
-            received, message = 0.0, self.noise_of_servers(t, s, i, g)
-            kept = t.share[g][:, None] * message
-            if present is not None:
-                message = b.xp.where(present[..., None], message, 0.0)
-            message = psi + message
+        sent, kept, left = (self.noise_of_links if rule.scheme.by_link else self.noise_of_servers)(t, s, i, g, up)
         if present is not None:
-            kept = b.xp.where(present[..., None], kept, 0.0)
-        own = psi + kept
-        weights = t.weights[g]
-        if up is not None:  # no weight without a link, and where it is down
-            weights = weights * b.cast(
-                b.xp.concatenate([up, b.zeros((up.shape[0], 1), b.xp.bool)], axis=1)[:, t.edge_of[g]], b.float
-            )
-        incoming = b.einsum("pm,rmq->rpq" if up is None else "rpm,rmq->rpq", weights, message)
-        return own, own + (incoming - b.xp.sum(weights, axis=-1)[..., None] * message) + received
+            sent, kept = (None if n is None else b.xp.where(present[..., None], n, 0.0) for n in (sent, kept))
+        own, message = plus(psi, kept), plus(psi, sent)
+        flows = t.flows[g]
+        if up is not None:
+            none = b.zeros((up.shape[0], 1), b.xp.bool)
+            flows = flows * b.cast(b.xp.concatenate([up, none], axis=1)[:, t.edge_of[g]], b.float)
+            own_place = b.arange(rule.P)[:, None] == b.arange(rule.P)
+            flows = b.xp.where(own_place, -b.xp.sum(flows, axis=-1, keepdims=True), flows)
+        moved = self.mixed(flows, message)
+        return own, plus(own + moved, left)
 
-    def noise_of_servers(self, t: Tables, s: Streams, i: Array, g: Array) -> Array:
-        """n_p, the same for all who receive it, (R, P, M)."""
-        b, rule = self.b, self.rule
-        found = b.zeros((1, rule.P, rule.M))
+    def noise_of_servers(self, t: Tables, s: Streams, i: Array, g: Array, up: Array | None) -> Noises:
+        """The same in all messages, of which a server keeps the share 1 - c_p."""
+        b, rule, sent = self.b, self.rule, None
         if sigma := rule.sigma(Place.SERVER):
-            found = sigma * self.noise(s, i, Purpose.SERVER_NOISE, b.arange(rule.P)[None])
+            sent = sigma * self.noise(s, i, Purpose.SERVER_NOISE, b.arange(rule.P)[None])
         if (sigma := rule.sigma(Place.EDGE)) and t.edges.shape[1]:
             shared = self.noise(s, i, Purpose.PAIR_NOISE, t.edges[g][None, :, 0], t.edges[g][None, :, 1])
-            found = found + b.einsum("pe,req->rpq", sigma * t.ends[g], shared)
-        return found
+            sent = plus(self.mixed(sigma * t.ends[g], shared), sent)
+        return sent, None if sent is None or rule.scheme.carry == 1.0 else t.share[g][:, None] * sent, None
 
-    def noise_of_links(self, t: Tables, s: Streams, i: Array, g: Array, up: Array | None) -> tuple[Array, Array]:
-        """sum_m a_pm n_pm + (a_pp - c_p) n_pp, and what noise the flows over p's links that are up leave there."""
-        b, rule = self.b, self.rule
-        kept = received = b.zeros((1, rule.P, rule.M))
+    def noise_of_links(self, t: Tables, s: Streams, i: Array, g: Array, up: Array | None) -> Noises:
+        """Kept is sum_m a_pm n_pm + (a_pp - c_p) n_pp; no two messages have the same."""
+        b, rule, kept, left = self.b, self.rule, None, None
         if sigma := rule.sigma(Place.OWN):
             p = b.arange(rule.P)[None]
             kept = t.share[g][:, None] * sigma * self.noise(s, i, Purpose.LINK_NOISE, p, p)
         if (sigma := rule.sigma(Place.LINK)) and t.edges.shape[1]:
             noise = sigma * self.noise(s, i, Purpose.LINK_NOISE, t.sender[g][None], t.receiver[g][None])
-            kept = kept + b.einsum("pe,req->rpq", t.kept[g], noise)
+            kept = plus(self.mixed(t.kept[g], noise), kept)
             flows = t.received[g] - t.kept[g]
             if up is not None:
                 flows = flows * b.cast(b.xp.concatenate([up, up], axis=1), b.float)[:, None]
-            received = b.einsum("pe,req->rpq" if up is None else "rpe,req->rpq", flows, noise)
-        return kept, received
+            left = self.mixed(flows, noise)
+        return None, kept, left
+
+    def mixed(self, weights: Array, x: Array) -> Array:
+        """sum_m weights_pm x_m, (R, P, M), with weights of all repetitions or of each.
+
+        Products of matrices may be cut into blocks by how many repetitions there are: few numbers are added one by one.
+        """
+        b = self.b
+        if weights.shape[-2] * weights.shape[-1] * self.rule.M <= FEW:
+            return b.xp.sum(weights[..., None] * x[:, None], axis=2)
+        return b.einsum("pm,rmq->rpq" if weights.ndim == 2 else "rpm,rmq->rpq", weights, x)
 
     # ---- what is recorded
 
     def measure(self, t: Tables, psi: Array, own: Array, w: Array, participants: Array) -> Array:
+        """With as few passes over the states as there can be: sums of squares about the centroid give all others."""
         b = self.b
 
         def squares(x: Array) -> Array:
             return b.xp.sum(x * x, axis=-1)
 
-        centroid = b.xp.mean(w, axis=1)
         total = b.xp.sum(w, axis=1)
+        centroid = total / self.rule.P
+        disagreement = b.xp.mean(squares(w - centroid[:, None]), axis=1)
+        distance = squares(centroid - t.optimum)
         found = (
-            squares(centroid - t.optimum),
-            b.xp.mean(squares(w - t.optimum), axis=1),
-            b.xp.mean(squares(w - centroid[:, None]), axis=1),
+            distance,
+            disagreement + distance,
+            disagreement,
             b.xp.sqrt(squares(total - b.xp.sum(own, axis=1))),
             b.xp.sqrt(squares(total - b.xp.sum(psi, axis=1))),
             participants,
-            b.xp.sum(squares(w), axis=1),
+            self.rule.P * (disagreement + squares(centroid)),
         )
         return b.xp.stack(found)
+
+
+Noises = tuple[Array | None, Array | None, Array | None]
+"""Of all servers, (R, P, M): in each of a server's messages; in its own term; and what the flows leave of links'."""
+
+
+def plus(x: Array, noise: Array | None) -> Array:
+    return x if noise is None else x + noise

@@ -30,7 +30,7 @@ class Tables(NamedTuple):
     batch: Array
     left: Array  # of w by a client's regulariser alone
     optimum: Array  # NaN where unknown
-    weights: Array  # a_pm off the diagonal, (G, P, P)
+    flows: Array  # a_pm, and on the diagonal what makes the sum of a row 0, (G, P, P)
     edge_of: Array  # number of the edge, or that of none, the last, (G, P, P)
     edges: Array  # (G, edges, 2), the shorter lists filled up
     ends: Array  # +1 at the first and -1 at the second end, (G, P, edges)
@@ -111,14 +111,15 @@ def tables_of(
 def _network(graphs: Sequence[Graph], algorithm: GFL) -> tuple[NDArray[Any], ...]:
     G, P, most = len(graphs), graphs[0].P, max(len(g.edges) for g in graphs)
     scheme = algorithm.scheme
-    weights, ends, share = np.zeros((G, P, P)), np.zeros((G, P, most)), np.zeros((G, P))
+    flows, ends, share = np.zeros((G, P, P)), np.zeros((G, P, most)), np.zeros((G, P))
     edge_of, edges = np.full((G, P, P), most), np.zeros((G, most, 2), np.int64)
     by_link = (G, P, 2 * most if scheme.by_link else 0)
     sender, receiver = np.zeros((G, by_link[2]), np.int64), np.zeros((G, by_link[2]), np.int64)
     kept, received = np.zeros(by_link), np.zeros(by_link)
     for n, g in enumerate(graphs):
         (i, j), e = g.edges.T, np.arange(len(g.edges))
-        weights[n, i, j] = weights[n, j, i] = g.edge_weights
+        flows[n, i, j] = flows[n, j, i] = g.edge_weights
+        flows[n] -= np.diag(flows[n].sum(axis=1))
         edge_of[n, i, j] = edge_of[n, j, i] = e
         edges[n, e] = g.edges
         ends[n, i, e], ends[n, j, e] = 1.0, -1.0
@@ -128,7 +129,7 @@ def _network(graphs: Sequence[Graph], algorithm: GFL) -> tuple[NDArray[Any], ...
             sender[n, row], receiver[n, row] = links(g)
             kept[n, sender[n, row], row] = received[n, receiver[n, row], row] = np.tile(g.edge_weights, 2)
     down = (_down_edges(algorithm.failures, graphs), np.array(algorithm.failures.units, np.int64).reshape(-1, 2))
-    return weights, edge_of, edges, ends, share, sender, receiver, kept, received, *down
+    return flows, edge_of, edges, ends, share, sender, receiver, kept, received, *down
 
 
 def _down_edges(failures: Failures, graphs: Sequence[Graph]) -> NDArray[np.int64]:

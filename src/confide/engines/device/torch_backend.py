@@ -64,10 +64,20 @@ class TorchBackend(Backend):
         return x.clone()
 
     def out_of_memory(self, e: Exception) -> bool:
-        return isinstance(e, torch.OutOfMemoryError) or "not enough memory" in str(e)
+        return isinstance(e, torch.OutOfMemoryError) or "allocate memory" in str(e)
 
     def einsum(self, formula: str, *x: Array) -> Array:
         return torch.einsum(formula, *x)
+
+    def product(self, x: Array, y: Array) -> Array:
+        found = torch.matmul(x, y.to(x.dtype))
+        return found if x.dtype == self.float else found.to(self.float)
+
+    def apart(self, parts: list[Array]) -> list[Array]:
+        return parts
+
+    def rows(self, x: Array, at: Array) -> Array:
+        return x[at]
 
     def vmap(self, f: Callable[..., Any], axes: Any = 0) -> Callable[..., Any]:
         mapped: Callable[..., Any] = torch.func.vmap(f, axes)

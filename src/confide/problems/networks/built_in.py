@@ -90,8 +90,9 @@ class CNN:
         last = len(self.channels)
         for layer in range(last):
             n = h.shape[1] - self.window + 1
-            windows = [h[:, i : i + n, j : j + n] for i in range(self.window) for j in range(self.window)]
-            h = xp.concatenate(windows, -1) @ w[f"{layer}.weight"]
+            h = xp.concatenate([h[:, :, j : j + n] for j in range(self.window)], -1)  # first rows, then whole windows:
+            h = xp.concatenate([h[:, i : i + n] for i in range(self.window)], -1)  # fewer and longer pieces to copy
+            h = h @ w[f"{layer}.weight"]
             n = n // 2 * 2
             h = xp.maximum(h[:, 0:n:2], h[:, 1:n:2])
             h = xp.maximum(h[:, :, 0:n:2], h[:, :, 1:n:2]) + w[f"{layer}.bias"]

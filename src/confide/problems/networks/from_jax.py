@@ -116,7 +116,8 @@ class JaxNetwork(Network):
     def _batch(self, w: Array, X: Array, d: Array) -> Array:
         # Traced anew each time, so that a random loss shows.
         loss = jax.jit(lambda w, X, d, held: self._loss(self.params(w, held), (X, d)))
-        return np.asarray(loss(w, X, d, self.held))
+        found = np.asarray(loss(w, X, d, self.held))
+        return found.astype(np.float32) if jnp.issubdtype(found.dtype, jnp.floating) else found
 
     def _losses(self, w: Array, X: Array, d: Array) -> Array:
         return self._each("losses", w, X, d)

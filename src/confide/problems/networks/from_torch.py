@@ -103,7 +103,7 @@ class TorchNetwork(Network):
         for name, buffer in before.items():
             if not torch.equal(given[name], buffer):
                 raise InputError("model.parameters", name, f"changes when the network is used: it {STATISTICS}")
-        return np.asarray(found.numpy() if isinstance(found, torch.Tensor) else found)
+        return _numpy(found) if isinstance(found, torch.Tensor) else np.asarray(found)
 
     def _losses(self, w: Array, X: Array, d: Array) -> Array:
         with torch.no_grad():

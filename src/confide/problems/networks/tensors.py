@@ -67,7 +67,7 @@ def read(path: str | Path, expected: Mapping[str, Array] | None = None) -> dict[
             return found
     except InputError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+    except (OSError, ImportError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise InputError("model.weights", str(path), f"cannot be read as a safetensors file ({e})") from None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from confide.base.errors import InputError
 from confide.engines.run import Run
 from confide.graph.graph import Graph
 from confide.problems.federation import Federation
-from confide.problems.models import Linear
+from confide.problems.models import Linear, Softmax
 from confide.problems.problem import Problem
 from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.clipping import Clip
@@ -51,9 +50,8 @@ def agree(engine: str, problem: Problem, graph: Graph | Sequence[Graph], alg: GF
     return found
 
 
-@pytest.mark.parametrize("law", ["laplace", "gaussian"])
-def test_every_scheme(ragged: Maker, each_scheme: Scheme, law: str, engine: str) -> None:
-    agree(engine, ragged(M=3), GRAPH, GFL(replace(each_scheme, law=law), **SMALL))
+def test_every_scheme(ragged: Maker, each_scheme: Scheme, engine: str) -> None:
+    agree(engine, ragged(M=3), GRAPH, GFL(replace(each_scheme, law="gaussian"), **SMALL))
 
 
 def test_every_scheme_with_failures_dropouts_client_noise_and_two_graphs(
@@ -80,10 +78,19 @@ def test_each_kind_of_failure(ragged: Maker, name: str, failures: Failures, engi
 CLIPS = [None, *(Clip(k, 0.4, n) for k in ("example", "update") for n in ("l1", "l2"))]
 
 
-@pytest.mark.parametrize(("model", "replacement", "clip"), list(product(("linear", "logistic"), (True, False), CLIPS)))
+@pytest.mark.parametrize(("model", "replacement"), [("linear", True), ("logistic", False)])
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
 def test_every_local_step(ragged: Maker, model: str, replacement: bool, clip: Clip | None, engine: str) -> None:
     alg = GFL(scheme("homomorphic", 0.3), **SMALL, replacement=replacement, clip=clip)
     agree(engine, ragged(M=3, model=model), GRAPH, alg)
+
+
+@pytest.mark.parametrize("clip", CLIPS[:3], ids=str)
+def test_softmax(clip: Clip | None, engine: str) -> None:
+    rng = np.random.default_rng(1)
+    units = [[(rng.standard_normal((n, 3)), rng.integers(0, 4, n).astype(float)) for n in (5, 4, 7)] for _ in range(4)]
+    problem = Problem(Federation.from_clients(units), Softmax(0.1, classes=4))
+    agree(engine, problem, GRAPH, GFL(scheme("shared", 0.1), **SMALL, clip=clip))
 
 
 def test_matchings_and_mixtures_of_links_that_the_compiled_engine_does_not_run(ragged: Maker, engine: str) -> None:

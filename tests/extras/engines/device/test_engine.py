@@ -10,6 +10,7 @@ import pytest
 
 import confide
 import same_network
+from confide.base.errors import InputError
 from confide.engines.device.engine import DeviceEngine
 from confide.engines.plain import PlainEngine
 from confide.engines.recording import Recording
@@ -136,7 +137,16 @@ def test_the_same_bits_however_the_rounds_are_cut(ragged: Maker, framework: str)
 
 @pytest.mark.parametrize("kind", ["linear", "network"])
 def test_the_same_bits_however_many_repetitions_run_together(ragged: Maker, kind: str, framework: str) -> None:
-    problem = ragged(M=3) if kind == "linear" else Problem(classification(), getattr(same_network, f"in_{framework}")())
+    network = getattr(same_network, f"in_{framework}")()
+    problem = ragged(M=3) if kind == "linear" else Problem(classification(), network)
     alg = GFL(scheme("shared", 0.3, sigma_client=0.1), **SMALL, failures=Failures(link=0.2))
     one, five = (played(DeviceEngine, problem, alg, n, framework=framework, device="cpu")[0] for n in (1, 5))
     assert np.array_equal(one[0], five[0])
+
+
+def test_whoever_runs_out_of_memory_is_told_what_to_lower(ragged: Maker, framework: str) -> None:
+    engine = DeviceEngine(ragged(), [GRAPH], GFL(scheme("none"), **SMALL), 9, 3, framework=framework, device="cpu")
+    (w,) = engine.states(2)
+    engine._program = lambda *_: engine.b.zeros((2**56,))  # an allocation that no machine grants
+    with pytest.raises(InputError, match=r"updates of 2 repetitions of 4 units with 3 sampled.*lower repeats"):
+        engine.advance(0, w, 1, 1, Recording.empty(2, 9, 2, 4))

@@ -88,6 +88,8 @@ def test_labels_that_are_no_classes(framework: str, wrong: float) -> None:
     given.d[3] = wrong
     with pytest.raises(confide.InputError, match=r"problem.label = .*: labels are the whole numbers 0 to 2"):
         confide.problems.Problem(given, MAKERS[framework]())
+    with pytest.raises(confide.InputError, match=r"problem.label = .*: labels are the whole numbers 0 to 2"):
+        confide.problems.Problem(data(), MAKERS[framework](), test=(given.X, given.d))
 
 
 @frameworks

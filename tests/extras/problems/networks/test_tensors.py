@@ -90,3 +90,55 @@ def test_digests() -> None:
     assert same == tensors.digest({"a": np.asfortranarray(a)}) == tensors.digest({"a": a.astype(">f4")})
     others = [{"b": a}, {"a": a.astype(float)}, {"a": a.T}, {"a": a + 1}, {"a": a, "b": a}, {}]
     assert len({same, *map(tensors.digest, others)}) == len(others) + 1
+
+
+@frameworks
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_half_precision(framework: str, half: str, tmp_path: Path) -> None:
+    """A parameter keeps its type in the network and, where NumPy has it, in the file."""
+    X, d = np.random.default_rng(0).normal(size=(8, F)), np.zeros(8)
+    if framework == "jax":
+        import jax.numpy as jnp
+
+        def loss(p: Any, batch: Any) -> Any:
+            return ((batch[0].astype(p["a"].dtype) @ (p["a"] + p["b"]) - batch[1]) ** 2).mean()
+
+        def make(**more: Any) -> Any:
+            given = {"a": jnp.full(F, 1.5, half), "b": jnp.ones(F, half)}
+            return confide.models.jax(lambda key: given, loss, trainable=["a"], **more)
+    else:
+        import torch
+
+        def make(**more: Any) -> Any:
+            module = torch.nn.Linear(F, 1).to(getattr(torch, half))
+            torch.nn.init.constant_(module.weight, 1.5)
+            torch.nn.init.ones_(module.bias)
+            rows = torch.nn.Sequential(Half(module.weight.dtype), module)
+            return confide.models.torch(rows, lambda out, y: (out[:, 0] ** 2).mean(), trainable=["1.weight"], **more)
+
+        class Half(torch.nn.Module):
+            def __init__(self, kind: Any) -> None:
+                super().__init__()
+                self.kind = kind
+
+            def forward(self, x: Any) -> Any:
+                return x.to(self.kind)
+
+    network = make()
+    confide.problems.Problem(confide.Federation.from_clients([[(X, d)]]), network)
+    assert np.array_equal(network.start(), np.full(F, 1.5))
+    assert np.isfinite(network.gradients(network.start(), X, d)).all()
+    confide.models.save(network, network.start() * 2, tmp_path / "w.safetensors")
+    again = make(weights=tmp_path / "w.safetensors")
+    assert np.array_equal(again.start(), np.full(F, 3.0))
+    assert np.abs(again.loss(again.start(), X, d) - network.loss(network.start(), X, d)).max() > 0.1
+
+
+def test_the_library_reads_what_is_written(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    given = {"b": np.arange(3.0), "a": np.ones((2, 2), np.float32), "c": np.array(3, np.int64)}
+    tensors.write(tmp_path / "w.safetensors", given)
+    found = load_file(tmp_path / "w.safetensors")
+    assert found.keys() == given.keys()
+    assert all(np.array_equal(found[n], a) and found[n].dtype == a.dtype for n, a in given.items())

@@ -20,6 +20,7 @@ class Cohort(NamedTuple):
         weights: 1 / B_k of the draws that exist, 0 of those that fill up, a whole step where a client takes fewer.
         eta: mu / E_k.
         gives: 1, or 0 of a client that vanished or may give no data.
+        key: of the stream of its batches, for a way of training that draws by itself, as are those below.
     """
 
     rows: Array  # (U, L, S) int32
@@ -27,6 +28,15 @@ class Cohort(NamedTuple):
     weights: Array  # (U, L, E, B)
     eta: Array  # (U, L)
     gives: Array  # (U, L)
+    key: Array = None  # (U, L) int64
+    first: Array = None  # of its rows of the federation
+    size: Array = None
+    E: Array = None
+    batch: Array = None
+
+    def each(self, change: Callable[[Array], Array]) -> Cohort:
+        """With every array changed."""
+        return Cohort(*(None if a is None else change(a) for a in self))
 
 
 Train = Callable[[Array, Array, Array, Cohort, Clip | None], Array]
