@@ -189,7 +189,7 @@ def test_who_declares_convexity_answers_for_it(convex: bool, holds: bool) -> Non
 
 
 def test_only_squared_losses_are_said_to_attain_the_bound() -> None:
-    """At one model, over labels and features from tiny to huge, no two clipped gradients of the others are 2 B apart."""
+    """At one model, over labels and features from tiny to huge, no two gradients of the others are 2 B apart."""
     u = np.repeat(np.concatenate([-np.geomspace(1e-3, 1e3, 99), np.geomspace(1e-3, 1e3, 99)]), 3)[:, None]
     n = np.arange(len(u))
     for model, w, d, least, most in (

@@ -48,8 +48,8 @@ class Sensitivity:
         regulariser: rho of the model; where examples are clipped its decay is outside of the clip.
         rounding: the grid of fixed point; None is the real numbers.
         network: the gradients are those of a user's network, in single precision.
-        reached: whether some data have any gradient in the ball of the clip, at any model: known of squared losses, whose
-            labels have no bound. A label that a logistic or a softmax model is sure of has next to none.
+        reached: whether some data have any gradient in the ball of the clip, at any model: known of squared losses, the
+            labels of which have no bound. A label that a logistic or a softmax model is sure of has next to none.
 
     Raises:
         InputError: a number is out of its range, or the proof does not hold for this step, clip or level.
