@@ -76,6 +76,10 @@ class Backend(ABC):
         """x with x[n] = value, for the one number n."""
 
     @abstractmethod
+    def rows(self, x: Array, at: Array) -> Array:
+        """x[at], for rows that exist."""
+
+    @abstractmethod
     def einsum(self, formula: str, *x: Array) -> Array: ...
 
     @abstractmethod
@@ -95,10 +99,6 @@ class Backend(ABC):
         """Each computed by itself: a compiler that fuses them into what joins them makes each number several times."""
 
     # ---- programs
-
-    @abstractmethod
-    def rows(self, x: Array, at: Array) -> Array:
-        """x[at], for rows that exist."""
 
     @abstractmethod
     def vmap(self, f: Callable[..., Any], axes: Any = 0) -> Callable[..., Any]:
