@@ -6,8 +6,8 @@ all clients' rows with the unit's weights and one Gram matrix X X' of each clien
 of the updates is one product of all rows with all D. Norms come out of the same matrices: of an example's gradient
 |delta| |x|, of an update tr D' X X' D with what the regulariser adds. The bias is a feature that is always 1.
 
-A clip holds for any data. Rows that nearly cancel leave nothing of tr D' X X' D but what the Gram matrix was rounded by, so
-that the norm of an update has the most that this may be on top; and a row whose square is infinite counts as none.
+A clip holds for any data. Rows that nearly cancel leave nothing of tr D' X X' D but what the Gram matrix was rounded
+by, so that the norm of an update has the most that this may be on top; a row whose square is infinite counts as none.
 """
 
 from __future__ import annotations
