@@ -28,10 +28,7 @@ def refused(model: Any) -> str:
 
 def with_loss(framework: str, of: Any, **more: Any) -> Any:
     """The same network with `of(loss)`: functions of what a loss is given."""
-    network = MAKERS[framework](**more)
-    plain = network._loss
-    network._loss = lambda *given: of(plain(*given), *given)
-    return network
+    return MAKERS[framework](lambda plain: lambda *given: of(plain(*given), *given), **more)
 
 
 @frameworks
@@ -76,9 +73,9 @@ def test_a_loss_that_raises(framework: str) -> None:
     def broken(*_: Any) -> Any:
         raise ValueError("seven")
 
-    network = MAKERS[framework]()
-    network._loss = broken
-    assert "model.loss = 'ValueError': raised on a batch of 1 rows of 6 features: seven" in refused(network)
+    assert "model.loss = 'ValueError': raised on a batch of 1 rows of 6 features: seven" in refused(
+        with_loss(framework, broken)
+    )
 
 
 @frameworks
