@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from confide.cluster.layout import Layout, lay_out
 from confide.cluster.processes import Cluster
 from confide.deploy import agree, write_start
 from confide.deploy.node.config import load_client, load_server
-from confide.deploy.node.server_setup import ServerSetup
+from confide.deploy.node.server_setup import ServerSetup, initial
 from confide.engines.run import Run
 from confide.plans import config
 from confide.problems import model_file, start
@@ -140,6 +141,18 @@ def test_the_store_begins_there(laid_out: Callable[..., Layout]) -> None:
     network = NumpyNetwork()
     quantum = setup.terms.arithmetic.quantum
     assert np.array_equal(setup.start(), np.rint(network.start() / quantum).astype(np.int64))
+
+
+@pytest.mark.parametrize("largest", [0.0, 0.5])
+def test_a_plan_that_calls_its_start_smaller_than_it_is(laid_out: Callable[..., Layout], largest: float) -> None:
+    """The range of the states and the price of roundings rest on the size that the plan says."""
+    setup = ServerSetup.load(load_server(laid_out().toml("beta")))
+    learning = setup.plan.algorithm
+    assert learning.model.start is not None
+    assert initial(setup.config, setup.plan) is not None
+    small = replace(learning.model, start=replace(learning.model.start, largest=largest))
+    with pytest.raises(InputError, match=f"the plan says that none is beyond {largest:g}"):
+        initial(setup.config, replace(setup.plan, algorithm=replace(learning, model=small)))
 
 
 @pytest.mark.parametrize(

@@ -320,3 +320,9 @@ def test_corrupted_clients_who_are_nobody_are_noted(ragged: Maker) -> None:
     secure = replace(ALG, clip=Clip("example", 1.0), arithmetic="fixed", aggregation=Secure(dropped=0.0), dropout=0.0)
     told = [note for note in confide.simulate(ragged(), GRAPH, secure, rounds=1).notes if "is nobody" in note]
     assert told == [secure.aggregation.doubt(3)]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("framework", [name for name in driver.ON_DEVICES if name not in ENGINES])
+def test_a_framework_that_is_not_here_is_named_with_its_installation(ragged: Maker, framework: str) -> None:
+    with pytest.raises(InputError, match=rf"pip install 'confide\[{framework}\]'"):
+        confide.simulate(ragged(), GRAPH, ALG, rounds=1, engine=framework)

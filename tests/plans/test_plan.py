@@ -160,7 +160,8 @@ def plans(draw: Any) -> Plan:
         graph=Network(tuple(map(on_grid, graphs) if fixed else graphs), failures),
         algorithm=Learning(
             Model(
-                kind, draw(st.integers(1, 2**40)), draw(st.floats(0.0, 1e300)), draw(st.text(max_size=4)),
+                kind, draw(st.integers(1, 2**40)), draw(st.floats(0.0, 1e300)),
+                draw(st.text(max_size=4)) if kind == "own" else "",
                 clip == "example" or draw(st.booleans()),
                 () if deployed else tuple(draw(st.lists(st.text(max_size=4), max_size=2))),
             ),
@@ -246,7 +247,7 @@ CHANGES: list[tuple[Callable[..., Plan], dict[str, Any]]] = [
     (plan, {"model": "logistic"}),
     (plan, {"dim": 4}),
     (plan, {"ridge": math.nextafter(0.1, 1)}),
-    (plan, {"convex": "Own"}),
+    (partial(plan, model="own"), {"convex": "Own"}),
     (partial(plan, clip="update"), {"built_in": False}),
     (plan, {"undeclared": ("scaling was computed",)}),
     (plan, {"step": math.nextafter(0.1, 1)}),
@@ -554,6 +555,15 @@ def test_a_wrong_entry_of_a_file_is_refused_by_name(path: str, value: Any, field
     with pytest.raises(InputError) as e:
         Plan.from_text(rewritten(plan(), path, value))
     assert e.value.field == field
+
+
+@pytest.mark.parametrize("kind", ["linear", "softmax:3", "network"])
+def test_nobody_declares_convexity_of_what_is_no_model_of_ones_own(kind: str) -> None:
+    """Clipped gradients of softmax and of networks are not monotone, whatever a plan's file says of them."""
+    known = plan(model=kind, proof="none")
+    with pytest.raises(InputError, match="is declared of a model of kind 'own' alone") as e:
+        Plan.from_text(rewritten(known, "algorithm.model.convex", "Own"))
+    assert e.value.field == "algorithm.model.convex"
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -198,6 +198,7 @@ BENCHES: Final[dict[str, tuple[str, dict[str, Any]]]] = {  # what its progress c
     "secure": ("a session", {"clients": 100, "length": 1_000_000, "dropout": 0.1, "kind": "curious"}),
     "network": ("rounds", {"servers": 10, "length": 10_000, "rounds": 30}),
     "deploy": ("rounds", {"clients": 10, "length": 131_072}),
+    "models": ("turns", {}),
 }
 
 

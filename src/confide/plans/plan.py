@@ -88,6 +88,8 @@ class Model:
         number("algorithm.model.ridge", self.ridge, 0.0)
         if self.kind not in (NETWORK, OWN) and self.features is None:
             raise InputError("algorithm.model.kind", self.kind, f"known: {', '.join((*NAMES, NETWORK, OWN))}")
+        if self.convex and self.kind != OWN:  # whether confide's own are convex in one margin is known, not declared
+            raise InputError("algorithm.model.convex", self.convex, f"is declared of a model of kind {OWN!r} alone")
 
     @property
     def features(self) -> int | None:

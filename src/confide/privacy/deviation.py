@@ -53,6 +53,7 @@ def sensitivity(plan: Plan) -> Sensitivity:
         regulariser=a.model.ridge,
         rounding=rounding(plan),
         network=a.model.kind == NETWORK,
+        reached=a.model.kind == Linear.name,
     )
 
 

@@ -48,6 +48,8 @@ class Sensitivity:
         regulariser: rho of the model; where examples are clipped its decay is outside of the clip.
         rounding: the grid of fixed point; None is the real numbers.
         network: the gradients are those of a user's network, in single precision.
+        reached: whether some data have any gradient in the ball of the clip, at any model: known of squared losses, the
+            labels of which have no bound. A label that a logistic or a softmax model is sure of has next to none.
 
     Raises:
         InputError: a number is out of its range, or the proof does not hold for this step, clip or level.
@@ -74,6 +76,7 @@ class Sensitivity:
     regulariser: float = 0.0
     rounding: Rounding | None = None
     network: bool = False
+    reached: bool = True
 
     def __post_init__(self) -> None:
         for name, word in {  # text is parsed once, here
@@ -217,7 +220,7 @@ class Sensitivity:
 
     def attained(self, remembers: bool) -> bool:
         """Whether some data move psi as far as `deltas` says in every round; else it is a bound only."""
-        if self.rounding is not None or self.level is words.Level.EXAMPLE or self.steps[1] > 1:
+        if self.rounding is not None or self.level is words.Level.EXAMPLE or self.steps[1] > 1 or not self.reached:
             return False  # an example is not in every batch, and a gradient may vanish as it is followed
         if self.level is words.Level.CLIENT and self.clients is not None and self.sampled != self.clients:
             return False  # who was drawn is hidden

@@ -6,6 +6,7 @@ the client itself, which does not rely on this process for its bound.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from confide.deploy.machines.own_training import shaped
 from confide.deploy.node import client_data
 from confide.privacy import monotone
 from confide.problems.networks import tensors
-from confide.problems.networks.network import Network
+from confide.problems.networks.network import CHECKED, Network
 from confide.rounds.clipping import Clip
 from confide.rounds.local import LocalTask, sgd
 
@@ -43,7 +44,10 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """A network's gradients, zero for the rows that fail a check: one silences itself, and not the rows beside it."""
+    """A network's gradients, zero for the rows that fail a check, and for those on which the owner's loss raises.
+
+    A row silences itself, and not the rows beside it: else one would move more than its part of a mini-batch.
+    """
 
     network: Network
 
@@ -58,8 +62,20 @@ class Fit:
         return self.network.loss(w, X, d)
 
     def gradients(self, w: Floats, X: Floats, d: Floats) -> Floats:
-        found, bad = self.network.gradients(w, X, np.nan_to_num(d)), np.isnan(d)
+        bad, d = np.isnan(d), np.nan_to_num(d)
+        try:
+            found = self.network.gradients(w, X, d)
+        except Exception:  # such as a token beyond an embedding
+            found = np.concatenate([self._of_one(w, X[n : n + 1], d[n : n + 1]) for n in range(len(d))])
         return np.where(bad[:, None], 0.0, found) if bad.any() else found
+
+    def _of_one(self, w: Floats, x: Floats, d: Floats) -> Floats:
+        try:
+            return self.network.gradients(w, x, d)
+        except Exception as e:
+            with suppress(Exception):  # of a standard error that the owner's module has closed
+                traceback.print_exception(e)  # for the owner's file
+            return np.zeros((1, len(w)))
 
     def metrics(self, w: Floats, X: Floats, d: Floats) -> dict[str, float]:
         return self.network.metrics(w, X, d)
@@ -81,9 +97,8 @@ class Trained:
         fit = _fit(self._network, X, d)
         self.bad, self.rows = int((~fit).sum()), len(d)
         try:
-            if fit.any():
-                self._network.check(X[fit], d[fit])
-        except InputError as e:  # of a network that is right it tells of the data
+            self._network.check(*_of_nobody(X.shape[1], self._network.classes))
+        except InputError as e:  # how many features a row has is said by the data
             raise DataError(e.field, e.value, e.remedy) from None
         if self._network.optimizer is None:  # the rows stay in their places
             self._X, self._d = np.where(fit[:, None], X, 0.0), np.where(fit, d, np.nan)
@@ -121,6 +136,12 @@ def _of_plan(network: Network, job: Job) -> Network:
         )
         raise InputError("weights", job.weights, remedy)
     return found
+
+
+def _of_nobody(features: int, classes: int | None) -> tuple[Floats, Floats]:
+    """Rows on which a network is tried: among its own a single one could have the whole client refused."""
+    labels = np.arange(CHECKED, dtype=np.float64) % (CHECKED if classes is None else classes)
+    return np.tile(1.0 - np.arange(features) % 2, (CHECKED, 1)), labels
 
 
 def _fit(network: Network, X: Floats, d: Floats) -> NDArray[np.bool_]:

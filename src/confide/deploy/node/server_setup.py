@@ -156,6 +156,10 @@ def initial(config: ServerConfig, plan: Plan) -> dict[str, NDArray[Any]] | None:
     if (other := digest(found)) != wanted.digest:
         remedy = f"its digest is {other[:16]}…, the plan has {wanted.digest[:16]}…; copy the {start.FILE} made with it"
         raise InputError("weights", config.weights, remedy)
+    size = float(np.abs(start.flat(found)).max())
+    if not size <= wanted.largest:  # nor is NaN; the range of states and the rounding that is priced rest on it
+        remedy = f"has a number of size {size:g}, the plan says that none is beyond {wanted.largest:g}; make another"
+        raise InputError("weights", config.weights, remedy)
     return found
 
 

@@ -12,10 +12,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from confide.base.errors import InputError
 
 Array = Any  # of the framework
 Pytree = Any  # tuples, lists and dicts of arrays
@@ -76,6 +79,10 @@ class Backend(ABC):
         """x with x[n] = value, for the one number n."""
 
     @abstractmethod
+    def rows(self, x: Array, at: Array) -> Array:
+        """x[at], for rows that exist."""
+
+    @abstractmethod
     def einsum(self, formula: str, *x: Array) -> Array: ...
 
     @abstractmethod
@@ -95,10 +102,6 @@ class Backend(ABC):
         """Each computed by itself: a compiler that fuses them into what joins them makes each number several times."""
 
     # ---- programs
-
-    @abstractmethod
-    def rows(self, x: Array, at: Array) -> Array:
-        """x[at], for rows that exist."""
 
     @abstractmethod
     def vmap(self, f: Callable[..., Any], axes: Any = 0) -> Callable[..., Any]:
@@ -156,6 +159,8 @@ def backend(name: str, device: str | None = None, float: type[np.floating[Any]] 
     Raises:
         InputError: it is not installed, or there is no such device.
     """
+    if find_spec(name) is None:
+        raise InputError("engine", name, f"is not installed: pip install 'confide[{name}]'")
     if name == "jax":
         from confide.engines.device.jax_backend import JaxBackend
 

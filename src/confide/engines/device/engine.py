@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from confide.engines.device.round import MEASURES, Carried, Rounds
 from confide.engines.device.streams import Streams, roots_of
 from confide.engines.device.tables import Tables, rule_of, tables_of
 from confide.engines.device.training import ways
-from confide.engines.device.training.choice import fastest
+from confide.engines.device.training.choice import fastest, trained
+from confide.engines.device.training.cohort import Cohort
 from confide.engines.engine import Engine
 from confide.engines.recording import Recording
 from confide.problems.problem import Problem
@@ -81,6 +83,10 @@ class DeviceEngine(Engine):
         self.large = LARGE if exact else LARGE_FLOAT32
         self.rule = rule_of(self.problem, self.algorithm, self.seed, self.cap)
         self._ways = ways.ways(b, model, self.rule)
+        if self.half_rows and (ways.closed_form(model) or self.rule.clip is not None):
+            raise InputError(
+                "half_rows", True, "is for networks without a clip, which products in bfloat16 could break"
+            )
         with b.exact(), self._memory():
             self._tables = tables_of(b, self.problem, self.graphs, self.algorithm, self.seed, ways.labels(model))
             if self.half_rows:
@@ -111,16 +117,33 @@ class DeviceEngine(Engine):
         """The program, with the fastest way to train so many repetitions here."""
         b, names = self.b, list(self._ways) if self.way is None else [self.way]
         if len(names) > 1:
-            a_round = Rounds(b, self.rule, self._ways[names[0]])
-            first = b.jit(lambda t, roots, keys: a_round.first(t, Streams(roots, keys, self._draws)))
-            cohort = first(self._tables, *self._keys)
-            given = b.xp.reshape(w, (-1, self.M)), self._tables.X, self._tables.d, cohort
-            name, took = fastest(b, self._ways, given, self.rule.clip, self.rounds)
+            name, took = fastest(b, self._ways, self._first_training(w), self.rule.clip, self.rounds)
             tried = ", ".join(f"{each} {1e3 * seconds:.3g} ms" for each, seconds in took.items())
             self._notes = (f"training: {name}, the fastest here of those tried for a round ({tried})",)
             names = [name]
         self._rounds = Rounds(b, self.rule, self._ways[names[0]])
         self._program: Callable[..., tuple[Carried, Array, Array]] = b.jit(self._some, donate=(0,))
+
+    def _first_training(self, w: Array) -> tuple[Array, Array, Array, Cohort]:
+        """What the first round gives a way of training."""
+        b, a_round = self.b, Rounds(self.b, self.rule, next(iter(self._ways.values())))
+        cohort = b.jit(lambda t, roots, keys: a_round.first(t, Streams(roots, keys, self._draws)))(
+            self._tables, *self._keys
+        )
+        return b.xp.reshape(w, (-1, self.M)), self._tables.X, self._tables.d, cohort
+
+    def trial(self, w: Held) -> Callable[[], None]:
+        """The first round's training alone, again and again."""
+        b, clip, train = self.b, self.rule.clip, self._rounds.train
+        with b.exact():
+            given = self._first_training(w.carried.w)
+            program = b.jit(partial(trained, b, train, clip))
+
+        def call() -> None:
+            with b.exact():
+                b.to_numpy(program(*given)[:1, :1])
+
+        return call
 
     def advance(self, repetition: int, w: Held, first: int, last: int, out: Recording) -> tuple[int, int] | None:
         """Rounds first..last of all repetitions; the first (round, repetition) whose states blew up."""

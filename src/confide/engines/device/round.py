@@ -5,7 +5,8 @@ Arrays have the axes (repetition, unit, client, ...). Where a choice is the run'
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from confide.base.randomness import Purpose
 from confide.engines.device.backend import Array, Backend
@@ -14,7 +15,7 @@ from confide.engines.device.tables import Rule, Tables
 from confide.engines.device.training.cohort import Cohort, Train
 from confide.rounds.schemes import Exchange, Place
 
-FEW = 4096  # products, of one repetition, that are added one by one
+FEW = 8  # neighbours whose terms are written out one by one; those of more are a loop
 MEASURES = ("centroid_msd", "individual_msd", "disagreement", "residual", "uncancelled", "participants", "size")
 """Of a round and a repetition, as in `Recording`; `size` is the states' squared norm."""
 
@@ -35,7 +36,7 @@ class Rounds(NamedTuple):
 
     def one(self, t: Tables, s: Streams, i: Array, before: Carried) -> tuple[Carried, Array]:
         """Round i = 1, 2, ... and its measures, (MEASURES, R)."""
-        g = (i - 1) % t.flows.shape[0]
+        g = (i - 1) % t.flow.shape[0]
         present = self.units_present(t, s, i)
         psi, drawn, participants = self.adapt(t, s, i, before, present)
         own, w = self.exchange(t, s, i, g, psi, present)
@@ -159,13 +160,8 @@ class Rounds(NamedTuple):
         if present is not None:
             sent, kept = (None if n is None else b.xp.where(present[..., None], n, 0.0) for n in (sent, kept))
         own, message = plus(psi, kept), plus(psi, sent)
-        flows = t.flows[g]
-        if up is not None:
-            none = b.zeros((up.shape[0], 1), b.xp.bool)
-            flows = flows * b.cast(b.xp.concatenate([up, none], axis=1)[:, t.edge_of[g]], b.float)
-            own_place = b.arange(rule.P)[:, None] == b.arange(rule.P)
-            flows = b.xp.where(own_place, -b.xp.sum(flows, axis=-1, keepdims=True), flows)
-        moved = self.mixed(flows, message)
+        near = t.near[g]
+        moved = self.over_neighbours(self.flows(t, g, up), lambda d: message[:, near[:, d]] - message, message.shape)
         return own, plus(own + moved, left)
 
     def noise_of_servers(self, t: Tables, s: Streams, i: Array, g: Array, up: Array | None) -> Noises:
@@ -175,7 +171,9 @@ class Rounds(NamedTuple):
             sent = sigma * self.noise(s, i, Purpose.SERVER_NOISE, b.arange(rule.P)[None])
         if (sigma := rule.sigma(Place.EDGE)) and t.edges.shape[1]:
             shared = self.noise(s, i, Purpose.PAIR_NOISE, t.edges[g][None, :, 0], t.edges[g][None, :, 1])
-            sent = plus(self.mixed(sigma * t.ends[g], shared), sent)
+            edge = t.edge[g]
+            shape = (s.roots.shape[0], rule.P, rule.M)
+            sent = plus(self.over_neighbours(sigma * t.side[g], lambda d: shared[:, edge[:, d]], shape), sent)
         return sent, None if sent is None or rule.scheme.carry == 1.0 else t.share[g][:, None] * sent, None
 
     def noise_of_links(self, t: Tables, s: Streams, i: Array, g: Array, up: Array | None) -> Noises:
@@ -186,22 +184,28 @@ class Rounds(NamedTuple):
             kept = t.share[g][:, None] * sigma * self.noise(s, i, Purpose.LINK_NOISE, p, p)
         if (sigma := rule.sigma(Place.LINK)) and t.edges.shape[1]:
             noise = sigma * self.noise(s, i, Purpose.LINK_NOISE, t.sender[g][None], t.receiver[g][None])
-            kept = plus(self.mixed(t.kept[g], noise), kept)
-            flows = t.received[g] - t.kept[g]
-            if up is not None:
-                flows = flows * b.cast(b.xp.concatenate([up, up], axis=1), b.float)[:, None]
-            left = self.mixed(flows, noise)
+            first, edge, shape = t.side[g] > 0.0, t.edge[g], (s.roots.shape[0], rule.P, rule.M)
+            back = edge + t.edges.shape[1]
+            out, into = b.xp.where(first, edge, back), b.xp.where(first, back, edge)
+            kept = plus(self.over_neighbours(t.flow[g], lambda d: noise[:, out[:, d]], shape), kept)
+            left = self.over_neighbours(
+                self.flows(t, g, up), lambda d: noise[:, into[:, d]] - noise[:, out[:, d]], shape
+            )
         return None, kept, left
 
-    def mixed(self, weights: Array, x: Array) -> Array:
-        """sum_m weights_pm x_m, (R, P, M), with weights of all repetitions or of each.
+    def flows(self, t: Tables, g: Array, up: Array | None) -> Array:
+        """a_pm of the edges that are up, (P, neighbours), or of all repetitions, (R, P, neighbours)."""
+        return t.flow[g] if up is None else t.flow[g] * self.b.cast(up[:, t.edge[g]], self.b.float)
 
-        Products of matrices may be cut into blocks by how many repetitions there are: few numbers are added one by one.
+    def over_neighbours(self, weights: Array, term: Callable[[Any], Array], shape: tuple[int, ...]) -> Array:
+        """sum_d weights_pd term(d) over the d-th neighbours of all servers, (R, P, M), in the order of their edges.
+
+        No product of matrices: those may be cut into blocks by how many repetitions there are, which changes bits.
         """
-        b = self.b
-        if weights.shape[-2] * weights.shape[-1] * self.rule.M <= FEW:
-            return b.xp.sum(weights[..., None] * x[:, None], axis=2)
-        return b.einsum("pm,rmq->rpq" if weights.ndim == 2 else "rpm,rmq->rpq", weights, x)
+        most = weights.shape[-1]
+        return self.b.fold(
+            most, lambda d, total: total + weights[..., d, None] * term(d), self.b.zeros(shape), unroll=most <= FEW
+        )
 
     # ---- what is recorded
 

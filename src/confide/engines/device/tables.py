@@ -30,15 +30,14 @@ class Tables(NamedTuple):
     batch: Array
     left: Array  # of w by a client's regulariser alone
     optimum: Array  # NaN where unknown
-    flows: Array  # a_pm, and on the diagonal what makes the sum of a row 0, (G, P, P)
-    edge_of: Array  # number of the edge, or that of none, the last, (G, P, P)
+    near: Array  # the neighbours m of each server, shorter lists filled up, (G, P, most)
+    flow: Array  # a_pm, and 0 where filled up
+    edge: Array  # number of the edge to m
+    side: Array  # +1 at the first and -1 at the second end of it, 0 where filled up
     edges: Array  # (G, edges, 2), the shorter lists filled up
-    ends: Array  # +1 at the first and -1 at the second end, (G, P, edges)
     share: Array  # of noise that all receive alike, kept: 1 - c_p; of a server's own term: a_pp - c_p
-    sender: Array  # of a directed link, as in `links`, (G, links)
+    sender: Array  # of a directed link, as in `links`, (G, 2 edges): both directions of edge e lie at e and edges + e
     receiver: Array
-    kept: Array  # a_pm where p sends, (G, P, links)
-    received: Array  # a_pm where p receives
     down_edges: Array  # scheduled failures (round, edge)
     down_units: Array  # (round, unit)
 
@@ -109,27 +108,26 @@ def tables_of(
 
 
 def _network(graphs: Sequence[Graph], algorithm: GFL) -> tuple[NDArray[Any], ...]:
-    G, P, most = len(graphs), graphs[0].P, max(len(g.edges) for g in graphs)
-    scheme = algorithm.scheme
-    flows, ends, share = np.zeros((G, P, P)), np.zeros((G, P, most)), np.zeros((G, P))
-    edge_of, edges = np.full((G, P, P), most), np.zeros((G, most, 2), np.int64)
-    by_link = (G, P, 2 * most if scheme.by_link else 0)
-    sender, receiver = np.zeros((G, by_link[2]), np.int64), np.zeros((G, by_link[2]), np.int64)
-    kept, received = np.zeros(by_link), np.zeros(by_link)
+    G, P, scheme = len(graphs), graphs[0].P, algorithm.scheme
+    most, widest = max(len(g.edges) for g in graphs), max(int(g.degrees.max(initial=0)) for g in graphs)
+    near, edge = np.zeros((G, P, widest), np.int64), np.zeros((G, P, widest), np.int64)
+    flow, side, share = np.zeros((G, P, widest)), np.zeros((G, P, widest)), np.zeros((G, P))
+    edges = np.zeros((G, most, 2), np.int64)
+    sender, receiver = np.zeros((G, 2 * most), np.int64), np.zeros((G, 2 * most), np.int64)
     for n, g in enumerate(graphs):
-        (i, j), e = g.edges.T, np.arange(len(g.edges))
-        flows[n, i, j] = flows[n, j, i] = g.edge_weights
-        flows[n] -= np.diag(flows[n].sum(axis=1))
-        edge_of[n, i, j] = edge_of[n, j, i] = e
+        e = np.arange(len(g.edges))
         edges[n, e] = g.edges
-        ends[n, i, e], ends[n, j, e] = 1.0, -1.0
         share[n] = (g.own_weights if scheme.by_link else 1.0) - scheme.carries(g)
-        if scheme.by_link:
-            row = np.concatenate([e, most + e])
-            sender[n, row], receiver[n, row] = links(g)
-            kept[n, sender[n, row], row] = received[n, receiver[n, row], row] = np.tile(g.edge_weights, 2)
+        row = np.concatenate([e, most + e])
+        sender[n, row], receiver[n, row] = links(g)
+        p, of = np.concatenate(g.edges.T), np.tile(e, 2)
+        order = np.lexsort((of, p))
+        place = np.arange(len(p)) - np.searchsorted(p[order], p[order])  # in the list of its server
+        at = n, p[order], place
+        near[at], edge[at] = np.concatenate(g.edges.T[::-1])[order], of[order]
+        flow[at], side[at] = g.edge_weights[of[order]], np.where(order < len(e), 1.0, -1.0)
     down = (_down_edges(algorithm.failures, graphs), np.array(algorithm.failures.units, np.int64).reshape(-1, 2))
-    return flows, edge_of, edges, ends, share, sender, receiver, kept, received, *down
+    return near, flow, edge, side, edges, share, sender, receiver, *down
 
 
 def _down_edges(failures: Failures, graphs: Sequence[Graph]) -> NDArray[np.int64]:

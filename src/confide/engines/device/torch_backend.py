@@ -96,7 +96,9 @@ class TorchBackend(Backend):
         leaves, spec = pytree.tree_flatten(xs)
         carry, found = start, []
         for n in range(len(leaves[0])):
-            carry, one = body(carry, pytree.tree_unflatten([leaf[n] for leaf in leaves], spec))
+            carry, one = body(
+                carry, pytree.tree_unflatten([None if leaf is None else leaf[n] for leaf in leaves], spec)
+            )
             found.append(one)
         return carry, pytree.tree_map(lambda *each: torch.stack(each), *found)
 

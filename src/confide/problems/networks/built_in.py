@@ -91,11 +91,16 @@ class CNN:
         for layer in range(last):
             n = h.shape[1] - self.window + 1
             h = xp.concatenate([h[:, :, j : j + n] for j in range(self.window)], -1)  # first rows, then whole windows:
-            h = xp.concatenate([h[:, i : i + n] for i in range(self.window)], -1)  # fewer and longer pieces to copy
-            h = h @ w[f"{layer}.weight"]
+            windows = [h[:, i : i + n] for i in range(self.window)]  # fewer and longer pieces to copy
+            weight, bias = w[f"{layer}.weight"], w[f"{layer}.bias"]
+            # The bias is the weight of a 1, so that its gradient is part of a product; zeros keep rows aligned.
+            ones, none = xp.ones_like(windows[0][..., :1]), [0] * (-(len(weight) + 1) % 8)
+            windows += [ones, *(0.0 * ones for _ in none)]
+            rows = [weight, bias[None], *(0.0 * bias[None] for _ in none)]
+            h = xp.concatenate(windows, -1) @ xp.concatenate(rows, 0)
             n = n // 2 * 2
             h = xp.maximum(h[:, 0:n:2], h[:, 1:n:2])
-            h = xp.maximum(h[:, :, 0:n:2], h[:, :, 1:n:2]) + w[f"{layer}.bias"]
+            h = xp.maximum(h[:, :, 0:n:2], h[:, :, 1:n:2])
             h = xp.where(h > 0, h, 0.0)
         return h.reshape(h.shape[0], -1) @ w[f"{last}.weight"] + w[f"{last}.bias"]
 

@@ -1,13 +1,13 @@
 """Which of several ways of training is the fastest here, found by running each of them on a round's cohort.
 
-No rule tells: side by side is best on a GPU and worst on a CPU, and the Gram form depends on how many rows a client
-has.
+No rule tells: side by side is best on a GPU and worst on a CPU, and the Gram form depends on clients' rows.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from confide.base.errors import InputError
@@ -39,7 +39,7 @@ def fastest(
         if took and rounds * min(took.values()) < spent:
             break
         start = clock()
-        program = b.jit(lambda *of, way=way: way(*of, clip))
+        program = b.jit(partial(trained, b, way, clip))
         try:
             b.to_numpy(program(*given)[:1, :1])
             for _ in range(TRIES):
@@ -56,3 +56,9 @@ def fastest(
         remedy = "no way to train so many clients at once fits into memory; sample fewer, or use smaller batches"
         raise InputError("algorithm.sampled", given[3].eta.shape[1], remedy)
     return min(took, key=lambda name: took[name]), took
+
+
+def trained(b: Backend, way: Train, clip: Clip | None, w: Array, X: Array, d: Array, cohort: Cohort) -> Array:
+    """One training, as a round has it."""
+    with b.training():
+        return way(w, X, d, cohort, clip)

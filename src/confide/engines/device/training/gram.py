@@ -10,7 +10,6 @@ of the updates is one product of all rows with all D. Norms come out of the same
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -24,20 +23,36 @@ LEAST: Final = 1e-12  # of a bound: squares of what is near it must not vanish i
 Layer = tuple[Array, Array]  # bias and weight, or how a client's differ from the unit's
 
 
-class Rows(NamedTuple):
-    """What the clients draw, step by step: (U, L, E, B, ...).
+class Answers(NamedTuple):
+    """What the unit's first layer and the Gram matrix say of clients' rows.
 
     Attributes:
-        Z: what the unit's first layer makes of the rows.
-        G: their products, and 1, with all E B rows that are drawn.
-        truth: 1 at the label's class.
-        size: norm of the row with its 1 (l1), or its square (l2); None where no example is clipped.
+        x: the rows, (U, L, S, F).
+        Z: what the layer makes of them, (U, L, S, H).
+        G: their products, and 1, (U, L, S, S).
+        labels: (U, L, S).
+        picks: which of them are drawn in which step, (U, L, E, B); None: all, in their order.
     """
 
+    x: Array
     Z: Array
     G: Array
-    truth: Array
-    size: Array | None
+    labels: Array
+    picks: Array | None
+
+
+class Moved(NamedTuple):
+    """How clients differ from their unit after their steps.
+
+    Attributes:
+        D: by row, (U, L, S, H).
+        upper: of each other layer, (U, L, C) and (U, L, H, C).
+        taken: t, (U, L).
+    """
+
+    D: Array
+    upper: list[Layer]
+    taken: Array
 
 
 def fits(steps: int, clip: Clip | None) -> bool:
@@ -46,101 +61,72 @@ def fits(steps: int, clip: Clip | None) -> bool:
     return bounded and steps <= STEPS
 
 
-def fits_registers(b: Backend, sizes: Sequence[int], slots: int, rho: float, clip: Clip | None) -> bool:
-    small = len(sizes) == 3 and slots <= 64 and sizes[1] <= 256 and sizes[2] <= 16
-    return b.name == "jax" and b.device == "gpu" and clip is None and not rho and small
-
-
-def gram(b: Backend, sizes: Sequence[int], rho: float, in_registers: bool = False) -> Train:
+def gram(b: Backend, sizes: Sequence[int], rho: float) -> Train:
     """Training of relu layers of these widths, from the features to the classes, with the logarithmic loss.
 
     A weight is (inputs, outputs), and tensors stand in w as bias and weight, layer by layer.
     """
-    return partial(_train, b, tuple(sizes), rho, in_registers)
+
+    def train(w: Array, X: Array, d: Array, cohort: Cohort, clip: Clip | None) -> Array:
+        xp, (first, *upper) = b.xp, _layers(b.xp, tuple(sizes), w)
+        answers = _answers(b, first, X, d, cohort)
+        moved = _steps(b, rho, answers, upper, cohort, clip)
+        share = cohort.gives
+        if clip is not None and clip.kind == "update":
+            share = share * _scale(xp, xp.sqrt(_squares(b, rho, answers, first, moved)), clip.bound)
+        return _summed(b, rho, answers, first, moved, share)
+
+    return train
 
 
-def _train(
-    b: Backend, sizes: tuple[int, ...], rho: float, in_registers: bool, w: Array, X: Array, d: Array, cohort: Cohort,
-    clip: Clip | None,
-) -> Array:  # fmt: skip
-    xp = b.xp
-    (bias, weight), *upper = _layers(xp, sizes, w)
+def _answers(b: Backend, first: Layer, X: Array, d: Array, cohort: Cohort) -> Answers:
+    xp, (U, L, E, B), (bias, weight) = b.xp, cohort.picks.shape, first
+    rows, picks = cohort.rows, cohort.picks
+    if rows.shape[-1] >= E * B:  # few draws: each counts as a row, and no others are looked at
+        rows, picks = b.along(rows, xp.reshape(picks, (U, L, E * B)), -1), None
+    x = b.rows(X, rows)
+    flat = xp.reshape(x, (U, -1, x.shape[-1]))
+    Z = xp.reshape(b.product(flat, weight), (*rows.shape, -1)) + bias[:, None, None]
+    G = b.product(x, xp.swapaxes(x, 2, 3)) + 1.0
+    return Answers(x, b.cast(Z, x.dtype), b.cast(G, x.dtype), b.rows(d, rows), picks)
+
+
+def _steps(b: Backend, rho: float, of: Answers, upper: list[Layer], cohort: Cohort, clip: Clip | None) -> Moved:
+    """E steps of size eta on mini-batches  (3)."""
+    xp, kind, narrow = b.xp, cohort.eta.dtype, of.x.dtype
     U, L, E, B = cohort.picks.shape
-    rows, drawn = cohort.rows, xp.reshape(cohort.picks, (U, L, E * B))
-    alone = (
-        not in_registers and rows.shape[-1] >= E * B
-    )  # few draws: each counts as a row of its own, and no others are looked at
-    if alone:
-        rows = b.along(rows, drawn, -1)
-    x = b.rows(X, rows)  # (U, L, S, F)
-    S, H, C = x.shape[2], bias.shape[-1], sizes[-1]
-    flat = xp.reshape(x, (U, L * S, -1))
-    Z = b.cast(xp.reshape(b.product(flat, weight), (U, L, S, H)) + bias[:, None, None], x.dtype)
-    G = b.cast(b.product(x, xp.swapaxes(x, 2, 3)) + 1.0, x.dtype)
-    if in_registers:
-        total, changes = _in_registers(b, Z, G, d[rows], upper[0], cohort)
-        taken = b.zeros((U, L), w.dtype)
-    else:
-        total, changes, taken = _steps(b, rho, x, Z, G, d[rows], upper, drawn, alone, cohort, clip, C)
+    S, C = of.x.shape[2], upper[-1][0].shape[-1] if upper else of.Z.shape[-1]
+    drawn = None if of.picks is None else xp.reshape(of.picks, (U, L, E * B))
+    where = None if drawn is None else b.cast(drawn[..., None] == b.arange(S, drawn.dtype), narrow)  # (U, L, E B, S)
 
-    share = cohort.gives
-    if clip is not None and clip.kind == "update":
-        squares = xp.sum(total * b.product(G, total), axis=(2, 3))
-        if rho:
-            own = xp.sum(weight * weight, axis=(1, 2)) + xp.sum(bias * bias, axis=1)
-            squares = squares + taken * (taken * own[:, None] - 2.0 * xp.sum(Z * total, axis=(2, 3)))
-        for dc, dW in changes:
-            squares = squares + xp.sum(dc * dc, axis=2) + xp.sum(dW * dW, axis=(2, 3))
-        share = share * _scale(xp, xp.sqrt(squares), clip.bound)
+    def step_by_step(a: Array) -> Array:
+        """Of the rows that are drawn, (U, L, E, B, ...)."""
+        if drawn is not None:
+            a = b.along(a, xp.reshape(drawn, (U, L, E * B, *(1,) * (len(a.shape) - 3))), 2)
+        return xp.reshape(a, (U, L, E, B, *a.shape[3:]))
 
-    def shared(a: Array) -> Array:
-        """Each client's with its share; nothing of one without, finite or not."""
-        s = xp.reshape(share, (U, L, *(1,) * (len(a.shape) - 2)))
-        return xp.where(s > 0.0, s * a, 0.0)
+    among = of.G if where is None else b.cast(b.product(of.G, xp.swapaxes(where, 2, 3)), narrow)
+    Z, G = step_by_step(of.Z), step_by_step(among)
+    truth = step_by_step(b.cast(xp.where(b.arange(C, of.labels.dtype) == of.labels[..., None], 1.0, 0.0), kind))
+    size = None
+    if clip is not None and clip.kind == "example":
+        size = step_by_step(_size(xp, b.cast(of.x, kind), clip))
+    eta = xp.where(cohort.weights[..., 0] > 0.0, cohort.eta[..., None], b.zeros((), kind))  # 0 of a step that is not
 
-    total, taken = shared(total), xp.sum(shared(taken), axis=1)
-    last = b.product(xp.swapaxes(flat, 1, 2), xp.reshape(total, (U, L * S, H)))
-    found = [xp.sum(total, axis=(1, 2)), last]
-    if rho:
-        found = [found[0] - taken[:, None] * bias, last - taken[:, None, None] * weight]
-    found += [xp.sum(shared(a), axis=1) for change in changes for a in change]
-    return xp.concatenate(b.apart([xp.reshape(a, (U, -1)) for a in found]), axis=1)
-
-
-def _steps(
-    b: Backend, rho: float, x: Array, Z: Array, G: Array, labels: Array, upper: list[Layer], drawn: Array, alone: bool,
-    cohort: Cohort, clip: Clip | None, C: int,
-) -> tuple[Array, list[Layer], Array]:  # fmt: skip
-    xp, kind, (U, L, E, B), S = b.xp, cohort.eta.dtype, cohort.picks.shape, x.shape[2]
-    where = None if alone else b.cast(drawn[..., None] == b.arange(S, drawn.dtype), x.dtype)  # (U, L, E B, S)
-
-    def steps(a: Array) -> Array:
-        """From the slots of the rows to the draws."""
-        found = a if alone else b.along(a, xp.reshape(drawn, (U, L, E * B, *(1,) * (len(a.shape) - 3))), 2)
-        return xp.reshape(found, (U, L, E, B, *a.shape[3:]))
-
-    among = G if where is None else b.cast(b.product(G, xp.swapaxes(where, 2, 3)), x.dtype)
-    truth = xp.where(b.arange(C, labels.dtype) == labels[..., None], 1.0, 0.0)
-    size = None if clip is None or clip.kind != "example" else _size(xp, b.cast(x, kind), clip)
-    asked = Rows(steps(Z), steps(among), steps(b.cast(truth, kind)), None if size is None else steps(size))
-
-    eta = xp.where(
-        cohort.weights[..., 0] > 0.0, cohort.eta[..., None], b.zeros((), kind)
-    )  # (U, L, E): some do not exist
-    taken = b.zeros((U, L), kind)  # t
+    taken = b.zeros((U, L), kind)
     changes = [(b.zeros((U, L, *c.shape[1:]), kind), b.zeros((U, L, *W.shape[1:]), kind)) for c, W in upper]
     D: list[Array] = []  # of the steps so far
     for e in range(E):
-        a = asked.Z[:, :, e]
+        a = Z[:, :, e]
         if rho:
             a = a - taken[..., None, None] * a
         if D:
-            a = a + b.product(asked.G[:, :, e, :, : e * B], xp.concatenate(D, axis=2))
+            a = a + b.product(G[:, :, e, :, : e * B], xp.concatenate(D, axis=2))
         layers = [(c[:, None] + dc, W[:, None] + dW) for (c, W), (dc, dW) in zip(upper, changes, strict=True)]
-        inputs, deltas = _gradients(b, x.dtype, a, layers, asked.truth[:, :, e])
+        inputs, deltas = _gradients(b, narrow, a, layers, truth[:, :, e])
         factor = cohort.weights[:, :, e] * eta[:, :, e, None]
-        if asked.size is not None and clip is not None:
-            factor = factor * _inside(xp, deltas, inputs, asked.size[:, :, e], clip)
+        if clip is not None and size is not None:
+            factor = factor * _inside(xp, deltas, inputs, size[:, :, e], clip)
         deltas = [xp.where(factor[..., None] > 0.0, delta * factor[..., None], 0.0) for delta in deltas]
         if rho:
             gone = 2.0 * rho * eta[:, :, e]
@@ -150,29 +136,43 @@ def _steps(
                 (dc - gone[..., None] * c, dW - gone[..., None, None] * W)
                 for (dc, dW), (c, W) in zip(changes, layers, strict=True)
             ]
-        D.append(b.cast(-deltas[0], x.dtype))
+        D.append(b.cast(-deltas[0], narrow))
         changes = [
             (dc - xp.sum(delta, axis=2), dW - b.product(xp.swapaxes(h, 2, 3), delta))
             for (dc, dW), h, delta in zip(changes, inputs, deltas[1:], strict=True)
         ]
     total = xp.concatenate(D, axis=2)
-    if where is not None:
-        total = b.product(xp.swapaxes(where, 2, 3), total)  # by slot: (U, L, S, H)
-
-    return total, changes, taken
+    return Moved(total if where is None else b.product(xp.swapaxes(where, 2, 3), total), changes, taken)
 
 
-def _in_registers(
-    b: Backend, Z: Array, G: Array, labels: Array, upper: Layer, cohort: Cohort
-) -> tuple[Array, list[Layer]]:
-    from confide.engines.device.training.gram_kernel import steps
+def _squares(b: Backend, rho: float, of: Answers, first: Layer, moved: Moved) -> Array:
+    """Squared l2 norms of the updates, (U, L)."""
+    xp, (bias, weight), D = b.xp, first, moved.D
+    found = xp.sum(D * b.product(of.G, D), axis=(2, 3))
+    if rho:
+        own = xp.sum(weight * weight, axis=(1, 2)) + xp.sum(bias * bias, axis=1)
+        found = found + moved.taken * (moved.taken * own[:, None] - 2.0 * xp.sum(of.Z * D, axis=(2, 3)))
+    for dc, dW in moved.upper:
+        found = found + xp.sum(dc * dc, axis=2) + xp.sum(dW * dW, axis=(2, 3))
+    return found
 
-    U, L, S, H = Z.shape
-    hit = cohort.picks[..., None] == b.arange(S, cohort.picks.dtype)
-    counts = b.xp.sum(b.xp.where(hit, (cohort.weights * cohort.eta[..., None, None])[..., None], 0.0), axis=3)
-    Z, G, counts, labels = (a.reshape(U * L, *a.shape[2:]) for a in (Z, G, counts, labels))
-    total, change_bias, change = steps(Z, G, counts, labels, *upper)
-    return total.reshape(U, L, S, H), [(change_bias.reshape(U, L, -1), change.reshape(U, L, H, -1))]
+
+def _summed(b: Backend, rho: float, of: Answers, first: Layer, moved: Moved, share: Array) -> Array:
+    """The updates, each with its client's share, added up, (U, M)."""
+    xp, (U, L), (bias, weight) = b.xp, share.shape, first
+
+    def shared(a: Array) -> Array:
+        """Nothing of a client without a share, be it finite or not."""
+        s = xp.reshape(share, (U, L, *(1,) * (len(a.shape) - 2)))
+        return xp.where(s > 0.0, s * a, 0.0)
+
+    D, flat = shared(moved.D), xp.reshape(of.x, (U, -1, of.x.shape[-1]))
+    found = [xp.sum(D, axis=(1, 2)), b.product(xp.swapaxes(flat, 1, 2), xp.reshape(D, (U, -1, D.shape[-1])))]
+    if rho:
+        taken = xp.sum(shared(moved.taken), axis=1)
+        found = [found[0] - taken[:, None] * bias, found[1] - taken[:, None, None] * weight]
+    found += [xp.sum(shared(a), axis=1) for change in moved.upper for a in change]
+    return xp.concatenate(b.apart([xp.reshape(a, (U, -1)) for a in found]), axis=1)
 
 
 def _layers(xp: Array, sizes: tuple[int, ...], w: Array) -> list[Layer]:

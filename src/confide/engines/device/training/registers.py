@@ -29,6 +29,10 @@ def registers(b: Backend, slopes: Slopes, rho: float, interpret: bool = False) -
     """Training of a model with few features that draws with replacement."""
 
     def train(w: Array, X: Array, d: Array, cohort: Cohort, clip: Clip | None) -> Array:
+        with jax.enable_x64(True):  # the words are of 64 bits
+            return side_by_side(w, X, d, cohort, clip)
+
+    def side_by_side(w: Array, X: Array, d: Array, cohort: Cohort, clip: Clip | None) -> Array:
         U, L = cohort.eta.shape
         M, C = w.shape[1], U * L
         numbers = [X, d[:, None], *[d[:, None]] * (M % 2 == 0)]  # two of them in a word: what takes time is loads
@@ -36,7 +40,7 @@ def registers(b: Backend, slopes: Slopes, rho: float, interpret: bool = False) -
         programs = -(-C // LANES)
 
         def lanes(a: Array) -> Array:
-            flat = a.reshape((*a.shape[: a.ndim - 2], C))
+            flat = a.reshape(*a.shape[: a.ndim - 2], C)
             return jnp.pad(flat, [(0, 0)] * (flat.ndim - 1) + [(0, programs * LANES - C)], mode="edge")
 
         a_lane, of_all = pallas.BlockSpec((LANES,), lambda n: (n,)), pallas.BlockSpec((M, LANES), lambda n: (0, n))

@@ -12,7 +12,7 @@ from confide.engines.device.training import margins
 from confide.engines.device.training.cohort import Train
 from confide.engines.device.training.direct import direct
 from confide.engines.device.training.forms import by_client, by_unit, fast
-from confide.engines.device.training.gram import fits, fits_registers, gram
+from confide.engines.device.training.gram import fits, gram
 from confide.problems.models import Linear, Logistic, Model, Softmax
 from confide.problems.networks.built_in import MLP
 
@@ -48,25 +48,18 @@ def labels(model: Model) -> type[Any] | None:
 
 def ways(b: Backend, model: Any, rule: Rule) -> dict[str, Train]:
     """All ways to train the model on this device, by name: the first is the one to take if no other is tried."""
+    on_gpu = b.name == "jax" and b.device == "gpu"  # where there are kernels
     if closed_form(model):
         found = {"closed form": margins.margins(b, SLOPES[type(model)], rule.rho, getattr(model, "classes", 1))}
-        if (
-            b.name == "jax"
-            and b.device == "gpu"
-            and rule.replacement
-            and rule.M <= FEATURES
-            and not isinstance(model, Softmax)
-        ):
+        if on_gpu and rule.replacement and rule.M <= FEATURES and not isinstance(model, Softmax):
             from confide.engines.device.training.registers import registers
 
             return {"in registers": registers(b, SLOPES[type(model)], rule.rho), **found}
         return found
-    found = {"direct": direct(b, model.flat_loss(), rule.rho)}
-    description = getattr(model, "description", None)
+    plain = direct(b, model.flat_loss(), rule.rho)
+    found, description = {"direct": plain}, getattr(model, "description", None)
     if isinstance(description, MLP) and fits(rule.steps, rule.clip):
         found = {"Gram form": gram(b, description.sizes, rule.rho), **found}
-        if fits_registers(b, description.sizes, rule.slots, rule.rho, rule.clip):
-            found = {"Gram form in registers": gram(b, description.sizes, rule.rho, True), **found}
     if b.device == "gpu":
         found = {name: fast(b, train) for name, train in found.items()}
     by = {f"{name}, unit by unit": by_unit(b, train) for name, train in found.items()}
