@@ -111,6 +111,9 @@ def test_auto_takes_the_framework_of_a_network(framework: str) -> None:
     network = getattr(same_network, f"in_{framework}")()
     problem = Problem(classification(), network)
     assert confide.simulate(problem, GRAPH, GFL(**SMALL), rounds=2).inputs["engine"] == framework
+    for other in {"compiled", "jax", "torch"} - {framework}:
+        with pytest.raises(InputError, match=f"^engine = '{other}': .*; use '{framework}'$"):
+            confide.simulate(problem, GRAPH, GFL(**SMALL), rounds=2, engine=other)
 
 
 def test_a_divergence_is_reported_and_the_rounds_before_it_are_kept(ragged: Maker, framework: str) -> None:

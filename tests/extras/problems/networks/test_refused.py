@@ -79,6 +79,39 @@ def test_a_loss_that_raises(framework: str) -> None:
 
 
 @frameworks
+def test_labels_that_are_floats_where_the_loss_asks_for_classes(framework: str) -> None:
+    said = refused(MAKERS[framework](classes=None))
+    assert said.endswith("; labels are floats here: say classes = C where they are the whole numbers below C")
+
+
+@frameworks
+def test_a_loss_that_is_no_array(framework: str) -> None:
+    said = refused(with_loss(framework, lambda *_: None))
+    assert f"model.loss = 'NoneType': must return one number as an array of {framework}" in said
+
+
+def test_a_loss_that_forgets_how_it_was_computed() -> None:
+    assert "model.loss = 'float': must return" in refused(with_loss("torch", lambda loss, *_: loss.item()))
+
+
+@frameworks
+def test_metrics_that_are_no_numbers(framework: str) -> None:
+    """Tried before the first round: they are asked for after it."""
+    network, given = MAKERS[framework](metrics=lambda outputs, _: {"all": outputs}), data()
+    with pytest.raises(confide.InputError, match=r"^model.metrics = .*: must give one number for each name"):
+        confide.problems.Problem(given, network, test=(given.X, given.d))
+
+
+@frameworks
+@pytest.mark.parametrize("given", ["adam", 3, list], ids=str)
+def test_what_is_no_optimiser(framework: str, given: object) -> None:
+    said = refused(MAKERS[framework](optimizer=given))
+    assert said.startswith("model.optimizer = ")
+    assert "cannot make a step" in said
+    assert {"jax": "optax.adam(1e-3)", "torch": "torch.optim.Adam(params, lr=1e-3)"}[framework] in said
+
+
+@frameworks
 @pytest.mark.parametrize("wrong", [-1.0, C, 0.5])
 def test_labels_that_are_no_classes(framework: str, wrong: float) -> None:
     given = data()
