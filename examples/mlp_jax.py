@@ -1,7 +1,7 @@
 """A network in JAX, 64-32-10: defined once, simulated and deployed. `mlp_torch.py` is the same one in PyTorch.
 
-    confide simulate mlp.toml --set problem.model=mlp_jax:network        in this folder
-    confide cluster mlp.toml --set problem.model=mlp_jax:network         a process for every server and client
+    confide simulate mlp.toml --set problem.model=mlp_jax:network             in this folder
+    confide cluster mlp.toml --release --set problem.model=mlp_jax:network    a process for every server and client
 
 In a deployment a client's TOML says `model = "mlp_jax:network"`, with this file beside it.
 """

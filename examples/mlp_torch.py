@@ -1,7 +1,7 @@
 """A network in PyTorch, 64-32-10: defined once, simulated and deployed. `mlp_jax.py` is the same one in JAX.
 
-    confide simulate mlp.toml --set problem.model=mlp_torch:network      in this folder
-    confide cluster mlp.toml --set problem.model=mlp_torch:network       a process for every server and client
+    confide simulate mlp.toml --set problem.model=mlp_torch:network             in this folder
+    confide cluster mlp.toml --release --set problem.model=mlp_torch:network    a process for every server and client
 
 In a deployment a client's TOML says `model = "mlp_torch:network"`, with this file beside it.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from confide.problems.networks.network import Network
 F, H, C = 6, 5, 3  # features, hidden, classes
 SHAPES = {"a.bias": (H,), "a.weight": (H, F), "b.bias": (C,), "b.weight": (C, H)}  # sorted by name
 Floats = NDArray[np.float64]
+Loss = Callable[..., Any]  # what the framework asks for
 
 
 class ByHand:
@@ -51,7 +53,12 @@ class ByHand:
         return {"error": float(np.mean(self.forward(w, X)[1].argmax(axis=1) != d))}
 
 
-def in_jax(**more: Any) -> Network:
+def as_it_is(loss: Loss) -> Loss:
+    return loss
+
+
+def in_jax(changed: Callable[[Loss], Loss] = as_it_is, **more: Any) -> Network:
+    """With what `changed` makes of the loss."""
     import jax
     import jax.numpy as jnp
 
@@ -72,7 +79,7 @@ def in_jax(**more: Any) -> Network:
     def metrics(p: Any, batch: Any) -> Any:
         return {"error": (outputs(p, batch[0]).argmax(1) != batch[1]).mean()}
 
-    return confide.models.jax(init, loss, **{"metrics": metrics, "classes": C, **more})
+    return confide.models.jax(init, changed(loss), **{"metrics": metrics, "classes": C, **more})
 
 
 def module() -> Any:
@@ -89,10 +96,11 @@ def module() -> Any:
     return MLP()
 
 
-def in_torch(**more: Any) -> Network:
+def in_torch(changed: Callable[[Loss], Loss] = as_it_is, **more: Any) -> Network:
+    """With what `changed` makes of the loss."""
     import torch
 
-    return confide.models.torch(module, torch.nn.functional.cross_entropy, **{"classes": C, **more})
+    return confide.models.torch(module, changed(torch.nn.functional.cross_entropy), **{"classes": C, **more})
 
 
 MAKERS = {"jax": in_jax, "torch": in_torch}

@@ -13,7 +13,7 @@ PUBLIC = {"_replace", "_asdict", "_fields", "_make"}  # of named tuples, whose o
 ALLOWED = {  # folder: reaches; whoever removes some lowers the number
     "deploy/machines": 107,
     "deploy/store": 16,
-    "": 58,
+    "": 57,
 }
 
 

@@ -45,9 +45,9 @@ def test_processor_seconds_are_those_of_a_process_and_of_its_children() -> None:
     with subprocess.Popen([sys.executable, "-c", outer], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert len(list(deploy._families([process.pid]))) == 2
+        assert len(list(deploy.with_children([process.pid]))) == 2
         alone = time.clock_gettime((~process.pid << 3) | 2)
-        assert deploy._processor([process.pid]) > alone > 0  # the child was busy, too
+        assert deploy.processor_seconds([process.pid]) > alone > 0  # the child was busy, too
         process.communicate()
 
 

@@ -363,6 +363,8 @@ def test_rows_that_overflow_are_refused_in_a_simulation() -> None:
         with pytest.raises(InputError, match="sample 6 is not within 1e"):
             case.promised(wrong)
         assert monotone.within(*wrong[1]).tolist() == [True, True, False, True]
+    X = np.array([[3e38], [np.inf], [np.nan]], np.float32)  # single precision has no number beyond the limit
+    assert monotone.within(X, np.zeros(3)).tolist() == [True, False, False]
 
 
 def test_who_only_declares_convexity_declares_a_smoothness_too_and_both_are_listed() -> None:

@@ -133,7 +133,7 @@ class _Network:
     def rounds(self, n: int) -> _Round:
         """Open the gate until n whole rounds have passed."""
         pids = [process.pid for process in self._cluster.processes.values()]
-        seen, before = len(self._published()), _processor(pids)
+        seen, before = len(self._published()), processor_seconds(pids)
         self._lock.close()
         try:
             self._cluster.wait("rounds", lambda: len(self._published()) > seen + n, PATIENCE)
@@ -142,7 +142,7 @@ class _Network:
             self._lock = self._closed_gate()
             time.sleep(0.1)  # what is under way ends
         seconds = statistics.median(later - earlier for earlier, later in pairwise(at))
-        return _Round(seconds, (_processor(pids) - before) / (len(self._published()) - seen))
+        return _Round(seconds, (processor_seconds(pids) - before) / (len(self._published()) - seen))
 
     def _published(self) -> list[float]:
         """When each round was."""
@@ -170,19 +170,19 @@ def _peak(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
-def _processor(pids: Iterable[int]) -> float:
+def processor_seconds(pids: Iterable[int]) -> float:
     """Processor seconds of these processes, and of those that they have started, so far."""
-    return sum(time.clock_gettime((~pid << 3) | 2) for pid in _families(pids))  # as clock_getcpuclockid(3) makes it
+    return sum(time.clock_gettime((~pid << 3) | 2) for pid in with_children(pids))  # as clock_getcpuclockid(3) makes it
 
 
-def _families(pids: Iterable[int]) -> Iterator[int]:
+def with_children(pids: Iterable[int]) -> Iterator[int]:
     for pid in pids:
         yield pid
         for thread in Path(f"/proc/{pid}/task").iterdir():
             children = ""
             with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
                 children = (thread / "children").read_text(encoding="ascii")
-            yield from _families(map(int, children.split()))
+            yield from with_children(map(int, children.split()))
 
 
 class _Echo:
@@ -217,8 +217,8 @@ class _Echo:
     def rounds(self, n: int, back: int) -> _Round:
         assert self._server.stdin is not None  # noqa: S101 - a pipe
         pids = [process.pid for process in self._processes]
-        before = _processor(pids)
+        before = processor_seconds(pids)
         self._server.stdin.write(f"{n} {back}\n")
         self._server.stdin.flush()
         seconds = statistics.median(json.loads(self._line()))
-        return _Round(seconds, (_processor(pids) - before) / n)
+        return _Round(seconds, (processor_seconds(pids) - before) / n)

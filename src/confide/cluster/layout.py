@@ -27,6 +27,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from confide.base.entry_points import look_in
 from confide.base.errors import InputError
 from confide.base.files import write_text
 from confide.cluster.module import code_of, put_code
@@ -116,7 +117,9 @@ class Layout:
             config = parse(table["config"])
             units, notes, ports = tuple(table["units"]), tuple(table["notes"]), dict(table["ports"])
             plan, options = Plan.load(folder / PLAN), dict(table["options"])
-            return cls(folder, config, notes, units, ports, plan, str(table["dataset"]), options)
+            found = cls(folder, config, notes, units, ports, plan, str(table["dataset"]), options)
+            look_in(found.place(found.clients(units[0])[0]))  # the user's code, as every client there has it
+            return found
         except FileNotFoundError:
             raise InputError("folder", str(folder), f"holds no {RECORD}; name another, or a new one") from None
         except (OSError, ValueError, KeyError, TypeError) as e:

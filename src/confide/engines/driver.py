@@ -372,7 +372,7 @@ def choose_engine(engine: str, problem: Problem, algorithm: GFL) -> str:
     if why_not is None:
         return wanted
     if engine != "auto":
-        raise InputError("engine", engine, f"{why_not}; use 'reference'")
+        raise InputError("engine", engine, f"{why_not}; use {choose_engine('auto', problem, algorithm)!r}")
     return "reference"
 
 

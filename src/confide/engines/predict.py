@@ -41,6 +41,11 @@ def predict(
     described = run.model.get("features")
     if described is None:
         remedy = "was not trained on a table (its features have no columns); use a run of one, such as 'table'"
+        if run.model.get("name") == "network":
+            remedy = (
+                "has the weights of a network, which only its own code can apply: in Python, "
+                "confide.models.save(network, run, 'learned.safetensors') writes them by name"
+            )
         raise InputError("run", str(folder), remedy)
     repeat = whole("repeat", repeat, 0, run.repeats - 1)
     w = _weights(run, repeat, server)

@@ -188,7 +188,7 @@ def _check_smoothness(declared: float, problem: Problem) -> None:
     """The step's condition needs a bound on every loss's curvature: declared, and true of the data at hand."""
     model = problem.model
     if not isinstance(model, GLM):
-        raise InputError("privacy.proof", "convex-glm", "needs a generalised linear model")
+        raise InputError("privacy.proof", "convex-glm", f"holds for generalised linear models. {WITHOUT}")
     X = problem.federation.X
     for start in range(0, len(X), BLOCK):
         rows = np.asarray(X[start : start + BLOCK])

@@ -112,7 +112,8 @@ def capped(
 def within(X: Floats, d: Floats) -> NDArray[np.bool_]:
     """Rows whose gradients cannot overflow."""
     with np.errstate(invalid="ignore"):
-        return np.asarray((np.abs(X) <= LARGEST).all(axis=1) & (np.abs(d) <= LARGEST))
+        largest = np.float64(LARGEST)  # a Python float would become infinity beside features in single precision
+        return np.asarray((np.abs(X) <= largest).all(axis=1) & (np.abs(d) <= largest))
 
 
 def _full(s: Sensitivity) -> float:

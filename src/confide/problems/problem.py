@@ -58,6 +58,8 @@ class Problem:
             for d in (self.federation.d, *(() if self.test is None else (self.test[1],))):
                 self.model.check_labels(d)
             self.model.check(self.federation.X, self.federation.d)
+            if self.test is not None:
+                self.model.check_metrics(*self.test)
 
     @property
     def M(self) -> int:

@@ -118,8 +118,9 @@ class DeviceEngine(Engine):
         b, names = self.b, list(self._ways) if self.way is None else [self.way]
         if len(names) > 1:
             name, took = fastest(b, self._ways, self._first_training(w), self.rule.clip, self.rounds)
-            tried = ", ".join(f"{each} {1e3 * seconds:.3g} ms" for each, seconds in took.items())
-            self._notes = (f"training: {name}, the fastest here of those tried for a round ({tried})",)
+            others = [f"{each} takes {_told(took[each])}" for each in took if each != name]
+            beside = ", ".join(others) or "to try other ways would take longer than the run"
+            self._notes = (f"training: {name}, {_told(took[name])} a round here; {beside}",)
             names = [name]
         self._rounds = Rounds(b, self.rule, self._ways[names[0]])
         self._program: Callable[..., tuple[Carried, Array, Array]] = b.jit(self._some, donate=(0,))
@@ -209,3 +210,11 @@ class DeviceEngine(Engine):
                 "times over, besides the data; lower repeats, algorithm.sampled or algorithm.batch, or use the CPU"
             )
             raise InputError("device", self.b.device, remedy) from e
+
+
+def _told(seconds: float) -> str:
+    """
+    >>> [_told(s) for s in (0.000336, 0.118, 16.83)]
+    ['0.336 ms', '118 ms', '16.8 s']
+    """
+    return f"{seconds:.3g} s" if seconds >= 1.0 else f"{1e3 * seconds:.3g} ms"

@@ -106,14 +106,14 @@ class Streams(NamedTuple):
     def key(self, b: Backend, purpose: Purpose, *ids: Array) -> Array:
         """Of the streams of draws that are not noise."""
         if self.draws:
-            return keystream(b, self._secret(purpose, _axes(ids)), ids, 1)[..., 0]
+            return keystream(b, self.secret(purpose, _axes(ids)), ids, 1)[..., 0]
         return self._seeded(b, purpose, ids)
 
     def noise(self, b: Backend, law: int, purpose: Purpose, ids: tuple[Array, ...], size: int) -> Array:
         """Draws with standard deviation 1, (..., size)."""
         count = words_for(size)
         if self.keys.shape[1]:
-            w = keystream(b, self._secret(purpose, _axes(ids)), ids, count)
+            w = keystream(b, self.secret(purpose, _axes(ids)), ids, count)
         else:
             w = word(b, self._seeded(b, purpose, ids)[..., None], b.arange(count))
         return LAWS[law](b, w, size)
@@ -125,7 +125,7 @@ class Streams(NamedTuple):
             key = fold(b, key, number)
         return key
 
-    def _secret(self, purpose: Purpose, axes: int) -> tuple[Array, ...]:
+    def secret(self, purpose: Purpose, axes: int) -> tuple[Array, ...]:
         """The words of a purpose's key, each for all repetitions."""
         row = self.keys[:, int(purpose)]
         return tuple(row[:, n].reshape((-1, *(1,) * (axes - 1))) for n in range(8))

@@ -109,7 +109,7 @@ def save(network: Network, weights: Learned | Floats | str | Path, path: str | P
 
         w, _ = model_file.read(weights)
     else:
-        w = weights if isinstance(weights, np.ndarray) else weights.learned()
+        w = weights.learned() if hasattr(weights, "learned") else np.asarray(weights)
     tensors.write(path, network.whole(w))
 
 

@@ -25,6 +25,7 @@ Batch = tuple[Any, Any]  # features (B, F), labels (B,)
 
 class JaxNetwork(Network):
     framework: ClassVar[str] = "jax"
+    optimizers: ClassVar[str] = "of optax, such as optax.adam(1e-3)"
 
     def __init__(
         self,

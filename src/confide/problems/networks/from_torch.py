@@ -22,6 +22,7 @@ from confide.problems.networks.network import STATISTICS, Array, Network, chosen
 
 class TorchNetwork(Network):
     framework: ClassVar[str] = "torch"
+    optimizers: ClassVar[str] = "a function such as lambda params: torch.optim.Adam(params, lr=1e-3)"
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class TorchNetwork(Network):
         for name, buffer in before.items():
             if not torch.equal(given[name], buffer):
                 raise InputError("model.parameters", name, f"changes when the network is used: it {STATISTICS}")
-        return _numpy(found) if isinstance(found, torch.Tensor) else np.asarray(found)
+        return _numpy(found) if isinstance(found, torch.Tensor) else np.array(found, object)
 
     def _losses(self, w: Array, X: Array, d: Array) -> Array:
         with torch.no_grad():

@@ -60,6 +60,7 @@ class Network(ABC):
     """
 
     framework: ClassVar[str]
+    optimizers: ClassVar[str]  # in words: what an optimiser is there
     name: ClassVar[str] = "network"
 
     def __init__(
@@ -233,6 +234,21 @@ class Network(ABC):
             raise InputError("model.loss", whole_batch, remedy)
         if not finite:
             raise InputError("model.loss", whole_batch, "has a gradient that is not finite at the initial weights")
+        if self.optimizer is None:
+            return
+        try:
+            self._stepper(w)(w, np.zeros_like(w))
+        except Exception as e:
+            remedy = f"cannot make a step: {first_line(e)}; it must be {self.optimizers}"
+            raise InputError("model.optimizer", type(e).__name__, remedy) from e
+
+    def check_metrics(self, X: Floats, d: Floats) -> None:
+        """Refuse metrics that the held-out rows cannot be given to: a run asks for them after its rounds."""
+        try:
+            self._metrics(*next(self._parts(self.start(), X, d, CHUNK)))
+        except Exception as e:
+            remedy = f"must give one number for each name, the mean over the examples: {first_line(e)}"
+            raise InputError("model.metrics", type(e).__name__, remedy) from e
 
     def _scalar(self, w: Array, X: Array, d: Array) -> float:
         try:
@@ -241,7 +257,12 @@ class Network(ABC):
             raise
         except Exception as e:
             remedy = f"raised on a batch of {len(X)} rows of {X.shape[1]} features: {first_line(e)}"
+            if self.classes is None:
+                remedy += "; labels are floats here: say classes = C where they are the whole numbers below C"
             raise InputError("model.loss", type(e).__name__, remedy) from e
+        if found.dtype == object:
+            kind = type(found.flat[0]).__name__
+            raise InputError("model.loss", kind, f"must return one number as an array of {self.framework}")
         if found.shape != ():
             remedy = f"has this shape for a batch of {len(X)} examples; it must be one number, their mean loss"
             raise InputError("model.loss", found.shape, remedy)

@@ -112,6 +112,9 @@ def test_auto_takes_the_framework_of_a_network(framework: str) -> None:
     network = getattr(same_network, f"in_{framework}")()
     problem = Problem(classification(), network)
     assert confide.simulate(problem, GRAPH, GFL(**SMALL), rounds=2).inputs["engine"] == framework
+    for other in {"compiled", "jax", "torch"} - {framework}:
+        with pytest.raises(InputError, match=f"^engine = '{other}': .*; use '{framework}'$"):
+            confide.simulate(problem, GRAPH, GFL(**SMALL), rounds=2, engine=other)
 
 
 def test_a_divergence_is_reported_and_the_rounds_before_it_are_kept(ragged: Maker, framework: str) -> None:
@@ -148,7 +151,7 @@ def test_the_same_bits_however_many_repetitions_run_together(ragged: Maker, kind
 def test_whoever_runs_out_of_memory_is_told_what_to_lower(ragged: Maker, framework: str) -> None:
     engine = DeviceEngine(ragged(), [GRAPH], GFL(scheme("none"), **SMALL), 9, 3, framework=framework, device="cpu")
     (w,) = engine.states(2)
-    engine._program = lambda *_: engine.b.zeros((2**56,))  # an allocation that no machine grants
+    engine.b.to_numpy = lambda _: engine.b.zeros((2**56,))  # an allocation that no machine grants
     with pytest.raises(InputError, match=r"updates of 2 repetitions of 4 units with 3 sampled.*lower repeats"):
         engine.advance(0, w, 1, 1, Recording.empty(2, 9, 2, 4))
 

@@ -80,9 +80,9 @@ def test_secret_streams(exact: Backend, count: int) -> None:
         keys = exact.to_device(own.table().view(np.int32)[None])
         source = streams.Streams(exact.to_device(streams.roots_of([1])), keys, True)
         p = exact.arange(3)[None]
-        found = unsigned(exact, streams.keystream(exact, source._secret(Purpose.LINK_NOISE, 2), (6, p, p + 1), count))
+        found = unsigned(exact, streams.keystream(exact, source.secret(Purpose.LINK_NOISE, 2), (6, p, p + 1), count))
         key = unsigned(exact, source.key(exact, Purpose.CLIENTS, 6, p))
-        whole = unsigned(exact, streams.keystream(exact, source._secret(Purpose.NETWORK_NOISE, 1), (6,), count))
+        whole = unsigned(exact, streams.keystream(exact, source.secret(Purpose.NETWORK_NOISE, 1), (6,), count))
     for at in range(3):
         assert np.array_equal(found[0, at], own.words(Purpose.LINK_NOISE, (6, at, at + 1), count))
         assert key[0, at] == own.key(Purpose.CLIENTS, (6, at))

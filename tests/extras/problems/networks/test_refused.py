@@ -28,10 +28,7 @@ def refused(model: Any) -> str:
 
 def with_loss(framework: str, of: Any, **more: Any) -> Any:
     """The same network with `of(loss)`: functions of what a loss is given."""
-    network = MAKERS[framework](**more)
-    plain = network._loss
-    network._loss = lambda *given: of(plain(*given), *given)
-    return network
+    return MAKERS[framework](lambda plain: lambda *given: of(plain(*given), *given), **more)
 
 
 @frameworks
@@ -76,9 +73,42 @@ def test_a_loss_that_raises(framework: str) -> None:
     def broken(*_: Any) -> Any:
         raise ValueError("seven")
 
-    network = MAKERS[framework]()
-    network._loss = broken
-    assert "model.loss = 'ValueError': raised on a batch of 1 rows of 6 features: seven" in refused(network)
+    assert "model.loss = 'ValueError': raised on a batch of 1 rows of 6 features: seven" in refused(
+        with_loss(framework, broken)
+    )
+
+
+@frameworks
+def test_labels_that_are_floats_where_the_loss_asks_for_classes(framework: str) -> None:
+    said = refused(MAKERS[framework](classes=None))
+    assert said.endswith("; labels are floats here: say classes = C where they are the whole numbers below C")
+
+
+@frameworks
+def test_a_loss_that_is_no_array(framework: str) -> None:
+    said = refused(with_loss(framework, lambda *_: None))
+    assert f"model.loss = 'NoneType': must return one number as an array of {framework}" in said
+
+
+def test_a_loss_that_forgets_how_it_was_computed() -> None:
+    assert "model.loss = 'float': must return" in refused(with_loss("torch", lambda loss, *_: loss.item()))
+
+
+@frameworks
+def test_metrics_that_are_no_numbers(framework: str) -> None:
+    """Tried before the first round: they are asked for after it."""
+    network, given = MAKERS[framework](metrics=lambda outputs, _: {"all": outputs}), data()
+    with pytest.raises(confide.InputError, match=r"^model.metrics = .*: must give one number for each name"):
+        confide.problems.Problem(given, network, test=(given.X, given.d))
+
+
+@frameworks
+@pytest.mark.parametrize("given", ["adam", 3, list], ids=str)
+def test_what_is_no_optimiser(framework: str, given: object) -> None:
+    said = refused(MAKERS[framework](optimizer=given))
+    assert said.startswith("model.optimizer = ")
+    assert "cannot make a step" in said
+    assert {"jax": "optax.adam(1e-3)", "torch": "torch.optim.Adam(params, lr=1e-3)"}[framework] in said
 
 
 @frameworks

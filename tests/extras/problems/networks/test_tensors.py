@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import confide
+from confide.engines.predict import predict
 from confide.problems import model_file
 from confide.problems.networks import tensors
 from same_network import MAKERS, SHAPES, F
@@ -81,6 +82,9 @@ def test_a_run(framework: str, tmp_path: Path) -> None:
     confide.models.save(network, run, tmp_path / "w.safetensors")
     found = MAKERS[framework](weights=tmp_path / "w.safetensors").start()
     np.testing.assert_allclose(found, run.centroids[0], rtol=1e-6)
+    run.save(tmp_path / "run")
+    with pytest.raises(confide.InputError, match=r"confide\.models\.save\(network, run, 'learned\.safetensors'\)"):
+        predict(tmp_path / "run", tmp_path / "new.csv")
 
 
 def test_digests() -> None:
