@@ -451,17 +451,19 @@ def ends(monkeypatch: pytest.MonkeyPatch, after: int, how: type[BaseException] |
 
     def engine(name: str, *arguments: Any, **more: Any) -> Any:
         made = named(name)(*arguments, **more)
+        advance = made.advance
 
-        def advance(repetition: int, w: Any, first: int, last: int, out: Any) -> int:
+        def until(repetition: int, w: Any, first: int, last: int, out: Any) -> tuple[int, int] | None:
             if first > after and how is None:
-                return first
+                return first, repetition
             if first > after:
                 raise how
-            return made.advance(repetition, w, first, last, out)
+            return advance(repetition, w, first, last, out)
 
-        return SimpleNamespace(start=made.start, advance=advance, models=made.models)
+        made.advance = until
+        return made
 
-    monkeypatch.setattr(driver, "engine_named", lambda name: partial(engine, name))
+    monkeypatch.setattr(driver, "engine_named", lambda name, device: partial(engine, name))
 
 
 def test_a_crash_in_a_round_has_spent_all(rows: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,7 +477,7 @@ def test_a_crash_in_a_round_has_spent_all(rows: Path, state: Path, monkeypatch: 
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(driver, "engine_named", lambda name: crash)
+        patched.setattr(driver, "engine_named", lambda name, device: crash)
         with pytest.raises(MemoryError):
             run(prepared(rows))
     assert spent(*ledgers(state)) == pytest.approx(4 * LINE)  # nothing was computed
