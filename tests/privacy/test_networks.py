@@ -13,7 +13,7 @@ from confide.base.errors import InputError
 from confide.plans.build import of_run
 from confide.plans.plan import Plan
 from confide.privacy import deviation
-from confide.privacy.price import START, price
+from confide.privacy.price import OWN_STEP, START, price
 from confide.privacy.sensitivity import REAL_NUMBERS, WITHOUT
 from confide.problems.problem import Problem
 from confide.rounds.clipping import Clip
@@ -82,6 +82,7 @@ def test_what_remains(left: dict[str, Any]) -> None:
     assert np.isfinite(account.epsilon)  # type: ignore[arg-type]
     assert START in account.assumptions
     assert REAL_NUMBERS in account.assumptions
+    assert (OWN_STEP in account.assumptions) == ("optimizer" in left)
     said = any("computed from it and the model alone" in line for line in account.assumptions)
     assert said == (left.get("level") == "example")
 
