@@ -28,13 +28,13 @@ def bench(seed: int = 0, watch: Callable[[], None] = lambda: None) -> dict[str, 
     """The paper's regression (P=10, K=100, N=100, M=2, L=11) with homomorphic noise."""
     whole("seed", seed, 0, 2**63 - 1)
     problem, graph, algorithm = regression(seed=seed), Graph.random(10, 0.4, seed=seed), GFL()
-    # Repeats are an even number, so that two threads have the same amount of work.
     one = _engine(CompiledEngine(problem, [graph], algorithm, ROUNDS, seed), ROUNDS, problem.M)
     reference = _engine(PlainEngine(problem, [graph], algorithm, REFERENCE_ROUNDS, seed), REFERENCE_ROUNDS, problem.M)
     bare = _floor(problem, algorithm, seed)
 
+    # As many repetitions as a config has by default: an even number, so that two threads have the same amount of work.
     run = partial(
-        simulate, problem, graph, algorithm, rounds=ROUNDS, repeats=4, seed=seed, engine="compiled", progress=False
+        simulate, problem, graph, algorithm, rounds=ROUNDS, repeats=20, seed=seed, engine="compiled", progress=False
     )
     took = turns({"reference": reference, "engine": one, "floor": bare}, TRIES, watch)
     threads = {n: partial(run, threads=n) for n in (1, 2)}
