@@ -25,6 +25,8 @@ from confide.rounds.algorithm import GFL
 from confide.rounds.clipping import Clip
 from confide.rounds.noise import float_noise
 from confide.rounds.schemes import scheme
+from numpy_network import NumpyNetwork
+from same_network import F
 
 SMALL = {
     "rounds": 5,
@@ -224,6 +226,16 @@ def test_what_a_config_cannot_give_is_said() -> None:
     assert any(n.startswith("no statement against own-client") for n in notes)
     with pytest.raises(InputError, match="one server"):
         audit(small("problem.units=1", "graph.topology='path'"))
+
+
+def test_the_worst_data_of_a_network_or_a_train_function_are_not_known() -> None:
+    own = {"name": "own", "train": "nowhere:train", "units": 4, "clients": 6, "length": 4}
+    config = parse(SMALL | {"problem": own}, ["algorithm.clip='update'", "privacy.level='unit'"])
+    rows = [[(np.ones((3, F)), np.zeros(3))] * 6] * 4
+    network = Problem(Federation.from_clients(rows), NumpyNetwork(), private=False)  # type: ignore[arg-type]
+    for e in (config.build(), config.build()._replace(problem=network)):
+        with pytest.raises(InputError, match="worst data of linear, logistic and softmax models alone"):
+            rows_of(e)
 
 
 def test_edge_noise_that_is_rounded_by_itself_has_no_price() -> None:

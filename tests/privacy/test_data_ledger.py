@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -449,19 +448,21 @@ def ends(monkeypatch: pytest.MonkeyPatch, after: int, how: type[BaseException] |
     """Every engine from now on gives up after so many rounds; None: its states blow up."""
     named = driver.engine_named
 
-    def engine(name: str, *arguments: Any, **more: Any) -> Any:
-        made = named(name)(*arguments, **more)
+    def engine(*arguments: Any, **more: Any) -> Any:
+        made = named("compiled")(*arguments, **more)
+        truly = made.advance
 
-        def advance(repetition: int, w: Any, first: int, last: int, out: Any) -> int:
+        def advance(repetition: int, w: Any, first: int, last: int, out: Any) -> tuple[int, int] | None:
             if first > after and how is None:
-                return first
+                return first, repetition
             if first > after:
                 raise how
-            return made.advance(repetition, w, first, last, out)
+            return truly(repetition, w, first, last, out)
 
-        return SimpleNamespace(start=made.start, advance=advance, models=made.models)
+        made.advance = advance
+        return made
 
-    monkeypatch.setattr(driver, "engine_named", lambda name: partial(engine, name))
+    monkeypatch.setattr(driver, "engine_named", lambda name, device: engine)
 
 
 def test_a_crash_in_a_round_has_spent_all(rows: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,7 +476,7 @@ def test_a_crash_in_a_round_has_spent_all(rows: Path, state: Path, monkeypatch: 
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(driver, "engine_named", lambda name: crash)
+        patched.setattr(driver, "engine_named", lambda name, device: crash)
         with pytest.raises(MemoryError):
             run(prepared(rows))
     assert spent(*ledgers(state)) == pytest.approx(4 * LINE)  # nothing was computed

@@ -102,7 +102,7 @@ def test_draws_are_secret_where_a_price_rests_on_them(
         seen.append(options["secret"])
         return named(name)(*args, **options)
 
-    monkeypatch.setattr(driver, "engine_named", lambda name: partial(noting, name))
+    monkeypatch.setattr(driver, "engine_named", lambda name, device: partial(noting, name))
     alg = replace(BASE, scheme=scheme("shared", 1.0, noise="gaussian"))
     simulate(MINE, GRAPH, alg, rounds=2, privacy=Privacy(participation=participation))
     simulate(MADE_UP, GRAPH, alg, rounds=2, privacy=Privacy(participation=participation))

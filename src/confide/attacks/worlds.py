@@ -204,7 +204,9 @@ def row(model: Model, v: Floats, size: float) -> Row:
 def pairs(e: Experiment, s: Sensitivity, unit: Unit) -> list[Pair]:
     """The worst cases: everybody else pushes against the target, with all that the clip lets through."""
     model, v, b, B = e.problem.model, direction(e), unit.batch[0], s.bound
-    assert isinstance(model, Regression)  # noqa: S101 - a config has no other
+    if not isinstance(model, Regression):
+        remedy = "the audit makes the worst data of linear, logistic and softmax models alone; audit one of these"
+        raise InputError("problem.model", e.problem.spec.get("model", type(model).__name__), remedy)
     linear = isinstance(model, Linear)
     # The longest features that a declared smoothness allows.
     most = math.inf if s.smoothness is None else math.sqrt((s.smoothness - 2.0 * model.rho) / model.curvature_bound)

@@ -42,7 +42,7 @@ from confide.privacy.course import (
 from confide.privacy.general import TOLERANCE, Exposure, check_apart, expose_each, rounds_of
 from confide.privacy.participation import Curve, amplified_curve, random_curve
 from confide.privacy.reveal import Reveal, against, known_shares
-from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.sensitivity import REAL_NUMBERS, Sensitivity
 from confide.privacy.sum_noise import SumNoise, by_sums, release_rho
 from confide.rounds.schemes import Exchange, Place, Scheme
 
@@ -85,7 +85,7 @@ def account(
     Raises:
         InputError: no proof covers this adversary, or the arguments contradict each other.
 
-    >>> from confide.privacy.sensitivity import Sensitivity
+    >>> from confide.privacy.sensitivity import REAL_NUMBERS, Sensitivity
     >>> from confide.rounds.schemes import scheme
     >>> shared = scheme("shared", 10.0, noise="gaussian")
     >>> round(account(shared, Graph.ring(4), Sensitivity(0.1, 1.0, level="unit"), rounds=50).rho, 6)
@@ -358,7 +358,7 @@ def _about_noise(scheme: Scheme, release: words.Release, secure: bool) -> tuple[
             "(confide.laws.noise): N draws add (1 + e^epsilon) N 2^-108 to delta, which is paid from this delta"
         )
     else:
-        found.append("real-valued noise: true of the mathematics, simulated in floating point")
+        found.append(REAL_NUMBERS)
     if law.on_grid and not law.pure and isinstance(release, words.Centroid):
         found.append(
             "release: of shares at least 2 quanta wide, whose sum is as good as discrete Gaussian (rho grows by less "

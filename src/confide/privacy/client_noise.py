@@ -16,7 +16,7 @@ from confide.base.errors import InputError
 from confide.plans.words import Amplified, Level, Random, Threat
 from confide.privacy.course import Account, Bound, ByChance, Course, Smallest, Worst, tried
 from confide.privacy.participation import random_curve
-from confide.privacy.sensitivity import Sensitivity
+from confide.privacy.sensitivity import REAL_NUMBERS, Sensitivity
 from confide.rounds.schemes import Scheme
 
 
@@ -89,5 +89,5 @@ def _assumptions(scheme: Scheme, threat: Threat, L: int, unit: bool) -> list[str
         + (f"; the own server sees {behind}" if threat.own_server else "; all else is a function of the noisy updates"),
         "plain aggregation: a client clips its update, adds noise that it draws anew in every round, and sends the sum "
         "once; nobody else knows this noise",
-        "real-valued noise: true of the mathematics, simulated in floating point",
+        REAL_NUMBERS,
     ]

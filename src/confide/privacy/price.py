@@ -49,6 +49,11 @@ START: Final = (
     "is protected here"
 )
 
+OWN_STEP: Final = (
+    "the local step is not confide's: that what it gives for one client follows from the model and that client's data "
+    "alone is assumed; in a simulation one process trains for many clients, whose data a module must not keep"
+)
+
 IN_RANGE: Final = (
     "all clients of the unit send in range: masks hide what they send, and one that lies can put the sum at the edge "
     "of its ring, where the update of another turns it round"
@@ -448,9 +453,10 @@ class Price:
         return (IN_RANGE,)
 
     def _beside(self) -> tuple[str, ...]:
-        """What the plan's initial weights and clocks leave to be assumed."""
-        start = self.plan.algorithm.model.start
-        return (*(() if start is None else (START,)), *self._time())
+        """What the plan's initial weights, a local step of one's own and clocks leave to be assumed."""
+        model = self.plan.algorithm.model
+        own = (OWN_STEP,) * (not model.built_in)  # of a simulation and of its deployment: they have one statement
+        return (*(() if model.start is None else (START,)), *own, *self._time())
 
     def _time(self) -> tuple[str, ...]:
         if self.plan.deployment is None:

@@ -28,6 +28,10 @@ WITHOUT: Final = (
     "What holds for any loss: a scheme with carry 0, such as shared; level 'unit'; proof 'regulariser:RHO' with "
     "clipped examples; noise inside secure sums"
 )
+REAL_NUMBERS: Final = (
+    "models, updates and noise are real numbers: true of the mathematics, simulated in floating point; networks and "
+    "GPUs have single precision, in which a large model rounds its updates"
+)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def _again(v: Floats, size: Floats, norm: str) -> Floats:
     plain = (size > SMALL) & (size < LARGE)
     if plain.all():
         return size
-    with np.errstate(under="ignore", invalid="ignore", divide="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
         largest = np.abs(v).max(axis=-1, keepdims=True)
         lost = ~plain & (largest > 0.0) & np.isfinite(largest)
         if not lost.any():  # zeros

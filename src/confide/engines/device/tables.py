@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.base.arrays import Floats
+from confide.base.errors import InputError
 from confide.engines.device.backend import Array, Backend
 from confide.graph.graph import Graph
 from confide.problems.problem import Problem
@@ -15,6 +17,8 @@ from confide.rounds.algorithm import GFL, Failures
 from confide.rounds.clipping import Clip
 from confide.rounds.local import remaining
 from confide.rounds.schemes import Place, Scheme, links
+
+BLOCK: Final = 1 << 18  # rows that are checked at a time
 
 
 class Tables(NamedTuple):
@@ -103,8 +107,21 @@ def tables_of(
     optimum = problem.optimum if problem.optimum is not None else np.full(problem.M, np.nan)
     small = (f.client_offsets[:-1], f.N, f.unit_offsets[:-1], f.K, E, batch)
     whole = [np.asarray(x).astype(np.int32 if n == 0 else np.int64) for n, x in enumerate(small)]
+    if b.width == 4:
+        _fits_single(f.X)
+        _fits_single(f.d[:, None])
     arrays = (np.asarray(f.X), d, *whole, left, optimum, *_network(graphs, algorithm))
     return Tables(*(b.to_device(np.ascontiguousarray(x)) for x in arrays))
+
+
+def _fits_single(rows: Floats) -> None:
+    """Refuse rows that overflow on the device: 0 times infinity is a number of no clip."""
+    for start in range(0, len(rows), BLOCK):
+        inside = (np.abs(rows[start : start + BLOCK]) <= np.finfo(np.float32).max).all(axis=1)
+        if not inside.all():
+            row = start + int(np.argmin(inside))
+            remedy = f"sample {row} holds a number beyond single precision, in which this engine computes; scale it"
+            raise InputError("engine", "float32", remedy)
 
 
 def _network(graphs: Sequence[Graph], algorithm: GFL) -> tuple[NDArray[Any], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -153,3 +154,15 @@ def test_whoever_runs_out_of_memory_is_told_what_to_lower(ragged: Maker, framewo
     engine.b.to_numpy = lambda _: engine.b.zeros((2**56,))  # an allocation that no machine grants
     with pytest.raises(InputError, match=r"updates of 2 repetitions of 4 units with 3 sampled.*lower repeats"):
         engine.advance(0, w, 1, 1, Recording.empty(2, 9, 2, 4))
+
+
+@pytest.mark.parametrize("of", ["feature", "label"])
+def test_numbers_beyond_single_precision_are_refused(of: str, framework: str) -> None:
+    rows = [[(np.ones((3, same_network.F)), np.zeros(3)) for _ in range(3)] for _ in range(4)]
+    X, d = rows[1][0]
+    (X if of == "feature" else d)[1] = 1e39
+    network = (same_network.in_jax if framework == "jax" else same_network.in_torch)(classes=None)
+    problem = replace(confide.problems.regression(4, 3, 3), federation=Federation.from_clients(rows))
+    object.__setattr__(problem, "model", network)  # which tries itself on its first rows alone
+    with pytest.raises(InputError, match="sample 10 holds a number beyond single precision"):
+        DeviceEngine(problem, [GRAPH], GFL(sampled=3), 9, 3, framework=framework, device="cpu")

@@ -5,6 +5,9 @@ combination D of the client's own rows X. What that layer makes of the rows is (
 all clients' rows with the unit's weights and one Gram matrix X X' of each client stand for all its steps, and the sum
 of the updates is one product of all rows with all D. Norms come out of the same matrices: of an example's gradient
 |delta| |x|, of an update tr D' X X' D with what the regulariser adds. The bias is a feature that is always 1.
+
+A clip holds for any data. Rows that nearly cancel leave nothing of tr D' X X' D but what the Gram matrix was rounded
+by, so that the norm of an update has the most that this may be on top; a row whose square is infinite counts as none.
 """
 
 from __future__ import annotations
@@ -13,11 +16,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from confide.engines.device.backend import Array, Backend
+from confide.engines.device.clipping import spread
 from confide.engines.device.training.cohort import Cohort, Train
 from confide.rounds.clipping import Clip
 
 STEPS: Final = 16  # each step is a part of the program of its own
+L2: Final = Clip("update", 1.0)
 LEAST: Final = 1e-12  # of a bound: squares of what is near it must not vanish in float32
 
 Layer = tuple[Array, Array]  # bias and weight, or how a client's differ from the unit's
@@ -32,6 +39,7 @@ class Answers(NamedTuple):
         G: their products, and 1, (U, L, S, S).
         labels: (U, L, S).
         picks: which of them are drawn in which step, (U, L, E, B); None: all, in their order.
+        fit: whether their squares are numbers, (U, L, S); None without a clip.
     """
 
     x: Array
@@ -39,6 +47,7 @@ class Answers(NamedTuple):
     G: Array
     labels: Array
     picks: Array | None
+    fit: Array | None
 
 
 class Moved(NamedTuple):
@@ -69,26 +78,30 @@ def gram(b: Backend, sizes: Sequence[int], rho: float) -> Train:
 
     def train(w: Array, X: Array, d: Array, cohort: Cohort, clip: Clip | None) -> Array:
         xp, (first, *upper) = b.xp, _layers(b.xp, tuple(sizes), w)
-        answers = _answers(b, first, X, d, cohort)
+        answers = _answers(b, first, X, d, cohort, clip)
         moved = _steps(b, rho, answers, upper, cohort, clip)
         share = cohort.gives
-        if clip is not None and clip.kind == "update":
-            share = share * _scale(xp, xp.sqrt(_squares(b, rho, answers, first, moved)), clip.bound)
+        if answers.fit is not None and clip is not None and clip.kind == "update":
+            whole = xp.where(xp.any(~answers.fit, axis=2), 0.0, share)
+            share = whole * _scale(xp, xp.sqrt(_squares(b, rho, answers, first, moved)), clip.bound)
         return _summed(b, rho, answers, first, moved, share)
 
     return train
 
 
-def _answers(b: Backend, first: Layer, X: Array, d: Array, cohort: Cohort) -> Answers:
+def _answers(b: Backend, first: Layer, X: Array, d: Array, cohort: Cohort, clip: Clip | None) -> Answers:
     xp, (U, L, E, B), (bias, weight) = b.xp, cohort.picks.shape, first
     rows, picks = cohort.rows, cohort.picks
     if rows.shape[-1] >= E * B:  # few draws: each counts as a row, and no others are looked at
         rows, picks = b.along(rows, xp.reshape(picks, (U, L, E * B)), -1), None
-    x = b.rows(X, rows)
+    x, fit = b.rows(X, rows), None
+    if clip is not None:
+        fit = xp.isfinite(xp.sum(x * x, axis=3))
+        x = xp.where(fit[..., None], x, 0.0)
     flat = xp.reshape(x, (U, -1, x.shape[-1]))
     Z = xp.reshape(b.product(flat, weight), (*rows.shape, -1)) + bias[:, None, None]
     G = b.product(x, xp.swapaxes(x, 2, 3)) + 1.0
-    return Answers(x, b.cast(Z, x.dtype), b.cast(G, x.dtype), b.rows(d, rows), picks)
+    return Answers(x, b.cast(Z, x.dtype), b.cast(G, x.dtype), b.rows(d, rows), picks, fit)
 
 
 def _steps(b: Backend, rho: float, of: Answers, upper: list[Layer], cohort: Cohort, clip: Clip | None) -> Moved:
@@ -110,7 +123,7 @@ def _steps(b: Backend, rho: float, of: Answers, upper: list[Layer], cohort: Coho
     truth = step_by_step(b.cast(xp.where(b.arange(C, of.labels.dtype) == of.labels[..., None], 1.0, 0.0), kind))
     size = None
     if clip is not None and clip.kind == "example":
-        size = step_by_step(_size(xp, b.cast(of.x, kind), clip))
+        size = step_by_step(xp.where(of.fit, _size(xp, of.x, clip), np.inf))
     eta = xp.where(cohort.weights[..., 0] > 0.0, cohort.eta[..., None], b.zeros((), kind))  # 0 of a step that is not
 
     taken = b.zeros((U, L), kind)
@@ -126,7 +139,7 @@ def _steps(b: Backend, rho: float, of: Answers, upper: list[Layer], cohort: Coho
         inputs, deltas = _gradients(b, narrow, a, layers, truth[:, :, e])
         factor = cohort.weights[:, :, e] * eta[:, :, e, None]
         if clip is not None and size is not None:
-            factor = factor * _inside(xp, deltas, inputs, size[:, :, e], clip)
+            factor = factor * _inside(b, deltas, inputs, size[:, :, e], clip)
         deltas = [xp.where(factor[..., None] > 0.0, delta * factor[..., None], 0.0) for delta in deltas]
         if rho:
             gone = 2.0 * rho * eta[:, :, e]
@@ -146,15 +159,19 @@ def _steps(b: Backend, rho: float, of: Answers, upper: list[Layer], cohort: Coho
 
 
 def _squares(b: Backend, rho: float, of: Answers, first: Layer, moved: Moved) -> Array:
-    """Squared l2 norms of the updates, (U, L)."""
+    """Squared l2 norms of the updates and the most that they were rounded by, (U, L)."""
     xp, (bias, weight), D = b.xp, first, moved.D
-    found = xp.sum(D * b.product(of.G, D), axis=(2, 3))
+    found, reach = xp.sum(D * b.product(of.G, D), axis=(2, 3)), xp.sum(_norm(b, D, L2) * _size(xp, of.x, L2), axis=2)
     if rho:
         own = xp.sum(weight * weight, axis=(1, 2)) + xp.sum(bias * bias, axis=1)
+        reach = reach + moved.taken * xp.sqrt(own)[:, None]
         found = found + moved.taken * (moved.taken * own[:, None] - 2.0 * xp.sum(of.Z * D, axis=(2, 3)))
     for dc, dW in moved.upper:
         found = found + xp.sum(dc * dc, axis=2) + xp.sum(dW * dW, axis=(2, 3))
-    return found
+    additions = (
+        of.x.shape[2] + of.x.shape[3]
+    )  # in sums of products, each of which is rounded by an epsilon of its terms
+    return found + additions * 0.5 ** (53 if b.width == 8 else 24) * reach * reach
 
 
 def _summed(b: Backend, rho: float, of: Answers, first: Layer, moved: Moved, share: Array) -> Array:
@@ -198,17 +215,21 @@ def _gradients(b: Backend, kind: Any, a: Array, layers: list[Layer], truth: Arra
 
 
 def _size(xp: Array, x: Array, clip: Clip) -> Array:
-    return (xp.sum(xp.abs(x), axis=3) if clip.norm == "l1" else xp.sum(x * x, axis=3)) + 1.0
+    """The norms of inputs and their 1."""
+    return xp.sum(xp.abs(x), axis=3) + 1.0 if clip.norm == "l1" else xp.sqrt(xp.sum(x * x, axis=3) + 1.0)
 
 
-def _inside(xp: Array, deltas: list[Array], inputs: list[Array], size: Array, clip: Clip) -> Array:
+def _norm(b: Backend, x: Array, clip: Clip) -> Array:
+    """Of the last axis, which no square makes vanish: a small delta may stand beside a large input."""
+    largest, size = spread(b, x, clip.norm)
+    return (largest * size)[..., 0]
+
+
+def _inside(b: Backend, deltas: list[Array], inputs: list[Array], size: Array, clip: Clip) -> Array:
     """What scales each example's gradient, a product of a delta and an input in every layer, into the bound."""
-    sizes = [size, *(_size(xp, h, clip) for h in inputs)]
-    if clip.norm == "l1":
-        parts = [xp.sum(xp.abs(delta), axis=3) * of for delta, of in zip(deltas, sizes, strict=True)]
-        return _scale(xp, sum(parts[1:], parts[0]), clip.bound)
-    parts = [xp.sum(delta * delta, axis=3) * of for delta, of in zip(deltas, sizes, strict=True)]
-    return _scale(xp, xp.sqrt(sum(parts[1:], parts[0])), clip.bound)
+    sizes = [size, *(_size(b.xp, h, clip) for h in inputs)]
+    parts = [_norm(b, delta, clip) * of for delta, of in zip(deltas, sizes, strict=True)]
+    return _scale(b.xp, _norm(b, b.xp.stack(parts, axis=-1), clip), clip.bound)
 
 
 def _scale(xp: Array, norm: Array, bound: float) -> Array:

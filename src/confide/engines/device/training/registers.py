@@ -22,6 +22,7 @@ from confide.engines.device.training.cohort import Cohort, Train
 from confide.engines.device.training.margins import Slopes
 from confide.rounds.clipping import Clip
 
+SMALL: Final = 1e-15  # below it squares vanish, and the larger norm stands for the l2 norm
 LANES: Final = 32  # of a program, whose clients wait for the longest of them
 
 
@@ -91,7 +92,8 @@ def _client(b: Backend, slopes: Slopes, rho: float, clip: Clip | None, *refs: An
         z = sum((u * a for u, a in zip(x[1:], phi[1:], strict=True)), x[0] * phi[0])
         slope = slopes(b, z[:, None], label).reshape(z.shape)
         if clip is not None and clip.kind == "example":
-            slope = slope * _inside(_norm(x, clip) * jnp.abs(slope), clip.bound)
+            inside = _inside(_norm(x, clip) * jnp.abs(slope), clip.bound)
+            slope = jnp.where(inside > 0.0, slope * inside, 0.0)
         sums = [s + slope * u for s, u in zip(sums, x, strict=True)]
         so_far = so_far + 1
         full = so_far == B
@@ -111,9 +113,11 @@ def _client(b: Backend, slopes: Slopes, rho: float, clip: Clip | None, *refs: An
 
 
 def _norm(v: list[Array], clip: Clip) -> Array:
+    l1 = sum((jnp.abs(a) for a in v[1:]), jnp.abs(v[0]))
     if clip.norm == "l1":
-        return sum((jnp.abs(a) for a in v[1:]), jnp.abs(v[0]))
-    return jnp.sqrt(sum((a * a for a in v[1:]), v[0] * v[0]))
+        return l1
+    l2 = jnp.sqrt(sum((a * a for a in v[1:]), v[0] * v[0]))
+    return jnp.where(l2 < SMALL, l1, l2)
 
 
 def _inside(norm: Array, bound: float) -> Array:
