@@ -85,7 +85,7 @@ def account(
     Raises:
         InputError: no proof covers this adversary, or the arguments contradict each other.
 
-    >>> from confide.privacy.sensitivity import REAL_NUMBERS, Sensitivity
+    >>> from confide.privacy.sensitivity import Sensitivity
     >>> from confide.rounds.schemes import scheme
     >>> shared = scheme("shared", 10.0, noise="gaussian")
     >>> round(account(shared, Graph.ring(4), Sensitivity(0.1, 1.0, level="unit"), rounds=50).rho, 6)
