@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -18,6 +19,9 @@ from types import SimpleNamespace
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Where it is set (containers do), every process that a test starts compiles everything again, and is larger for it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Whoever starts the tests in the background has Ctrl-C ignored, and so would every process that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import numpy as np
 import pytest
